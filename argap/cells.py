@@ -27,7 +27,7 @@ KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "po
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
-REMEDY = "run the command that wrote it again"
+REMEDY = "run the command that wrote it again: `argap score`, `argap compare` or `argap suite table`"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.
 
 def keys_of(path: Path) -> tuple[str, ...]:
     """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
-    names = read_schema(path).names
+    names = read_schema(path, remedy=REMEDY).names
     return tuple(name for name in KEYS if name in names)
 
 
@@ -175,7 +175,7 @@ class CellFile:
     def columns(self) -> list[str]:
         """Without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
         kept = None if self.models is None else {PREFIX + model for model in self.models}
-        names = [name for name in read_schema(self.path).names if name not in BOUNDS]
+        names = [name for name in read_schema(self.path, remedy=REMEDY).names if name not in BOUNDS]
         return [name for name in names if kept is None or not name.startswith(PREFIX) or name in kept]
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:

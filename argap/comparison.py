@@ -58,7 +58,7 @@ def compare_runs(
     Raises `ArgapError` for runs of one name or cut short, and `MismatchError` for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
-    opened = [open_run(folder) for folder in dict.fromkeys(folders)]
+    opened = [open_run(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
     by_name: dict[str, Run] = {}
     for run in opened:
         if run.model in by_name:

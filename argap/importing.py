@@ -143,6 +143,8 @@ def read_logprob_file(path: Path) -> Imported:
 def _read_json_lines(path: Path) -> pa.Table:
     try:
         return pa.Table.from_pylist(jsonl.valid_rows(path))
+    except FormatError as error:
+        raise FormatError(f"{error}; expected JSON lines, or Parquet in a file called .parquet") from None
     except (pa.ArrowException, OverflowError) as error:  # of a number beyond 64 bits either
         raise FormatError(f"{path}: not readable as JSON lines ({first_line(error)})") from None
 

@@ -87,9 +87,9 @@ def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "
     return table.to_pandas()
 
 
-def read_schema(path: Path) -> pa.Schema:
+def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
     """The schema of a file. Raises `FormatError` as `read_parquet` does."""
-    with readable(path, ""):
+    with readable(path, remedy):
         return pq.read_schema(path)
 
 
@@ -124,8 +124,8 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        reason = f"{path}: not a complete Parquet file ({first_line(error)})"
-        raise FormatError(f"{reason}{remedy and f'; {remedy}'}") from error
+        reason = f"not a complete Parquet file ({first_line(error)})" if path.exists() else "no such file"
+        raise FormatError(f"{path}: {reason}{remedy and f'; {remedy}'}") from error
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.Array:

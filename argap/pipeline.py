@@ -31,6 +31,8 @@ from argap.token_columns import ranks_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 HELD_OUT = "stdlib:heldout"
+FOLDERS = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
+"""What a result holds beside the runs."""
 
 if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
@@ -73,8 +75,8 @@ def score_models(
     if isinstance(target, RunTarget):
         check_tokens([target.run])
     spec, index = _with_recorded(spec, index, target.recorded)
-    models = distinct(found, target, settings)
-    targets = (target, *models)
+    targets = list({each.name: each for each in distinct([target, *found], settings, FOLDERS)}.values())
+    models = [each for each in targets[1:] if not isinstance(each, RunTarget)]
     names = [each.name for each in targets]
     settings.check(names)
     if base is not None:

@@ -21,7 +21,7 @@ from argap.errors import ArgapError, first_line
 from argap.interrupt import current
 from argap.plain_conditions import Evaluated, plain_condition
 from argap.token_batches import Mask, OfVocabulary, TokenReader
-from argap.token_columns import BY_MODEL, schema_of
+from argap.token_columns import BY_MODEL, RANK, ranks_of, schema_of
 from argap.tokens import TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -68,6 +68,7 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
     Raises `ArgapError`, one line with the condition and the known columns, unless it is one boolean expression over
     them, without subqueries, aggregates, window functions or table functions.
     """
+    models = [field.name for field in schema.field("nll").type]
     with connect() as connection:
         expression = _parse(connection, where, schema)
         parts = list(_objects(expression))
@@ -81,11 +82,13 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
-            raise _refusal(where, reason(error), schema) from None
+            why, ranked = reason(error), RANK in schema.names and schema.field(RANK).type == ranks_of(models)[RANK]
+            if not ranked and any(RANK in path for path in paths):
+                why += "; `argap score --rank` keeps ranks, where models share a tokenizer"
+            raise _refusal(where, why, schema) from None
     if (given := described[0][1]) != "BOOLEAN":
         raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)
-    models = _models(paths, [field.name for field in schema.field("nll").type])
-    return Condition(where, columns, tuple(models), plain_condition(expression, schema))
+    return Condition(where, columns, tuple(_models(paths, models)), plain_condition(expression, schema))
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:

@@ -2,11 +2,11 @@
 memory."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
@@ -17,7 +17,7 @@ from argap.progress import say
 from argap.records import SourceRecord
 from argap.references import find_reference
 from argap.resumable import folder_name
-from argap.runs import OWN, Run, open_run, tokenizer_of
+from argap.runs import Run, open_run, tokenizer_of
 from argap.server.client import is_address, parse_address
 from argap.server.scoring import Server
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -102,10 +102,16 @@ class RunTarget:
     """A finished run, whose log-probs are reused."""
 
     run: Run
+    named = False
 
     @property
     def name(self) -> str:
         return self.run.model
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the run, which repeats no model."""
+        return str(self.run.folder)
 
     @property
     def recorded(self) -> SourceRecord:
@@ -134,7 +140,20 @@ def bos_of(target: "ScoredTarget", asked: str | None) -> int | None:
 ScoredTarget = CheckpointTarget | ServerTarget | LiveTarget
 """What log-probs are computed for."""
 Target = ScoredTarget | RunTarget
-AnyTarget = TypeVar("AnyTarget", CheckpointTarget, ScoredTarget, Target)
+
+
+class Named(Protocol):
+    """What tells models apart."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def named(self) -> bool: ...
+
+
+AnyTarget = TypeVar("AnyTarget", bound=Named)
 
 
 def find_target(source: str, settings: ModelSettings = NO_SETTINGS) -> CheckpointTarget:
@@ -208,44 +227,34 @@ def find_targets(
     return models, find(reference)
 
 
-def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
-    """Prefix the parent folder to a checkpoint's name if that is already taken: ``final``, ``b/final``.
+def distinct(
+    targets: Sequence[AnyTarget], settings: ModelSettings = NO_SETTINGS, folders: Mapping[str, str] | None = None
+) -> list[AnyTarget]:
+    """The model of each target: the first of those that repeat one, of which a line is printed, under a name and with a
+    run folder that no other model has.
 
-    Raises `ArgapError` if the names still clash.
+    Repeated: the same weights and settings, and no name of its own. A checkpoint whose name is taken has its parent
+    folder's before it: ``final``, ``b/final``. ``folders``: those that hold something else, and what. Raises
+    `ArgapError` for models that still share a name or folder.
     """
-    seen: dict[str, AnyTarget] = {}
+    models: list[AnyTarget] = []
+    known: dict[tuple[str | None, ...], AnyTarget] = {}
     for target in targets:
-        if target.name in seen and isinstance(target, CheckpointTarget) and not target.named:
-            target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
-        if target.name in seen:
-            raise ArgapError(f"{target.name}: two models have this name; write NAME=CKPT for one")
-        seen[target.name] = target
-    return list(seen.values())
-
-
-def distinct(models: Sequence[ScoredTarget], reference: Target, settings: ModelSettings) -> list[ScoredTarget]:
-    """Drop repeated models and give the rest distinct names and run folders.
-
-    Repeated: the same weights and settings, and no name of its own. Raises `ArgapError` if two models, or a model and
-    the labels or figures, would share a folder.
-    """
-    different: list[Target] = []
-    known: dict[tuple[str | None, ...], str] = {}
-    for model in (reference, *models):
-        if isinstance(model, RunTarget):
-            different.append(model)
-            continue
-        same = (model.fingerprint, *settings.of(model.name))
-        if same not in known or model.named:
-            different.append(model)
+        same = (target.fingerprint, *settings.of(target.name), target.name if target.named else None)
+        if same in known:
+            first = known[same].name
+            twice = "listed twice" if first == target.name else f"the same model as {first}"
+            say(f"{target.name}: {twice}, scored once; NAME=CKPT gives it a row of its own")
         else:
-            first = known[same]
-            twice = "listed twice" if first == model.name else f"the same model as {first}"
-            say(f"{model.name}: {twice}, scored once; NAME=CKPT gives it a row of its own")
-        known.setdefault(same, model.name)
-    taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
-    named = with_distinct_names(different)
-    for model in named:
+            names = {model.name for model in known.values()}
+            if target.name in names and isinstance(target, CheckpointTarget) and not target.named:
+                target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
+            if target.name in names:
+                raise ArgapError(f"{target.name}: two models have this name; write NAME=CKPT for one")
+            known[same] = target
+        models.append(known[same])
+    taken = dict(folders or {})
+    for model in known.values():
         if isinstance(model, RunTarget):  # its folder is elsewhere
             continue
         folder = folder_name(model.name)
@@ -255,4 +264,4 @@ def distinct(models: Sequence[ScoredTarget], reference: Target, settings: ModelS
                 "rename the checkpoint's folder, or write NAME=CKPT"
             )
         taken[folder] = f"the run of {model.name}"
-    return [model for model in named[1:] if not isinstance(model, RunTarget)]
+    return models

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,12 +225,13 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
         return _from_folder(path, name)
+    offline = not path.exists() and _is_offline(name)
     if not path.exists():
         try:
-            return _from_folder(_download(name), name)
+            return _from_folder(_download(name, offline=offline), name)
         except (OSError, ValueError):
             pass  # no tokenizer.json on the hub: transformers may still convert an older format; or no name of one
-    return _converted(str(path), name)
+    return _converted(str(path), name, offline=offline)
 
 
 def tokenizer_folder(path: Path) -> Path:
@@ -289,21 +290,39 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     return made
 
 
-def _download(name: str) -> Path:
+def _is_offline(name: str) -> bool:
+    """Whether the hub cannot be reached, so that only its cache may have the tokenizer.
+
+    One request tells; the downloads of huggingface_hub wait and try again, for over a minute in all.
+    """
+    from huggingface_hub import file_exists
+
+    repository, _, revision = name.partition("@")
+    try:
+        file_exists(repository, "tokenizer.json", revision=revision or None)
+    except (OSError, ValueError):  # an answer of the hub, or a name that none takes
+        return False
+    except Exception:  # of the HTTP client, which is another one in other versions
+        return True
+    return False
+
+
+def _download(name: str, *, offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     repository, _, revision = name.partition("@")
-    file = Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
+    fetch = partial(hf_hub_download, repository, revision=revision or None, local_files_only=offline)
+    file = Path(fetch("tokenizer.json"))
     with contextlib.suppress(EntryNotFoundError):
-        hf_hub_download(repository, "tokenizer_config.json", revision=revision or None)
+        fetch("tokenizer_config.json")
     return file.parent
 
 
-def _converted(source: str, name: str) -> Tokenizer:
+def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
     """A tokenizer that transformers reads or converts from an older format."""
     try:
-        tokenizer = auto_tokenizer(source)
+        tokenizer = auto_tokenizer(source, offline=offline)
     except ArgapError as error:
         raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
@@ -311,7 +330,7 @@ def _converted(source: str, name: str) -> Tokenizer:
     return tokenizer_in_memory(tokenizer, name)
 
 
-def auto_tokenizer(source: str) -> Any:
+def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
     """The tokenizer as transformers loads it; code that comes with it runs only where the caller trusts the source.
 
     Raises `ArgapError` for a tokenizer that names code without trust, and what transformers raises.
@@ -319,7 +338,7 @@ def auto_tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted())
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted(), local_files_only=offline)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise

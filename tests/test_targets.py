@@ -1,4 +1,4 @@
-"""Checkpoints with equal names get the names of their parent folders as well."""
+"""Repeated models are one; checkpoints with equal names get the names of their parent folders as well."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.targets import CheckpointTarget, split_name, with_distinct_names, with_name
+from argap.targets import CheckpointTarget, distinct, split_name, with_name
 
 
-def target(folder: str) -> CheckpointTarget:
-    checkpoint: Any = SimpleNamespace(folder=Path(folder))
+def target(folder: str, weights: str = "") -> CheckpointTarget:
+    checkpoint: Any = SimpleNamespace(folder=Path(folder), fingerprint=weights or folder)
     return CheckpointTarget(Path(folder).name, checkpoint)
 
 
@@ -24,7 +24,7 @@ def test_a_checkpoint_without_a_tokenizer_can_be_given_one(tmp_path):
 
 
 def test_equal_names_get_the_parent_folder_s_name():
-    named = with_distinct_names([target("a/final"), target("b/final"), target("b/other")])
+    named = distinct([target("a/final"), target("b/final"), target("b/other")])
     assert [one.name for one in named] == ["final", "b/final", "other"]
     assert [str(one.checkpoint.folder) for one in named if isinstance(one, CheckpointTarget)] == [
         "a/final",
@@ -35,7 +35,7 @@ def test_equal_names_get_the_parent_folder_s_name():
 
 def test_names_still_equal_with_parents_are_refused():
     with pytest.raises(ArgapError, match="b/final: two models have this name"):
-        with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])
+        distinct([target("x/final"), target("a/b/final"), target("c/b/final")])
 
 
 def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
@@ -52,4 +52,14 @@ def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
 def test_the_name_given_is_not_changed():
     named = replace(target("b/final"), name="final", named=True)
     with pytest.raises(ArgapError, match="final: two models have this name; write NAME=CKPT for one"):
-        with_distinct_names([target("a/final"), named])
+        distinct([target("a/final"), named])
+
+
+def test_repeated_models_are_the_first_of_them_with_a_line_each(capsys):
+    same = [target("a/final", "w"), target("b/final", "v"), target("c/copy", "v"), target("a/final", "w")]
+    own = [replace(target("c/copy", "v"), name="own", named=True) for _ in range(2)]
+    models = distinct([*own, *same, target("d/copy", "v")])
+    assert [model.name for model in models] == ["own", "own", "final", "b/final", "b/final", "final", "b/final"]
+    twice = [line.partition(", scored once; NAME=CKPT gives it")[0] for line in capsys.readouterr().err.splitlines()]
+    as_first = "copy: the same model as b/final"
+    assert twice == ["own: listed twice", as_first, "final: listed twice", as_first]

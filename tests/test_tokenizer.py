@@ -51,6 +51,27 @@ def test_a_name_that_no_hub_takes_is_refused_in_one_line(name, monkeypatch):
         load_tokenizer(name)
 
 
+def test_without_a_network_only_the_cache_is_asked_and_nothing_waits(tmp_path, monkeypatch, tokenizer):
+    def closed(*_, **__):
+        raise OSError("the network is closed")
+
+    def waits(_):
+        raise AssertionError("waited for another try")
+
+    monkeypatch.setattr("socket.create_connection", closed)
+    monkeypatch.setattr("time.sleep", waits)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(
+        ArgapError, match=r"^org/typo: no tokenizer there, as a folder or on the hub \(We couldn't connect"
+    ):
+        load_tokenizer("org/typo")
+    (tmp_path / "models--org--cached" / "refs").mkdir(parents=True)
+    (tmp_path / "models--org--cached" / "refs" / "main").write_text("a" * 40)
+    tokenizer.save(tmp_path / "models--org--cached" / "snapshots" / ("a" * 40))
+    assert load_tokenizer("org/cached").fingerprint == tokenizer.fingerprint
+
+
 def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
     """A file on the hub may name a path of the machine that wrote it."""
     with pytest.raises(ArgapError, match="no tokenizer there"):

@@ -30,9 +30,9 @@ class AnsweredTarget:
     """Whether the user chose the name."""
 
     @property
-    def fingerprint(self) -> str | None:
-        """Of the checkpoint; None for the copy baseline."""
-        return self.runs[0].identity.checkpoint
+    def fingerprint(self) -> str:
+        """Of the checkpoint; for the copy baseline the folder."""
+        return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
     def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
         """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
@@ -44,7 +44,7 @@ class AnsweredTarget:
             folder = task_folder(out, self.name, run.task)
             elsewhere = folder.resolve() != (self.folder / folder.name).resolve()  # its own files are never discarded
             lengths = [sample.prompt_tokens for sample in samples]
-            answer = partial(_at, samples)
+            answer = partial(lambda own, rows: [own[row] for row in rows], samples)
             copied.append(collect_samples(folder, run, lengths, answer, overwrite=overwrite and elsewhere))
         return copied
 
@@ -122,7 +122,3 @@ def _mismatch(path: Path, key: str, held: object, asked: object) -> MismatchErro
         f"{path}: holds answers with `{key}` {held}, asked for {asked}; give what the answers have, or name the "
         "checkpoint to ask it again"
     )
-
-
-def _at(samples: Sequence[Sample], rows: Sequence[int]) -> list[Sample]:
-    return [samples[row] for row in rows]

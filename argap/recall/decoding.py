@@ -120,7 +120,9 @@ class Decoder:
     def _begin(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         """The logits after the prompt, and the function that continues from there."""
         if self.recurrent:
-            return self._begin_recurrent(ids)
+            model: Any = self.model
+            logits, state = model.prefill(ids)
+            return logits, Steps(model, state)
         output = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
         cache = getattr(output, "past_key_values", None)
         seen = ids
@@ -138,11 +140,6 @@ class Decoder:
             return output.logits[:, -1]
 
         return output.logits[:, -1], read_again if cache is None else with_cache
-
-    def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
-        model: Any = self.model
-        logits, state = model.prefill(ids)
-        return logits, Steps(model, state)
 
     def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
         """The answer if its newest token ended it."""

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import asdict
 
-from argap.cells import PREFIX, ar_hits, sum_by, sum_cells
+from argap.cells import PREFIX, CellFile, ar_hits, models_of, sum_by, sum_cells
 from argap.errors import ArgapError
-from argap.parquet import read_schema
 from argap.recall.scores import DISTANCES, NOT_IN_PROMPT, Score, bin_names
 from argap.records import Record, read_gap
 
@@ -76,7 +75,7 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, ArNll]:
     if reference is None:
         raise ArgapError(f"`gap` {folder}: the recall gap needs a reference; name it with `reference`")
     gap, path = read_gap(folder), folder / "cells.parquet"
-    models = [name.removeprefix(PREFIX) for name in read_schema(path).names if name.startswith(PREFIX)]
+    models = models_of(CellFile(path))
     sums = sum_cells(path, ["repeated", "frequency", "distance"], models)
     lowest = np.array([each.low for each in gap.bins.distance])[sums["distance"]]
     sums["bin"] = np.array(bin_names(DISTANCES))[np.searchsorted(DISTANCES, lowest)]

@@ -86,10 +86,11 @@ def score_finished(answers: Sequence[Sequence[Sample]], tasks: Sequence[Examples
     merged: dict[str, Any] = {}
     for samples, examples in zip(answers, tasks, strict=True):
         for key, part in _score_task(samples, examples).items():
-            if isinstance(part, dict) and examples.label in part:
-                merged.setdefault(key, {}).update(part)
+            if isinstance(part, dict) and examples.task in part:
+                merged.setdefault(key, {})[examples.label] = part[examples.task]
             else:
                 merged.setdefault(key, part)
+        merged["results"][examples.label]["alias"] = examples.label
     return merged
 
 
@@ -99,8 +100,7 @@ def _score_task(samples: Sequence[Sample], examples: Examples) -> dict[str, Any]
     manager = TaskManager(include_path=str(OWN), include_defaults=False, metadata=metadata)
     lm = _Answered([sample.generation for sample in samples])
     with contextlib.redirect_stderr(io.StringIO()):  # lm-eval's progress bars: nothing is left to compute
-        results = _evaluate(lm, [examples.task], manager, limit=len(samples))
-    return _relabelled(results, examples.task, examples.label)
+        return _evaluate(lm, [examples.task], manager, limit=len(samples))
 
 
 def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) -> list[str]:  # noqa: B008  (frozen)
@@ -198,14 +198,3 @@ def _machine() -> dict[str, Any]:
     described: dict[str, Any] = {}
     add_env_info(described)
     return described
-
-
-def _relabelled(results: dict[str, Any], task: str, label: str) -> dict[str, Any]:
-    """The results with the label of the examples wherever the task's name is a key."""
-    if label == task:
-        return results
-    for part in results.values():
-        if isinstance(part, dict) and task in part:
-            part[label] = part.pop(task)
-    results["results"][label]["alias"] = label
-    return results

@@ -48,11 +48,6 @@ class Protocol(Record, frozen=True, omit_defaults=False):
         if self.truncate == "oracle" and self.context is None:
             raise ArgapError("`truncate=oracle`: nothing is cut without `context`; give both")
 
-    @property
-    def room(self) -> int | None:
-        """Tokens left for the prompt."""
-        return None if self.context is None else self.context - NEW_TOKENS
-
 
 @dataclass(frozen=True)
 class Prompt:
@@ -75,9 +70,9 @@ class Prompt:
 
 
 def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Protocol) -> Prompt:
-    """The prompt of ``example``, at most ``protocol.room`` tokens long.
+    """The prompt of ``example``, which leaves room for the answer in ``protocol.context``.
 
-    Raises `ArgapError` where, under ``oracle``, the query alone fills that room.
+    Raises `ArgapError` where, under ``oracle``, the query alone fills the rest.
     """
     query = split_query(example.text, task)[1]
     text = f"{example.text}\n{example.text}" if protocol.twice else example.text
@@ -110,8 +105,7 @@ def check_fits(prompts: list[Prompt], limit: int | None, model: str) -> None:
 
 def _kept(example: Example, length: int, query: int, golds: list[Span], protocol: Protocol) -> list[int]:
     """Indices of the tokens that are kept."""
-    room = protocol.room
-    if room is None or length <= room:
+    if protocol.context is None or length <= (room := protocol.context - NEW_TOKENS):
         return list(range(length))
     if protocol.truncate == "left" or not golds:
         return list(range(length - room, length))

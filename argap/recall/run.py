@@ -36,7 +36,7 @@ from argap.recall.scores import Score, score
 from argap.records import write_record
 from argap.resumable import environment
 from argap.scorer import ScoreOptions
-from argap.targets import CheckpointTarget, find_target, with_distinct_names
+from argap.targets import CheckpointTarget, distinct, find_target
 from argap.tokenizer import Tokenizer
 
 
@@ -46,7 +46,9 @@ class CopyTarget:
 
     tokenizer_of: CheckpointTarget
     name: str = COPY
+    fingerprint: str = COPY
     checkpoint: None = None
+    named: bool = False
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -81,12 +83,12 @@ def run_recall(
     rule = HitRule(None if index is None else open_index(index), threshold)
     answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
     targets = _find_targets([*models, *([reference] if reference else [])], answered)
-    compared = None if reference is None else targets[reference].name
+    compared = None if reference is None else targets[-1].name
     if ar_nlls is not None and compared not in ar_nlls:
         raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
     samples: dict[tuple[str, str], list[Sample]] = {}
     scores: list[Score] = []
-    for model, target in {target.name: target for target in targets.values()}.items():
+    for model, target in {target.name: target for target in targets}.items():
         if isinstance(target, AnsweredTarget):
             answers = target.copy_to(out, overwrite=overwrite)
         else:
@@ -129,7 +131,7 @@ def run_upstream(
     """
     names = stock_tasks(tasks, stock)  # refused before a model is loaded
     results = {}
-    for target in with_distinct_names([find_target(name) for name in dict.fromkeys(models)]):
+    for target in {each.name: each for each in distinct([*map(find_target, models)])}.values():
         results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), names, stock)
         write_json(model_folder(out, target.name) / "results.json", results[target.name], seal=False)
     return results
@@ -138,12 +140,7 @@ def run_upstream(
 def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
-    check_loadable(
-        target.checkpoint,
-        options.backend,
-        device=device,
-        device_map=options.device_map,
-    )
+    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
@@ -157,39 +154,22 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
 
 def _find_targets(
     names: Sequence[str], answered: Callable[[str], AnsweredTarget | None]
-) -> dict[str, AskedTarget | AnsweredTarget]:
-    """The model of each name, in order; ``answered`` finds those that are finished runs. Names of the same weights,
-    such as a path written in two ways, are one model, unless the user gave them a name.
+) -> list[AskedTarget | AnsweredTarget]:
+    """The model of each name, as `argap.targets.distinct` tells them apart; ``answered`` finds finished runs.
 
-    Raises `ArgapError` for the copy baseline without a checkpoint, and where two models would share a folder.
+    Raises `ArgapError` for the copy baseline without a checkpoint.
     """
-    known: dict[str | None, CheckpointTarget | AnsweredTarget] = {}
-    found: dict[str, CheckpointTarget | AnsweredTarget] = {}
-    for name in dict.fromkeys(names):
-        if name != COPY:
-            target = answered(name) or find_target(name)
-            alone = target.named or target.fingerprint is None
-            found[name] = target if alone else known.setdefault(target.fingerprint, target)
-    asked = {id(target): target for target in found.values() if isinstance(target, CheckpointTarget)}
-    checkpoints = dict(zip(asked, with_distinct_names(list(asked.values())), strict=True))
-    targets: dict[str, AskedTarget | AnsweredTarget] = {}
-    folders: dict[Path, tuple[str, AskedTarget | AnsweredTarget]] = {}
-    for name in dict.fromkeys(names):
-        if name in found:
-            target = checkpoints.get(id(found[name]), found[name])
-        elif checkpoints:
-            target = CopyTarget(next(iter(checkpoints.values())))
-        else:
+    found: dict[str, AskedTarget | AnsweredTarget] = {}
+    found |= {name: answered(name) or find_target(name) for name in names if name != COPY}
+    if COPY in names:
+        checkpoint = next((target for target in found.values() if isinstance(target, CheckpointTarget)), None)
+        if checkpoint is None:
             raise ArgapError(
                 "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a "
                 "checkpoint too, or as `reference`"
             )
-        folder = model_folder(Path(), target.name)
-        first, other = folders.setdefault(folder, (name, target))
-        if other is not target:
-            raise ArgapError(f"{name}: shares the folder {folder} with {first}; write NAME=CKPT for one")
-        targets[name] = target
-    return targets
+        found[COPY] = CopyTarget(checkpoint)
+    return distinct([found[name] for name in names])
 
 
 def _answer_tasks(

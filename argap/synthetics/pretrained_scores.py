@@ -22,7 +22,7 @@ from argap.resumable import environment
 from argap.synthetics.pretrained_test import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
-from argap.targets import find_target, with_distinct_names
+from argap.targets import distinct, find_target
 from argap.tokenizer import Tokenizer
 
 LOGITS_AT_ONCE = 2**27
@@ -40,7 +40,7 @@ def score_pretrained(
     token, and like `argap.synthetics.tasks.pretrained_mqar.build`.
     """
     rows: list[ScoreRow] = []
-    for target in with_distinct_names([find_target(source) for source in dict.fromkeys(checkpoints)]):
+    for target in {each.name: each for each in distinct([*map(find_target, checkpoints)])}.values():
         checkpoint = target.checkpoint
         data = _examples(target.tokenizer, test)
         model = load_model(checkpoint, dtype=dtype, device=str(device))

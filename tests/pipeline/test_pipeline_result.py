@@ -132,7 +132,8 @@ def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
 
 def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):
     out, gap = scored
-    again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=THRESHOLD)
+    twice = [str(out / "bad"), f"{out}/../{out.name}/bad/"]  # one run
+    again = compare_runs(twice, str(out / "good"), tmp_path, threshold=THRESHOLD)
     assert [replace(row, run="") for row in again.rows] == [replace(row, run="") for row in gap.rows]
     other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=0, base=str(out / "bad"))
     assert other.rows[0].ar_hits.n < gap.rows[0].ar_hits.n

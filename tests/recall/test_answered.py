@@ -215,10 +215,13 @@ def test_the_command_takes_finished_runs(asked, one_by_one, tmp_path, monkeypatc
     assert "hybrid/fixture-swde: holds answers with --threshold 0, asked for 7; give what the answers have" in line
 
 
-def test_a_path_written_in_two_ways_is_one_model_and_a_name_makes_two(one_by_one, tmp_path, asked):
+def test_a_path_written_in_two_ways_is_one_model_and_a_name_makes_two(one_by_one, tmp_path, asked, capsys):
     tasks, options, source = asked[1], asked[2] | {"ar_nlls": None}, one_by_one["hybrid"]
     twice = [f"{source}/", source.replace("/hybrid", "//hybrid")]
     result = run_recall(twice, tasks, tmp_path / "one", reference=source, **options)
     assert (result.models, result.reference) == (["hybrid"], "hybrid")
+    assert capsys.readouterr().err.count("hybrid: listed twice, scored once; NAME=CKPT gives it a row") == 2
+    copies = [one_by_one["copy"], f"{one_by_one['copy']}/"]  # of no weights
+    assert run_recall(copies, tasks, tmp_path / "copies", **options).models == ["copy"]
     result = run_recall([f"{HYBRID}/", f"again={source}"], tasks[:1], tmp_path / "two", reference=HYBRID, **options)
     assert (result.models, result.reference) == (["hybrid", "again"], "hybrid")

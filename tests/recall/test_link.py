@@ -1,5 +1,6 @@
 """Recall gaps beside AR gaps: of all hits, and at the distances of the golds."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
         read_ar_nlls(tmp_path, "ref")
     (tmp_path / "gap.json").write_text("{}")
     with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
+        read_ar_nlls(tmp_path, "ref")
+    shutil.copy(RESULT / "gap.json", tmp_path)
+    with pytest.raises(
+        FormatError, match=r"cells\.parquet: no such file; run the command .* again: `argap score`, `arga"
+    ):
         read_ar_nlls(tmp_path, "ref")
 
 

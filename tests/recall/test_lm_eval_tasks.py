@@ -52,7 +52,9 @@ def toys(tmp_path_factory) -> Path:
 def results(toys, tmp_path_factory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("out")
     with trusting():
-        by_model = run_upstream([HYBRID], ["toy_group", "toy_rolling"], out, stock=StockOptions(task_path=toys))
+        twice = [HYBRID, f"{HYBRID}/../hybrid"]  # one model
+        by_model = run_upstream(twice, ["toy_group", "toy_rolling"], out, stock=StockOptions(task_path=toys))
+    assert [*by_model] == ["hybrid"]
     assert json.loads((out / "hybrid" / "results.json").read_text()) == by_model["hybrid"]
     return by_model["hybrid"]
 

@@ -310,8 +310,8 @@ def test_a_checkpoint_called_copy_does_not_share_the_baselines_folder(tmp_path, 
     _, tasks, _ = done
     own = tmp_path / "checkpoints" / "copy"
     shutil.copytree(HYBRID, own)
-    with pytest.raises(ArgapError, match="shares the folder copy with copy"):
-        run_recall(["copy", str(own)], tasks, tmp_path / "out")
+    with pytest.raises(ArgapError, match="copy: two models have this name; write NAME=CKPT for one"):
+        run_recall([str(own), "copy"], tasks, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -37,7 +37,8 @@ def folder(tmp_path_factory):
 
 def test_rows_are_a_naive_scans(tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
-    scores = score_pretrained([str(DEMO / "attention")], test, dtype=torch.float32, device=CPU)
+    twice = [str(DEMO / "attention"), str(DEMO / "hybrid" / ".." / "attention")]  # one model
+    scores = score_pretrained(twice, test, dtype=torch.float32, device=CPU)
     assert (scores.models, scores.between) == (["attention"], "' the'")
     rows = scores.rows
     assert [(row.pairs, row.slice, row.n) for row in rows] == [
