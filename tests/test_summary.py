@@ -256,15 +256,19 @@ def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     none = -200.5 + rng.normal(0, 10, 40)
     noisy = scored(none - (none.mean() + 200.5))[1]
     assert noisy.gap_due_to.unresolved == "the interval of the gap contains 0"
+    # Where there is no share, there is none to claim.
+    better = scored(-190.0 + rng.normal(0, 2, 12))[1].gap_due_to
+    assert (better.case, better.unresolved) == ("no_gap", None)
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
     part = np.column_stack([np.full(40, -50.0), -50 + noise - noise.mean() - 0.1])
     scorer.add("hits", np.full(40, 25.0), part)
     scorer.add("none", np.zeros(40), np.zeros((40, 2)))
-    _, hits, none = (each.models[1].gap_due_to for each in scorer.results())
-    assert hits.unresolved == "the interval of the slice's part of the gap contains 0"
-    assert (none.value, none.unresolved) == (0.0, None)  # a slice without tokens: exactly nothing of the gap
+    _, hits, none = (each.models[1] for each in scorer.results())
+    assert hits.gap_due_to.unresolved == "the interval of the slice's part of the gap contains 0"
+    # A slice without tokens: exactly nothing of the gap.
+    assert (none.gap_due_to.value, none.gap_due_to.unresolved, none.delta.nll) == (0.0, None, 0.0)
 
 
 def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
@@ -273,18 +277,23 @@ def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
     lost = 20 + rng.normal(0, 2, 60)
     sums = np.column_stack([np.full(60, -200.0), -200 - lost / 2])
     scorer = SliceScorer(["ref", "m"], "ref", np.full(60, 100.0), sums)
-    scorer.add("hits", np.full(60, 25.0), np.column_stack([np.full(60, -50.0), -50 - lost]))
-    due = scorer.results()[1].models[1].gap_due_to
+    sums = np.column_stack([np.full(60, -50.0), -50 - lost])
+    scorer.add("hits", np.full(60, 25.0), sums, title="AR hits", note="repeated bigrams")
+    hits = scorer.results()[1]
+    assert (hits.title, hits.note) == ("AR hits", "repeated bigrams")
+    due = hits.models[1].gap_due_to
     assert (due.value, due.raw, due.unresolved) == (1.0, pytest.approx(2), None)
     assert due.ci95 == (pytest.approx(2), pytest.approx(2))
 
 
-def test_the_result_says_what_its_documents_are_worth(case):
+def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
     _, _, cells, gap = case
     n = cells.groupby("document")["n"].sum().to_numpy()
     assert gap.documents == DOCUMENTS
     assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
     assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
+    monkeypatch.setattr("argap.intervals.GROUPS", 3)
+    assert summary(cells).rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"  # not their groups
 
 
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
