@@ -88,7 +88,7 @@ def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> d
         hits = ar_hits(cells, threshold)
         return {(REPEATED if threshold is None else AR_HITS, None): hits, (OTHER, None): ~hits}
     if by == "domain":
-        code, names = pd.factorize(cells["domain"].astype(object), sort=True)
+        code, names = pd.factorize(cells["domain"].astype(object))
         return {(str(name), None): code == k for k, name in enumerate(names)}
     if by not in cells:
         return {}

@@ -58,8 +58,6 @@ class DocumentBootstrap:
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
         """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""
-        if self.units == self.documents:
-            return np.asarray(sums, dtype=np.float64)
         return np.stack([np.bincount(self.unit, column) for column in sums.T], axis=1)
 
     def resample(self, sums: np.ndarray) -> np.ndarray:
@@ -86,19 +84,17 @@ def _drawn(units: int, resamples: int, seed: int) -> np.ndarray:
     longer than adding up."""
     generator, interrupt = np.random.default_rng(seed), current()
     even = np.full(units, 1 / units)
-    drawn = np.empty((resamples, units), dtype=np.uint8)
+    drawn = np.empty((resamples, units), dtype=np.uint8)  # a unit is drawn once on average: no draw passes 255
     for start in range(0, resamples, _chunk(units)):
         interrupt.check()
         draws = generator.multinomial(units, even, size=min(_chunk(units), resamples - start))
-        if draws.max() > np.iinfo(drawn.dtype).max:
-            drawn = drawn.astype(np.uint16)
         drawn[start : start + len(draws)] = draws
     return drawn
 
 
 def _chunk(units: int) -> int:
     """Resamples at a time."""
-    return max(1, WEIGHTS_AT_ONCE // units)
+    return WEIGHTS_AT_ONCE // units
 
 
 def effective_documents(n: np.ndarray) -> float:

@@ -134,7 +134,7 @@ class SliceScorer:
     def _judged(self, due: GapShare, part: Delta | None, whole: Delta | None) -> GapShare:
         """``due``, with the reason why it must not be claimed. ``whole``: the gap on all tokens."""
         reason = INFINITE if due.case == "infinite" else None
-        if reason is None and due.value is not None:
+        if due.value is not None:
             ends = part.ci95 if part and part.nll else None  # a slice without tokens has a part of exactly 0
             reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
         return msgspec.structs.replace(due, unresolved=reason)

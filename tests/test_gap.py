@@ -25,7 +25,7 @@ from argap.records import ClosedShare
 def test_each_case_by_hand(delta_hits, delta_all, share, expected):
     found = gap_due_to_ar(delta_hits, delta_all, share)
     assert found == pytest.approx(expected)
-    assert math.copysign(1, found.raw or 0.0) == math.copysign(1, expected[1] or 0.0)  # no negative zero in a table
+    assert str(found.raw) != "-0.0"  # in a table
 
 
 def test_share_closed_matches_a_worked_example():

@@ -8,7 +8,7 @@ import pytest
 from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.errors import FormatError
-from argap.intervals import DocumentBootstrap, effective_documents
+from argap.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
 from argap.labels import Labels
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
 from argap.slices import SliceScorer, _Drawn, _intervals
@@ -95,12 +95,17 @@ def test_every_breakdown_adds_up_to_the_gap(case):
         assert sum(part.contribution["m"] for part in parts) == pytest.approx(delta, abs=1e-12)
         assert sum(part.share for part in parts) == pytest.approx(1)
         assert sum(part.n for part in parts) == n
+    assert [part.bin for part in gap.breakdowns.domain] == ["code", "prose"]
+    for name in ("distance", "position"):  # in order; no token is beyond the window
+        labels = [each.label for each in getattr(gap.bins, name)]
+        assert [part.bin for part in getattr(gap.breakdowns, name)] == labels[:-1]
 
 
 def test_breakdown_entries_equal_a_plain_recomputation(case):
     labels, logprobs, _, gap = case
     scored = labels.position > 0
     mask = scored & labels.repeated & (labels.train_count > 10) & (labels.train_count <= 20)
+    assert gap.breakdowns.slice[0].ci95 == {"m": gap.rows[1].delta_ar.ci95}
     (part,) = [p for p in gap.breakdowns.frequency if p.bin == "11–20" and p.repeated]
     assert part.n == mask.sum()
     assert part.nll["m"] == pytest.approx(-logprobs["m"][mask].mean(dtype=np.float64))
@@ -115,7 +120,7 @@ def test_breakdown_entries_equal_a_plain_recomputation(case):
 def test_the_curve_is_the_metric_at_each_threshold(case):
     labels, logprobs, _, gap = case
     assert [point.threshold for point in gap.curve][:4] == [0, 1, 2, 5]
-    assert labels.train_count[labels.repeated].max() <= gap.curve[-1].threshold
+    assert gap.curve[-2].threshold < labels.train_count[labels.repeated].max() <= gap.curve[-1].threshold
     (own,) = [point for point in gap.curve if point.threshold == 1250]
     assert_close(own.gap_due_to, {"m": gap.rows[1].gap_due_to_ar})
     assert own.share == gap.rows[1].share_ar_hits
@@ -171,6 +176,7 @@ def test_bin_labels_and_edges():
     bins = frequency_bins(1250)
     labels = [b.label for b in bins.bins()]
     assert labels[:5] == ["0", "1", "2", "3–5", "6–10"]
+    assert labels[-1] == "> 500,000,000"
     assert "1,001–1,250" in labels
     assert "1,251–2,000" in labels
     for value in (0, 1, 2, 3, 1000, 1250, 1251, 10**12):
@@ -250,15 +256,19 @@ def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     none = -200.5 + rng.normal(0, 10, 40)
     noisy = scored(none - (none.mean() + 200.5))[1]
     assert noisy.gap_due_to.unresolved == "the interval of the gap contains 0"
+    # Where there is no share, there is none to claim.
+    better = scored(-190.0 + rng.normal(0, 2, 12))[1].gap_due_to
+    assert (better.case, better.unresolved) == ("no_gap", None)
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
     part = np.column_stack([np.full(40, -50.0), -50 + noise - noise.mean() - 0.1])
     scorer.add("hits", np.full(40, 25.0), part)
     scorer.add("none", np.zeros(40), np.zeros((40, 2)))
-    _, hits, none = (each.models[1].gap_due_to for each in scorer.results())
-    assert hits.unresolved == "the interval of the slice's part of the gap contains 0"
-    assert (none.value, none.unresolved) == (0.0, None)  # a slice without tokens: exactly nothing of the gap
+    _, hits, none = (each.models[1] for each in scorer.results())
+    assert hits.gap_due_to.unresolved == "the interval of the slice's part of the gap contains 0"
+    # A slice without tokens: exactly nothing of the gap.
+    assert (none.gap_due_to.value, none.gap_due_to.unresolved, none.delta.nll) == (0.0, None, 0.0)
 
 
 def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
@@ -267,18 +277,23 @@ def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
     lost = 20 + rng.normal(0, 2, 60)
     sums = np.column_stack([np.full(60, -200.0), -200 - lost / 2])
     scorer = SliceScorer(["ref", "m"], "ref", np.full(60, 100.0), sums)
-    scorer.add("hits", np.full(60, 25.0), np.column_stack([np.full(60, -50.0), -50 - lost]))
-    due = scorer.results()[1].models[1].gap_due_to
+    sums = np.column_stack([np.full(60, -50.0), -50 - lost])
+    scorer.add("hits", np.full(60, 25.0), sums, title="AR hits", note="repeated bigrams")
+    hits = scorer.results()[1]
+    assert (hits.title, hits.note) == ("AR hits", "repeated bigrams")
+    due = hits.models[1].gap_due_to
     assert (due.value, due.raw, due.unresolved) == (1.0, pytest.approx(2), None)
     assert due.ci95 == (pytest.approx(2), pytest.approx(2))
 
 
-def test_the_result_says_what_its_documents_are_worth(case):
+def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
     _, _, cells, gap = case
     n = cells.groupby("document")["n"].sum().to_numpy()
     assert gap.documents == DOCUMENTS
     assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
     assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
+    monkeypatch.setattr("argap.intervals.GROUPS", 3)
+    assert summary(cells).rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"  # not their groups
 
 
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
@@ -293,20 +308,39 @@ def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
     )  # 4096 groups: 1.1%; 4000 draws: 1.1%
 
 
+def test_resamples_are_the_same_however_many_are_drawn_at_once(monkeypatch):
+    sums = np.random.default_rng(10).normal(size=(5, 3))
+    bootstrap = DocumentBootstrap(5, resamples=100)
+    drawn = bootstrap.draw()
+    assert (drawn.sum(axis=1) == 5).all()
+    np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
+    monkeypatch.setattr("argap.intervals.WEIGHTS_AT_ONCE", 35)  # seven resamples
+    monkeypatch.setattr("argap.intervals.COLUMNS_AT_ONCE", 2)
+    np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
+    _drawn.cache_clear()
+    assert (bootstrap.draw() == drawn).all()
+
+
+@pytest.mark.parametrize(("gap", "part", "worth"), [((0, 1), (1, 2), 20), ((1, 2), (-1, 0), 20), ((1, 2), None, 19.9)])
+def test_an_interval_that_ends_at_0_contains_it(gap, part, worth):
+    assert unresolved(20, 20.0, (1, 2), (1, 2)) is None
+    assert unresolved(20, worth, gap, part) is not None
+
+
 def test_a_document_of_most_tokens_leaves_few_effective_documents():
     # Ten equal documents are worth ten; one that holds nine tenths of the tokens leaves 1.2 of eleven.
-    assert effective_documents(np.full(10, 7)) == pytest.approx(10)
+    assert effective_documents(np.full(10, 2**30)) == pytest.approx(10)  # more tokens than int64 can square
     assert effective_documents(np.array([90.0, *[1.0] * 10])) == pytest.approx(100**2 / (90**2 + 10))
 
 
 def test_share_closed_is_given_for_the_models_between(case):
     _, logprobs, _, _ = case
     labels = make_labels()
-    both = {**logprobs, "half": ((logprobs["ref"].astype(np.float64) + logprobs["m"]) / 2).astype(np.float32)}
+    both = {"half": ((logprobs["ref"].astype(np.float64) + logprobs["m"]) / 2).astype(np.float32), **logprobs}
     cells = build_cells(labels, both, 1250)
     rows = summary(cells, 1250, base="m").rows
-    assert [r.model for r in rows if r.closed] == ["half"]
-    closed = rows[2].closed
+    assert [(r.model, r.closed is not None) for r in rows] == [("ref", False), ("half", True), ("m", False)]
+    closed = rows[1].closed
     assert closed.base == "m"
     assert closed.overall.nll == pytest.approx(0.5, abs=1e-6)
     assert closed.ar_hits.nll == pytest.approx(0.5, abs=1e-6)

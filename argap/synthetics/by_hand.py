@@ -73,7 +73,7 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     half = width // 2
     angles = mixer.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2 / width)
     distances = torch.arange(max_positions)[torch.arange(max_positions) != 1, None]
-    gap = float((1 - torch.cos((distances - 1) * angles)).sum(dim=1).min()) if max_positions > 1 else 1.0
+    gap = float((1 - torch.cos((distances - 1) * angles)).sum(dim=1).min())
     scale = math.sqrt(MARGIN * math.sqrt(width) / gap)
     key[:half, one] = scale
     query[:half, one] = scale * angles.cos()  # the query is rotated one position less
@@ -161,14 +161,14 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     the previous token, one-hot, times the current token's code, gated by the querying token.)
     """
     codes = token_codes(vocab_size)
-    bits, shifts = codes.shape[1], max(1, max_positions - 1)
+    bits, shifts = codes.shape[1], max_positions - 1
     width = (2 * bits + 1) * shifts + bits + 1
     own, one = slice(0, bits), bits
     compare = bits + 1
     read = compare + shifts * bits
     matched = read + shifts * bits
     mixers = [{"name": "base_conv", "filter": "explicit", "kernel_size": None}]
-    model, embedding, head = _blank(vocab_size, width, mixers, max_positions, intermediate_size=shifts)
+    model, embedding, head = _blank(vocab_size, width, mixers, max_positions, intermediate_size=max(1, shifts))
     embedding[:, own] = codes
     embedding[:, one] = 1
     embedding[:, compare:matched] = codes.repeat(1, 2 * shifts)
@@ -180,8 +180,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     for shift in range(1, shifts + 1):
         channels = slice(compare + (shift - 1) * bits, compare + shift * bits)
         _copy(mixer.projection.weight, channels, own)
-        if shift < max_positions:
-            taps[shift, channels] = 1
+        taps[shift, channels] = 1
 
     # The vectors are at most as long as given below, so the norm scales them by at least 1, which only sharpens.
     _undo(first.mlp_norm, bits + 1 + shifts * bits + 4 * shifts * bits, width)

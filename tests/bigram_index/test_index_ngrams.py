@@ -23,6 +23,7 @@ def test_ngrams_match_a_worked_example():
     assert counts.tolist() == [1]
     counter.add([np.array([1, 2, 3])])
     assert counter.result(3)[1].tolist() == [2]
+    assert NgramCounter([np.array([1, 2, 3])], vocab_size=4, longest=2).result(2)[0].tolist() == [[1, 2], [2, 3]]
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 2), max_size=10), min_size=1, max_size=5)
@@ -49,10 +50,12 @@ def test_ngrams_equal_a_counter(query, corpus, piece):
 
 
 def test_invalid_options_are_refused():
-    with pytest.raises(ArgapError, match="expected 2 to 5"):
-        NgramCounter([np.array([1, 2])], vocab_size=4, longest=6)
+    for longest in (1, 6):
+        with pytest.raises(ArgapError, match="expected 2 to 5"):
+            NgramCounter([np.array([1, 2])], vocab_size=4, longest=longest)
     with pytest.raises(ArgapError, match="no bigram"):
         NgramCounter([np.array([1]), np.array([2])], vocab_size=4)
     counter = NgramCounter([np.array([0, 1])], vocab_size=4)
-    with pytest.raises(FormatError, match="outside the vocabulary of 4"):
-        counter.add([np.array([0, 5])])
+    for document in ([0, 4], [-1, 0]):
+        with pytest.raises(FormatError, match="outside the vocabulary of 4"):
+            counter.add([np.array(document)])

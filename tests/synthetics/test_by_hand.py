@@ -57,10 +57,10 @@ def test_a_fill_token_that_repeats_does_not_disturb(by_hand: Callable) -> None:
 
 
 def test_attentions_width_does_not_grow_and_base_convs_does() -> None:
-    lengths = (16, 32, 64)
+    lengths = (1, 16, 32, 64)
     assert {attention_by_hand(64, n).config.hidden_size for n in lengths} == {20}  # 3·6 + 1, to even
     assert {linear_attention_by_hand(64, n).config.hidden_size for n in lengths} == {192}  # 3·64
-    assert [base_conv_by_hand(64, n).config.hidden_size for n in lengths] == [202, 410, 826]  # 13·(T − 1) + 7
+    assert [base_conv_by_hand(64, n).config.hidden_size for n in lengths] == [7, 202, 410, 826]  # 13·(T − 1) + 7
 
 
 @pytest.mark.parametrize("by_hand", BUILDERS)
