@@ -87,8 +87,9 @@ class TokenReader:
         batch = pa.RecordBatch.from_pydict(columns)
         if UNIT not in columns or self.calls:
             batch = batch.filter(pa.array(source.scored))
+        given = of_texts_once(batch.select(list(self.table.columns))) if self.calls else batch
         called = {
-            MASK + name: call(name, mask, batch.select(list(self.table.columns)))
+            MASK + name: call(name, mask, given)
             for name, mask in self.masks.items()
             if not isinstance(mask, OfVocabulary)
         }
@@ -114,6 +115,16 @@ def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
     if run == 0 and not OF_TOKEN.isdisjoint(needed):
         columns.append("token")
     return columns
+
+
+def of_texts_once(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same values, each text once in its column's dictionary, as pandas asks: two ids can have the same piece."""
+    columns = batch.columns
+    for k, column in enumerate(columns):
+        if isinstance(column, pa.DictionaryArray):
+            once = column.dictionary.dictionary_encode()
+            columns[k] = pa.DictionaryArray.from_arrays(once.indices.take(column.indices), once.dictionary)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:

@@ -216,12 +216,13 @@ def test_a_function_of_a_batch_is_a_slice(result, plain):
         "numpy": lambda batch: batch["train_count"].to_numpy() < 2,
         "arrow": lambda batch: pc.match_substring_regex(batch["piece"].cast(pa.string()), "[0-9]"),
         "word": lambda batch: pc.equal(batch["word"].cast(pa.string()), "="),
+        "pandas": lambda batch: batch.to_pandas()["word"] == "=",
         "sql": "word = '='",
     }
-    _, _, numpy, arrow, word, sql = result.slices(made)
+    _, _, numpy, arrow, word, pandas, sql = result.slices(made)
     assert numpy.n == (plain["train_count"] < 2).sum()
     assert arrow.n == plain["piece"].str.contains("[0-9]").sum()
-    assert word.n == sql.n > 5
+    assert word.n == pandas.n == sql.n > 5
     assert_close(word.models, sql.models)
     assert sql.where == "word = '='"
     assert numpy.where == "Python: <lambda>"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import torch
 
 from argap.atomic import remove_leftovers
 from argap.bigram_index.build import build_from_source
@@ -14,6 +15,7 @@ from argap.bigram_index.token_source import TokenSource
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.device import DTYPES, resolve_dtype
+from argap.errors import within
 from argap.evaluation import EvaluationSet, open_evaluation_set
 from argap.parallel import Parallel, join
 from argap.progress import say
@@ -26,7 +28,19 @@ from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
 from argap.train.checkpoint import checkpoints
 from argap.train.config import DataSource
+from argap.train.model import build_model
 from argap.train.tokens import pack_tokens
+
+
+def check_models(entries: Sequence[Entry], layout: Layout) -> None:
+    """Build the model of each entry that is not finished, without weights, before any training.
+
+    Raises `ArgapError` for mixers that cannot be built or are not trusted.
+    """
+    for entry in entries:
+        if open_finished(layout.run(entry)) is None:
+            with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
+                build_model(entry.config, load_tokenizer(entry.config.tokenizer))
 
 
 def run_members(

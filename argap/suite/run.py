@@ -12,7 +12,7 @@ from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
-from argap.suite.members import evaluation_set, run_members, training_index
+from argap.suite.members import check_models, evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
 from argap.trackers import check_trackers, log_result
 
@@ -58,8 +58,8 @@ def run_suite(
     trackers (`argap.trackers`) that get the training of each model and the result of each size. Returns whether this
     process wrote the result; with several processes only the main one does.
 
-    Raises `ArgapError` for models that are not in the suite, as `open_earlier` before anything is trained, and as
-    `argap.suite.members`.
+    Raises `ArgapError` for models that are not in the suite, as `open_earlier` and `check_models` before anything is
+    trained, and as `argap.suite.members`.
     """
     check_trackers(log_to)
     chosen_sizes = list(sizes) or list(suite.sizes)
@@ -70,6 +70,7 @@ def run_suite(
         for size, data in windows.items():
             runs = dict.fromkeys(entry.name for entry in entries) | finished_runs(suite, size, layout)
             open_earlier(suite, size, runs, data.record, threshold, out / size)
+    check_models(entries, layout)
     if ray:
         _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
     elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):

@@ -145,6 +145,21 @@ def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("mixers", "message"),
+    [
+        (["attention", {"name": "gla", "haeds": 2}], "late at tiny: mixer 'gla': unknown option haeds"),
+        (["my_mixers:Mine", "attention"], "late at tiny: mixer 'my_mixers:Mine': would import the module 'my_mixers'"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_before_any_training(place, tmp_path, mixers, message):
+    suite = yaml.safe_load((place / "suite.yaml").read_text())
+    suite["members"] = {"attention": None, "base_conv": None, "late": {"mixers": mixers}}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    assert message in str(command(tmp_path, "run").exception)
+    assert not (tmp_path / "work").exists()
+
+
 def test_micro_batch_size_may_change(place, tmp_path):
     suite = yaml.safe_load((place / "suite.yaml").read_text())
     suite["train"]["micro_batch_size"] = 2
