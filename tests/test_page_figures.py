@@ -346,7 +346,7 @@ def test_seeds_of_attention():
         """Gaps to a seed in nats, also on the AR hits, and the hits' shares of them in percent."""
         (sums, n), (of_hits, hits) = lost(place, reference), lost(place, reference, hits=True)
         due = {model: 100 * of_hits[model] / own for model, own in sums.items() if model != reference}
-        return *({m: own / size for m, own in each.items()} for each, size in ((sums, n), (of_hits, hits))), due
+        return {m: own / n for m, own in sums.items()}, {m: own / hits for m, own in of_hits.items()}, due
 
     (gap, on_hits, due), (third, _, due_third) = (against(f"attention-seed{seed}") for seed in (1, 2))
     due_first = against("attention")[2]
