@@ -64,7 +64,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the examples and their order.")] = 0,
     mlp: Annotated[bool, typer.Option(help="Add a SwiGLU after each mixer.")] = False,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json; a stopped run goes on.")] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
@@ -75,7 +75,7 @@ def train(
     from argap.device import use_device
     from argap.synthetics.config import LEARNING_RATES, run_configs
     from argap.synthetics.loop import train_group
-    from argap.synthetics.store import write_run
+    from argap.synthetics.store import UNFINISHED, write_run
     from argap.train.interrupt import listening
 
     configs = run_configs(
@@ -94,6 +94,7 @@ def train(
             configs,
             use_device(device),
             finished=lambda result: None if out is None else write_run(out, result),
+            kept=None if out is None else out / UNFINISHED,
             stop=lambda: interrupt.requested,
         )
     if as_json:

@@ -18,7 +18,7 @@ from argap.progress import say
 from argap.resumable import environment
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult, train_group
-from argap.synthetics.store import check_folder, collect_runs, read_run, run_path, write_run
+from argap.synthetics.store import UNFINISHED, check_folder, collect_runs, read_run, run_path, write_run
 from argap.synthetics.sweep import Sweep
 
 
@@ -43,13 +43,14 @@ class Job:
         return [config for config in self.runs if not run_path(self.out, config).exists()]
 
     def train(self, device: torch.device, stop: Callable[[], bool]) -> None:
-        """Train the unfinished runs and write each result. Once ``stop`` returns true, runs in progress are lost."""
+        """Train the unfinished runs and write each result. Once ``stop`` returns true, runs in progress are kept."""
         configs = self.unfinished()
         if configs and not stop():
             train_group(
                 configs,
                 device,
                 finished=lambda result: write_run(self.out, result),
+                kept=self.out / UNFINISHED,
                 first_ends=self.first_ends,
                 compiled=self.compiled,
                 stop=stop,
@@ -58,7 +59,7 @@ class Job:
 
 Engine = Callable[[Sequence[Job], Callable[[], bool]], Iterator[Job]]
 """Trains jobs and yields each when it has ended. Once the second argument returns true, it starts no more jobs and
-abandons the runs in progress."""
+ends the runs in progress."""
 
 
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
@@ -88,7 +89,7 @@ def run_sweep(
 
     ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
 
-    Stopping, a ``time_limit`` (in seconds) that runs out, and a kill lose the runs in progress and nothing else.
+    Runs in progress are kept where it stops or ``time_limit`` (in seconds) runs out; a kill loses some minutes of them.
     Raises `MismatchError` if the folder belongs to another sweep.
     """
     started = time.monotonic()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from argap.synthetics.config import RunConfig
 from argap.synthetics.cuda_graph import TrainerGroup
 from argap.synthetics.supervision import Supervision, supervision
 from argap.synthetics.trainer import SliceAccuracy, Trainer, accuracy, accuracy_by_slice
+from argap.synthetics.unfinished import SECONDS_BETWEEN, keep, resume
 
 STEPS_PER_UPDATE = 50
 """Steps between updates of the progress bar."""
@@ -71,6 +73,7 @@ def train_group(
     device: torch.device,
     *,
     finished: Callable[[RunResult], None] = lambda _: None,
+    kept: Path | None = None,
     first_ends: bool = False,
     compiled: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -79,10 +82,12 @@ def train_group(
 
     A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends``
     are scored at that point. ``compiled``: steps run compiled layers, whose rounding differs. Once ``stop`` returns
-    true, also while examples are generated, unfinished runs are abandoned. On a CPU the results do not depend on the
-    other runs of the group.
+    true, also while examples are generated, training ends. Unfinished runs are then kept in the folder ``kept``, and
+    every five minutes, and go on from there (`argap.synthetics.unfinished`). On a CPU the results depend neither on
+    that nor on the other runs of the group.
 
-    Raises `ArgapError` for runs of different lengths, for an unknown mixer, and for data that cannot be built.
+    Raises `ArgapError` for runs of different lengths, for an unknown mixer, for data that cannot be built, and for a
+    broken file in ``kept``.
     """
     _check_alike(configs)
     first = configs[0]
@@ -92,25 +97,29 @@ def train_group(
         if data is None:
             return []
         trainers = [Trainer(config, data[config.seed]["train"], device, compiled=compiled) for config in configs]
+        step, earlier = (0, 0.0) if kept is None else resume(kept, trainers)
+        written = time.monotonic()
+        started -= earlier
         group = TrainerGroup(trainers)
         results: list[RunResult] = []
         every = max(1, first.steps_per_epoch // first.evaluations)
-        with progress(first.title, first.steps, "steps") as advance:
-            for step in range(1, first.steps + 1):
+        with progress(first.title, first.steps - step, "steps") as advance:
+            while group.trainers and not stop():
                 group.step()
-                if stop():
-                    break
+                step += 1
                 if step % STEPS_PER_UPDATE == 0:
                     advance(STEPS_PER_UPDATE)
-                if step % every and step != first.steps:
-                    continue
-                ended = _ended(group.trainers, data, step, first_ends)
-                for trainer, why in ended.items():
-                    results.append(_score(trainer, step, why, len(configs), time.monotonic() - started))
-                    finished(results[-1])
-                group.keep_only([trainer for trainer in group.trainers if trainer not in ended])
-                if not group.trainers:
-                    break
+                if step % every == 0 or step == first.steps:
+                    ended = _ended(group.trainers, data, step, first_ends)
+                    for trainer, why in ended.items():
+                        results.append(_score(trainer, step, why, len(configs), time.monotonic() - started))
+                        finished(results[-1])
+                    group.keep_only([trainer for trainer in group.trainers if trainer not in ended])
+                if kept is not None and time.monotonic() - written > SECONDS_BETWEEN:
+                    written = time.monotonic()
+                    keep(kept, group.trainers, step, written - started)
+        if kept is not None and step:
+            keep(kept, group.trainers, step, time.monotonic() - started)
     return results
 
 

@@ -1,7 +1,8 @@
 """The folder of a sweep's results.
 
 ``sweep.json`` records the grid. ``runs/KEY.json`` is one finished run each, written atomically; a run whose file exists
-is never trained again. ``runs.parquet`` is the table of all finished runs, one row each, rebuilt from ``runs``.
+is never trained again. ``unfinished`` has the runs in progress (`argap.synthetics.unfinished`). ``runs.parquet`` is the
+table of all finished runs, one row each, rebuilt from ``runs``.
 """
 
 from pathlib import Path
@@ -18,7 +19,9 @@ from argap.records.record import to_record
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult
 from argap.synthetics.sweep import Sweep
+from argap.synthetics.unfinished import discard
 
+UNFINISHED = "unfinished"
 COLUMNS = {
     "name": "object",
     "task": "object",
@@ -50,8 +53,9 @@ def run_path(out: Path, config: RunConfig) -> Path:
 
 
 def write_run(out: Path, result: RunResult) -> None:
-    """Write one finished run."""
+    """Write one finished run, of which nothing more is kept in ``unfinished``."""
     write_json(run_path(out, result.config), result.as_json())
+    discard(out / UNFINISHED, result.config)
 
 
 def read_run(out: Path, config: RunConfig) -> RunResult:

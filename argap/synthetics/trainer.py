@@ -3,7 +3,7 @@
 Legend: B batch, N positions, M supervised positions per example, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 import numpy as np
@@ -20,6 +20,8 @@ from argap.synthetics.tasks.examples import IGNORED
 
 TOKENS_PER_BATCH = 2**17
 """Tokens per batch when scoring."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's state of a parameter, beside the step."""
 
 
 class Trainer:
@@ -107,6 +109,31 @@ class Trainer:
         """Restore the weights with the best validation accuracy."""
         for weight, best in zip(self.weights, self._best_weights, strict=True):
             weight.copy_(best)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What `load` needs beside the step, by name and number of the parameter: weights, those that were best, and
+        AdamW's moments."""
+        found = {f"best.{k}": best for k, best in enumerate(self._best_weights)}
+        for k, weight in enumerate(self.weights):
+            found[f"weight.{k}"] = weight.detach()
+            if state := self.optimizer.state.get(weight):  # none without a gradient
+                found |= {f"{moment}.{k}": state[moment] for moment in MOMENTS}
+        return {name: each.contiguous() for name, each in found.items()}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
+        """Take over the `tensors` of a trainer of this configuration after ``step`` steps.
+
+        Raises `KeyError` or `RuntimeError` for those of another model.
+        """
+        self.step_index.fill_(step)
+        for k, weight in enumerate(self.weights):
+            weight.copy_(tensors[f"weight.{k}"])
+            if f"{MOMENTS[0]}.{k}" in tensors:
+                moments = {moment: tensors[f"{moment}.{k}"] for moment in MOMENTS}
+                self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=self.device), **moments}
+            if "best.0" in tensors:
+                self._best_weights.append(tensors[f"best.{k}"])
 
     def logits(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits ``[B, M, V]`` of ``inputs [B, N]`` at ``positions [B, M]``."""
