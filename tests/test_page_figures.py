@@ -353,13 +353,20 @@ def test_seeds_of_attention():
     hardly = "delta_net", "delta_net_window", "delta_net_global", "hyena_window_256"
     apart = *hardly, *(model for model in due if model.startswith(("attention", "linear_attention", "hybrid")))
     plain = [share for each in (due, due_third) for model, share in each.items() if model not in apart]
+    lower = [due_first[model] - due[model] for model in due if model not in apart or model == "linear_attention"]
     of_seeds = {
         name: sorted(round(share, 1) for model, share in due_first.items() if model.split("-")[0] == name)
         for name in ("base_conv", "based", "retnet")
     }
+    of_model = {name: [own for model, own in gap.items() if model.split("-")[0] == name] for name in of_seeds}
+    spread = {name: max(gaps) - min(gaps) for name, gaps in of_model.items()}
     text = " ".join((place / "README.md").read_text().split())
     for said in (
         f"are up to {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
+        f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f}, two of RetNet "
+        f"{spread['retnet']:.3f}.",
+        f"Of the gap to attention's second seed all shares are {min(lower):.0f} to {max(lower):.0f} points lower",
+        f"is {gap['mamba'] - gap['mamba_block']:.2f} nats ahead, as much as seeds of attention differ",
         f"{gap['attention']:.3f} and {third['attention']:.3f} nats ahead of the first, it is {min(plain):.0f} to "
         f"{max(plain):.0f}% and {due['linear_attention']:.0f}%",
         f"{-third['hybrid']:.3f} better than its third seed, but only {-gap['hybrid']:.3f} better than attention's "
