@@ -464,6 +464,25 @@ def test_recall_of_trained_models():
             for cell, group in zip(cells, groups, strict=True):
                 yield cell, group.n if model == "examples" else group.gold_nll
 
+    def within_and_beyond(model: str, base: str) -> list[float]:
+        """The percentage of a base's gap on the golds that a model closes: two groups up to 128 tokens, two beyond."""
+        nll = {
+            name: [group.gold_nll for group in rows[name, "squad"].by_distance[1:5]]
+            for name in (model, base, "attention-seed1")
+        }
+        return [100 * (b - m) / (b - a) for m, b, a in zip(*nll.values(), strict=True)]
+
+    retnet = within_and_beyond("retnet_window", "retnet-seed1")
+    delta_net = within_and_beyond("delta_net_window", "base_conv-seed1")
+    based = within_and_beyond("based-seed1", "base_conv-seed1")
+    text = " ".join(readme.read_text().split())
+    for said in (
+        "closes {:.0f} and {:.0f}% of RetNet's gap, beyond it {:.0f} and {:.0f}%".format(*retnet),
+        "closes {:.0f} and {:.0f}% of BaseConv's gap within, {:.0f} and {:.0f}% beyond it".format(*delta_net),
+        "in one layer of six, {:.0f} and {:.0f}% within and none beyond".format(*based),
+    ):
+        assert said in text
+    assert max(based[2:]) < 0
     assert unlike(checks()) == []
     assert {task: len([model for model, of in rows if of == task]) for task in of_set} == {
         "swde": 10,
