@@ -353,13 +353,20 @@ def test_seeds_of_attention():
     hardly = "delta_net", "delta_net_window", "delta_net_global", "hyena_window_256"
     apart = *hardly, *(model for model in due if model.startswith(("attention", "linear_attention", "hybrid")))
     plain = [share for each in (due, due_third) for model, share in each.items() if model not in apart]
+    lower = [due_first[model] - due[model] for model in due if model not in apart or model == "linear_attention"]
     of_seeds = {
         name: sorted(round(share, 1) for model, share in due_first.items() if model.split("-")[0] == name)
         for name in ("base_conv", "based", "retnet")
     }
+    of_model = {name: [own for model, own in gap.items() if model.split("-")[0] == name] for name in of_seeds}
+    spread = {name: max(gaps) - min(gaps) for name, gaps in of_model.items()}
     text = " ".join((place / "README.md").read_text().split())
     for said in (
         f"are up to {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
+        f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f}, two of RetNet "
+        f"{spread['retnet']:.3f}.",
+        f"Of the gap to attention's second seed all shares are {min(lower):.0f} to {max(lower):.0f} points lower",
+        f"is {gap['mamba'] - gap['mamba_block']:.2f} nats ahead, as much as seeds of attention differ",
         f"{gap['attention']:.3f} and {third['attention']:.3f} nats ahead of the first, it is {min(plain):.0f} to "
         f"{max(plain):.0f}% and {due['linear_attention']:.0f}%",
         f"{-third['hybrid']:.3f} better than its third seed, but only {-gap['hybrid']:.3f} better than attention's "
@@ -457,6 +464,25 @@ def test_recall_of_trained_models():
             for cell, group in zip(cells, groups, strict=True):
                 yield cell, group.n if model == "examples" else group.gold_nll
 
+    def within_and_beyond(model: str, base: str) -> list[float]:
+        """The percentage of a base's gap on the golds that a model closes: two groups up to 128 tokens, two beyond."""
+        nll = {
+            name: [group.gold_nll for group in rows[name, "squad"].by_distance[1:5]]
+            for name in (model, base, "attention-seed1")
+        }
+        return [100 * (b - m) / (b - a) for m, b, a in zip(*nll.values(), strict=True)]
+
+    retnet = within_and_beyond("retnet_window", "retnet-seed1")
+    delta_net = within_and_beyond("delta_net_window", "base_conv-seed1")
+    based = within_and_beyond("based-seed1", "base_conv-seed1")
+    text = " ".join(readme.read_text().split())
+    for said in (
+        "closes {:.0f} and {:.0f}% of RetNet's gap, beyond it {:.0f} and {:.0f}%".format(*retnet),
+        "closes {:.0f} and {:.0f}% of BaseConv's gap within, {:.0f} and {:.0f}% beyond it".format(*delta_net),
+        "in one layer of six, {:.0f} and {:.0f}% within and none beyond".format(*based),
+    ):
+        assert said in text
+    assert max(based[2:]) < 0
     assert unlike(checks()) == []
     assert {task: len([model for model, of in rows if of == task]) for task in of_set} == {
         "swde": 10,
