@@ -200,7 +200,7 @@ def run(command: str) -> None:
         (lambda rows: rows[-1].update(token=10**6), "document 2, .* found token 1000000; is"),
         (lambda rows: rows.pop(), "document 2, .* found the end"),
         (lambda rows: rows.append(dict(rows[-1])), "expected the end of the text, found token"),
-        (lambda rows: rows[5].update(logprob=None), "document 0, position 5: log-prob missing"),
+        (lambda rows: rows[5].update(logprob=None), "position 5: log-prob missing.*; was it made with `seq_len=32`"),
         (lambda rows: rows[5].update(logprob=0.3), "document 0, position 5: log-prob 0.3; expected a natural log"),
         (lambda rows: rows[5].update(logprob=float("inf")), "position 5: log-prob inf"),
         (lambda rows: rows[0].update(document=1), "document 0 follows document 1; expected the order of the text"),
@@ -248,7 +248,7 @@ def test_a_run_does_not_take_the_folder_of_the_labels(text, folder, tmp_path) ->
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("<html>", r"bad\.jsonl, line 1: not JSON"),
+        ("<html>", r"bad\.jsonl, line 1: not JSON .*; expected JSON lines, or Parquet in a file named \.parquet"),
         ("[1, 2]\n", "line 1: expected an object, found list"),
         ('{"tokens": [1, 2], "logprobs": [null]}\n', "document 0 has 2 tokens and 1 logprobs"),
         ('{"tokens": 1, "logprobs": 2}\n', "tokens is not a list in every row"),
