@@ -132,6 +132,8 @@ class Result:
         from argap.slice_library import library
         from argap.token_slices import Slice, as_slices, score_slices
 
+        if not isinstance(slices, Mapping | None):
+            raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
         wanted = as_slices(library()) if slices is None else [Slice(*each) for each in slices.items()]
         tau = self.threshold if threshold is None else threshold
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
@@ -283,8 +285,8 @@ def open_result(folder: str | PathLike[str]) -> Result:
     Examples
     --------
     >>> import argap
-    >>> argap.open_result("results/table1-mini/7m").models[:3]                  # doctest: +SKIP
-    ['attention', 'base_conv', 'h3']
+    >>> argap.open_result("results/table1-mini/7m").reference
+    'attention'
     """
     return Result(Path(folder), read_gap(Path(folder)))
 

@@ -24,6 +24,12 @@ def test_masks_that_are_refused(result, function, message):
         result.gap({"bad": function})
 
 
+def test_conditions_without_names_are_refused(result):
+    for given in ("repeated", ["repeated"]):
+        with pytest.raises(ArgapError, match=r"^`slices` .*repeated.*: expected a name for each condition, as"):
+            result.gap(given)
+
+
 def test_what_a_function_raises_is_raised(result):
     with pytest.raises(ZeroDivisionError):
         result.gap({"bad": lambda batch: 1 / 0})
