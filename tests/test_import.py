@@ -134,9 +134,12 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
         result.gap({"rare": "train_count < 10"})
     with pytest.raises(ArgapError, match=r"slice none: selects no token \(pos < 0\)$"):
         result.gap({"none": "pos < 0"})
+    shipped = set(result.gap()["slice"])
+    assert ("repeated" in shipped, "never_seen" in shipped) == (True, False)  # no count says that it was never seen
     run(f"index build {text} --tokenizer {folder} --out {at}/i")
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
+    assert "never_seen" in set(open_result(out).gap()["slice"])
     assert (counted.threshold, counted.evaluation.data) == (8, (str(text),))
     with pytest.raises(ArgapError, match="threshold"):
         label_result(out, f"{at}/i", threshold=-1)
