@@ -76,7 +76,7 @@ def discover(
     compared = [name for name in result.models if name != result.reference]
     if model not in compared:
         raise ArgapError(
-            f"`model` {model}: not a model compared with {result.reference}, which are {', '.join(compared)}"
+            f"`model` {model}: expected one of those compared with {result.reference}: {', '.join(compared)}"
         )
     if not 0 < min_share < 0.5 or depth < 1 or leaves < 2:
         raise ArgapError(

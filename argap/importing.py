@@ -217,8 +217,9 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
         return
     at = int(np.argmax(wrong))
     document, value = int(data.document[at]), rows.logprob[at]
+    made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
         f"{path}: document {document}, position {at - int(np.searchsorted(data.document, document))}: log-prob "
         f"{'missing' if np.isnan(value) else f'{value:g}'}; expected a natural logarithm of at most 0 at all "
-        f"positions of a window but its first (window {data.window[at]}, position {data.position[at]})"
+        f"positions of a window but its first (window {data.window[at]}, position {data.position[at]}){made_with}"
     )

@@ -109,7 +109,8 @@ class Result:
 
         ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
         `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
-        that ship (``argap slice --list``). ``threshold``: maximum training count of an AR hit, by default the result's.
+        that ship (``argap slice --list``), without an index those that need no training counts. ``threshold``: maximum
+        training count of an AR hit, by default the result's.
 
         Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
 
@@ -129,10 +130,11 @@ class Result:
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
     ) -> tuple[SliceResult, ...]:
         """What `gap` tabulates, as records."""
-        from argap.slice_library import library
-        from argap.token_slices import Slice, as_slices, score_slices
+        from argap.token_slices import Slice, score_slices, shipped_slices
 
-        wanted = as_slices(library()) if slices is None else [Slice(*each) for each in slices.items()]
+        if not isinstance(slices, Mapping | None):
+            raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
+        wanted = shipped_slices(self.token_table) if slices is None else [Slice(*each) for each in slices.items()]
         tau = self.threshold if threshold is None else threshold
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
@@ -283,8 +285,8 @@ def open_result(folder: str | PathLike[str]) -> Result:
     Examples
     --------
     >>> import argap
-    >>> argap.open_result("results/table1-mini/7m").models[:3]                  # doctest: +SKIP
-    ['attention', 'base_conv', 'h3']
+    >>> argap.open_result("results/table1-mini/7m").reference
+    'attention'
     """
     return Result(Path(folder), read_gap(Path(folder)))
 

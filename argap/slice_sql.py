@@ -148,7 +148,8 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 def reason(error: duckdb.Error) -> str:
     """The first line of DuckDB's message, without its class."""
-    return first_line(error).partition(" Error: ")[2] or first_line(error)
+    line = first_line(error).removesuffix(" in FROM clause!")  # which no condition has
+    return line.partition(" Error: ")[2] or line
 
 
 def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:

@@ -19,7 +19,7 @@ from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_re
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run, token_parts
-from argap.slice_library import BUILT_IN, SliceSpec, check_names, filled
+from argap.slice_library import BUILT_IN, SliceSpec, check_names, filled, library
 from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, hits_of, literal, quoted, streamed
 from argap.slice_sums import Sums, as_text, sums
 from argap.slices import SliceScorer
@@ -83,6 +83,11 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
 def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
     """The slices of a file."""
     return [Slice(each.name, each.where, each.title, each.note) for each in specs]
+
+
+def shipped_slices(table: TokenTable) -> list[Slice]:
+    """The slices that ship; where training counts are null, those that need none."""
+    return [each for each in as_slices(library()) if not _uncounted(table, checked(table, each.where))]
 
 
 def check_slices(

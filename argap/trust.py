@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+own_files: set[str] = set()
+"""The files of the modules that were imported so: a failure in one of them is not argap's."""
 _trusted: ContextVar[bool] = ContextVar("argap_trusted", default=False)
 
 

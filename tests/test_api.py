@@ -128,7 +128,8 @@ EXAMPLES = [path for path in FILES if ">>> " in (ROOT / path).read_text()]
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
-def test_examples_in_docstrings_print_what_they_say(path):
+def test_examples_in_docstrings_print_what_they_say(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     found = doctest.testmod(importlib.import_module(module))
     assert found.failed == 0

@@ -202,7 +202,7 @@ def test_the_command_prints_hypotheses_and_refuses_a_bad_share(token_result, run
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("ref", {}, "`model` ref: not a model compared with ref, which are m-1, m2"),
+        ("ref", {}, "`model` ref: expected one of those compared with ref: m-1, m2"),
         ("m2", {"min_share": 0.7}, "`min_share` 0.7"),
         ("m2", {"leaves": 1}, "at least two leaves"),
         ("m2", {"min_share": 0.49}, "no condition explains its gap better than chance; try a smaller `min_share`"),

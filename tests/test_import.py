@@ -134,9 +134,12 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
         result.gap({"rare": "train_count < 10"})
     with pytest.raises(ArgapError, match=r"slice none: selects no token \(pos < 0\)$"):
         result.gap({"none": "pos < 0"})
+    shipped = set(result.gap()["slice"])
+    assert ("repeated" in shipped, "never_seen" in shipped) == (True, False)  # no count says that it was never seen
     run(f"index build {text} --tokenizer {folder} --out {at}/i")
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
+    assert "never_seen" in set(open_result(out).gap()["slice"])
     assert (counted.threshold, counted.evaluation.data) == (8, (str(text),))
     with pytest.raises(ArgapError, match="threshold"):
         label_result(out, f"{at}/i", threshold=-1)
@@ -200,7 +203,7 @@ def run(command: str) -> None:
         (lambda rows: rows[-1].update(token=10**6), "document 2, .* found token 1000000; is"),
         (lambda rows: rows.pop(), "document 2, .* found the end"),
         (lambda rows: rows.append(dict(rows[-1])), "expected the end of the text, found token"),
-        (lambda rows: rows[5].update(logprob=None), "document 0, position 5: log-prob missing"),
+        (lambda rows: rows[5].update(logprob=None), "position 5: log-prob missing.*; was it made with `seq_len=32`"),
         (lambda rows: rows[5].update(logprob=0.3), "document 0, position 5: log-prob 0.3; expected a natural log"),
         (lambda rows: rows[5].update(logprob=float("inf")), "position 5: log-prob inf"),
         (lambda rows: rows[0].update(document=1), "document 0 follows document 1; expected the order of the text"),

@@ -24,6 +24,12 @@ def test_masks_that_are_refused(result, function, message):
         result.gap({"bad": function})
 
 
+def test_conditions_without_names_are_refused(result):
+    for given in ("repeated", ["repeated"]):
+        with pytest.raises(ArgapError, match=r"^`slices` .*repeated.*: expected a name for each condition, as"):
+            result.gap(given)
+
+
 def test_what_a_function_raises_is_raised(result):
     with pytest.raises(ZeroDivisionError):
         result.gap({"bad": lambda batch: 1 / 0})
@@ -39,7 +45,7 @@ def test_what_a_function_raises_is_raised(result):
         ("true) FROM tokens WHERE (repeated", "does not parse"),
         ("true) FROM tokens; SELECT (true", "more than one expression"),
         ("true) AS a FROM tokens UNION SELECT (repeated", "more than one expression"),
-        ("frequency > 3", 'Referenced column "frequency" not found'),
+        ("frequency > 3", 'Referenced column "frequency" not found; known columns are'),
         ("nll.nobody > 1", 'Could not find key "nobody"'),
         ('"log p of model 0" < 1', "not found"),
         ("train_count", "gives bigint; expected a boolean"),

@@ -1,7 +1,8 @@
 """The last guard of the command line: whatever goes wrong, a user sees one line and an exit code.
 
-1: an expected failure, or the machine's (no memory, no space, no permission). 70: a mistake of argap's own, whose
-traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of any failure to stderr.
+1: an expected failure, the machine's (no memory, no space, no permission), or one in a mixer of the user's own. 70: a
+mistake of argap's own, whose traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of
+any failure to stderr.
 """
 
 import errno
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from argap.errors import ArgapError, with_flags
+from argap.trust import own_files
 
 INTERNAL = 70
 """Exit code of an internal error: EX_SOFTWARE of sysexits.h."""
@@ -75,8 +77,7 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
         print(_traceback(error), file=sys.stderr)
     code, line = 1, _expected(error, flags)
     if line is None:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        code, line = INTERNAL, f"internal error ({reason}), please report it{_written(error)}"
+        code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
     print(f"argap: {_without_secrets(line)}", file=sys.stderr)
     return code
 
@@ -95,7 +96,14 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
+    if own := [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own_files]:
+        where = f"{own[-1].filename}, line {own[-1].lineno}"
+        return f"{where}: {_reason(error)}; ARGAP_TRACEBACK=1 shows the traceback"
     return None
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _written(error: BaseException) -> str:

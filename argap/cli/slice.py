@@ -40,8 +40,8 @@ def slice_(
         raise ArgapError("no result named; give the folder of one, or --list")
     from argap.reports.tables import slices_table
     from argap.result import open_result
-    from argap.slice_library import library, read_slices
-    from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices
+    from argap.slice_library import read_slices
+    from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices, shipped_slices
 
     if len(where or ()) != len(name or ()):
         raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
@@ -54,7 +54,9 @@ def slice_(
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
-        scored = score_slices(opened.token_table, wanted or as_slices(library()), threshold=tau, empty=not wanted)
+        scored = score_slices(
+            opened.token_table, wanted or shipped_slices(opened.token_table), threshold=tau, empty=not wanted
+        )
     if record:
         record_slices(result, scored[1:])
     output.show({"slices": scored[1:]}, lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])

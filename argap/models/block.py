@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.kernels.residual_norm import residual_norm
 from argap.models.configuration import ArgapConfig
@@ -72,14 +73,14 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         """``x [B, T, D]`` and the tokens ``input_ids [B, T]`` to the same shape."""
-        return self._through_mlp(x + self.mixer(self.mixer_norm(x), *self._ids(input_ids)))
+        return self._through_mlp(x + self._mixed(self.mixer_norm(x), input_ids))
 
     def terms(
         self, x: torch.Tensor, added: torch.Tensor | None, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`forward` of ``x + added``, as two terms: the norm that follows adds them in its kernel."""
         normed, x = add_and_norm(self.mixer_norm, x, added)
-        mixed = self.mixer(normed, *self._ids(input_ids))
+        mixed = self._mixed(normed, input_ids)
         if not self.has_mlp:
             return x, mixed
         normed, x = add_and_norm(self.mlp_norm, x, mixed)
@@ -98,6 +99,15 @@ class Block(nn.Module):
         """`forward`, and the state after the last position."""
         mixed, state = self.mixer.prefill(self.mixer_norm(x), *self._ids(input_ids))
         return self._through_mlp(x + mixed), state
+
+    def _mixed(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        """The mixer's output. Raises `ArgapError` for one that the sum with ``x`` would have to broadcast."""
+        mixed = self.mixer(x, *self._ids(input_ids))
+        shape = getattr(mixed, "shape", None)
+        if shape != x.shape:
+            found = type(mixed).__name__ if shape is None else list(shape)
+            raise ArgapError(f"mixer {type(self.mixer).__name__}: expected an output {list(x.shape)}, found {found}")
+        return mixed
 
     def _ids(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The tokens, for a mixer that asks for them."""

@@ -8,7 +8,7 @@ from typing import Any
 from argap.configuration import check_value, unmet
 from argap.errors import ArgapError
 from argap.models.mixer import Mixer
-from argap.trust import is_trusted
+from argap.trust import is_trusted, own_files
 
 MIXERS: dict[str, type[Mixer] | str] = {
     "attention": "argap.models.attention:Attention",
@@ -78,9 +78,15 @@ def _import(name: str, path: str) -> Any:
             "if you trust it, use `trust_remote_code=True`"
         )
     try:
-        return getattr(importlib.import_module(module), attribute)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise ArgapError(f"mixer {name!r}: {error}; put the folder of your module on PYTHONPATH") from error
+    except Exception as error:
+        raise ArgapError(f"mixer {name!r}: importing {module!r} fails ({type(error).__name__}: {error})") from error
+    if path not in SHIPPED and imported.__file__ is not None:
+        own_files.add(imported.__file__)
+    try:
+        return getattr(imported, attribute)
     except AttributeError as error:
         raise ArgapError(f"mixer {name!r}: {error}; expected a class of that module") from error
 

@@ -143,7 +143,8 @@ def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], 
             what = f"window {at} begins inside a segment" if inside.any() else f"others than those of {first.folder}"
             raise MismatchError(
                 f"{run.folder}: its windows do not hold the same bytes for every tokenizer ({what}); score the "
-                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them"
+                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them, or make each "
+                "run with --packing document and windows as long as the documents"
             )
     return np.append(windows[0], len(segments))
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from argap.cli.guard import fail
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
 from argap.models.attention import Attention
@@ -61,12 +62,28 @@ class Unsized(RunningSum):
 
 class NoMixer(nn.Module):
     pass
+
+
+class Broadcasts(RunningSum):
+    def forward(self, x):
+        return self.out(x.mean(dim=1, keepdim=True))
+
+
+class WithItsState(RunningSum):
+    def forward(self, x):
+        return self.out(x), x
+
+
+class Fails(RunningSum):
+    def forward(self, x):
+        raise ValueError("a mistake of one's own")
 '''
 
 
 @pytest.fixture(autouse=True)
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "own_mixers.py").write_text(OWN)
+    (tmp_path / "broken_module.py").write_text("class Mixer(:")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "MIXERS", dict(registry.MIXERS))
     with trusting():
@@ -145,6 +162,22 @@ def test_a_mixer_may_count_all_operations_itself_and_a_state_that_does_not_grow_
     assert Mixer.state_size(mixer, 9) == 16
 
 
+@pytest.mark.parametrize(("mixer", "found"), [("Broadcasts", r"\[2, 1, 16\]"), ("WithItsState", "tuple")])
+def test_an_output_of_another_shape_is_refused(mixer: str, found: str) -> None:
+    model = model_of(f"own_mixers:{mixer}")
+    with pytest.raises(ArgapError, match=rf"mixer {mixer}: expected an output \[2, 10, 16\], found {found}"):
+        model(torch.randint(32, (2, 10)))
+
+
+def test_a_failure_in_a_mixer_of_ones_own_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="a mistake of one's own") as caught:
+        model_of("own_mixers:Fails")(torch.randint(32, (2, 10)))
+    assert fail(caught.value, {}) == 1
+    line = 1 + OWN.splitlines().index('        raise ValueError("a mistake of one\'s own")')
+    said = f"own_mixers.py, line {line}: ValueError: a mistake of one's own; ARGAP_TRACEBACK=1 shows the traceback"
+    assert said in capsys.readouterr().err
+
+
 def test_a_registered_name_stands_for_its_class() -> None:
     register_mixer("odd", "own_mixers:OddTokens")
     register_mixer("odd", "own_mixers:OddTokens")  # a module may be imported twice
@@ -166,6 +199,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
         ("own_mixers:Missing", "no attribute 'Missing'; expected a class of that module"),
         ("no_such_module:Missing", "No module named 'no_such_module'.*PYTHONPATH"),
+        ("broken_module:Mixer", r"importing 'broken_module' fails \(SyntaxError: .*broken_module.py, line 1"),
         ("own_mixers:NoMixer", "own_mixers:NoMixer is not a subclass"),
         ("own_mixers:Uncounted", "'own_mixers:Uncounted': the class does not define mixing_flops"),
         ("own_mixers:Unsized", "'own_mixers:Unsized': the class does not define state_size"),
