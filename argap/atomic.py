@@ -14,6 +14,7 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,9 +49,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         _make_folder(path.parent)
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        allowed = temporary.stat().st_mode
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        _settle(temporary, allowed)
         os.replace(temporary, path)
     except Exception as error:
         if (reason := _refused_by_disk(error)) is None:
@@ -84,11 +85,11 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
                 _remove_left(left)
         _make_folder(target.parent)
         temporary.mkdir()
+        allowed = temporary.stat().st_mode & 0o666
         yield temporary
         for path in temporary.rglob("*"):
             if path.is_file():
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
+                _settle(path, allowed)
         if target.exists():
             os.rename(target, old)
         os.rename(temporary, target)
@@ -104,6 +105,13 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             os.rename(old, target)
         for path in (temporary, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _settle(path: Path, allowed: int) -> None:
+    """Sync the file, with the permissions of a new one: safetensors lets the owner alone read what it writes."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    path.chmod(stat.S_IMODE(allowed))
 
 
 def _temporaries(target: Path) -> list[Path]:

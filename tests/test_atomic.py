@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,20 @@ def test_folders_are_made_and_files_replaced(tmp_path):
     write_json(path, {"x": 2, "name": "é"})
     assert read_json(path) == {"x": 2, "name": "é"}
     assert "é" in path.read_text()
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o644), (0o027, 0o640)])
+def test_what_a_library_keeps_to_itself_is_shared_as_any_new_file(umask, expected, tmp_path):
+    """safetensors creates its files with the permissions 0600, whatever the umask."""
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "file") as temporary:
+            temporary.chmod(0o600)
+        with replacing_folder(tmp_path / "folder") as temporary:
+            (temporary / "file").touch(0o600)
+    finally:
+        os.umask(before)
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("file", "folder/file")] == [oct(expected)] * 2
 
 
 def test_json_has_no_nan(tmp_path):
