@@ -193,7 +193,8 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
         else:
             _log_axis(axes)
-    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {between_pairs(scores)}", fontsize=9)
+    between = "text" if scores.text else between_pairs(scores)
+    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {between}", fontsize=9)
     legend_of_models(figure, look)
     return figure
 

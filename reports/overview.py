@@ -1,5 +1,6 @@
 """Many models at a glance: a sentence or two for all of them, and a bar each, ordered by the gap."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from argap.records import Gap, GapRow
@@ -109,8 +110,8 @@ def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def of_interest(gap: Gap) -> list[str]:
-    """Models that figures of many models show in colour: the reference, and the two closest to it and farthest from
-    it in NLL."""
-    rows = by_gap(gap)
+def of_interest(gap: Gap, drawn: Container[str] | None = None) -> list[str]:
+    """Models that figures of many models show in colour: the reference, and of those ``drawn`` (None: all) the two
+    closest to it and farthest from it in NLL."""
+    rows = [row for row in by_gap(gap) if drawn is None or row.model in drawn]
     return [gap.reference, *dict.fromkeys(row.model for row in rows[:2] + rows[-2:])]

@@ -48,7 +48,7 @@ MANY_CAPTIONS = {
     ),
 }
 """Captions of figures that show more than `MANY` models as small multiples."""
-IN_COLOUR = "In colour: the reference, and the two models closest to it and farthest from it."
+IN_COLOUR = "In colour: the reference, and of the models drawn the two closest to it and the two farthest from it."
 AT_THE_ENDS = (
     "Of {models} models, the {ends} with the smallest gap and the {ends} with the largest are shown; the tables of "
     "parts have all of them."

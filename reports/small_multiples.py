@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from argap.records import Gap, Part
@@ -89,7 +90,8 @@ def domain_map(gap: Gap) -> Figure:
     in each cell (nats where it has none), shaded by nats."""
     rows, parts = shown(gap), top_domains(gap.breakdowns.domain)
     values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
-    figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.1)  # a name is drawn a little wider than it was measured
+    figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout=layout)
     axes = figure.subplots()
     top = float(values.max()) or 1.0
     shades = LinearSegmentedColormap.from_list("part", ["#ffffff", LOOK.colour])

@@ -23,6 +23,8 @@ from argap.suite.result import SizeResult
 
 COLUMNS, MANY_COLUMNS = 3, 5
 """Panels side by side; of more than `MANY` models."""
+SMALL = {"fontsize": 6.8, "fontweight": "normal"}
+"""A title of 19 characters above one of five panels."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
@@ -154,7 +156,7 @@ def heat(result: SizeResult) -> Figure:
     image, every = None, 4 if many else 2
     for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
-        axes.set_title(plain(model, 16 if many else 24), fontsize=7.5 if many else None)
+        axes.set_title(plain(model, 19 if many else 24), **(SMALL if many else {}))
         _tell_map(axes, grids[model], [bins.distance[k] for k in columns], [bins.frequency[k] for k in rows])
         x, y = range(0, len(columns), every), range(0, len(rows), every + 1)
         axes.set_xticks(x, [_end(bins.distance[columns[k]]) for k in x])

@@ -42,13 +42,13 @@ def share_by_threshold(gap: Gap) -> Figure:
     unresolved at the result's threshold.
     """
     models = [row.model for row in gap.compared]
-    look = highlight(gap.models, of_interest(gap))
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
     shares = {model: np.array([_raw(point.gap_due_to[model]) for point in gap.curve]) for model in models}
     highest = {model: float(values.max()) for model, values in shares.items()}  # NaN where there is no gap
     ends = {model: float(shares[model][-1]) for model, top in highest.items() if top > LOWEST}
+    look = highlight(gap.models, of_interest(gap, ends))
     marks = _marks(gap)
     above.set_xscale("symlog", linthresh=1)
     order = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from argap.records import Case, Delta, Gap, GapShare, SliceScores
 from argap.reports import threshold_figure
-from argap.reports.overview import overview
+from argap.reports.overview import of_interest, overview
 from argap.reports.sentences import caption, detail, headline, headlines
 from argap.reports.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.threshold_figure import share_by_threshold
@@ -79,6 +79,16 @@ def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch
         monkeypatch.setattr(threshold_figure, "NAMED", most)
         texts = [text.get_text() for text in share_by_threshold(gap).axes[0].texts]
         assert len([text for text in texts if text in losses]) == count
+
+
+def test_of_many_curves_those_at_the_ends_are_in_colour(make_gap: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model without a gap, though closest to the reference, has no curve."""
+    gap = make_gap({"ahead": -0.4} | {f"m{k}": 0.2 + 0.05 * k for k in range(9)})
+    assert of_interest(gap) == [gap.reference, "ahead", "m0", "m7", "m8"]
+    monkeypatch.setattr(threshold_figure, "NAMED", 8)  # then those in colour are named
+    assert {"m0", "m1", "m7", "m8"} == {
+        name for text in share_by_threshold(gap).axes[0].texts if (name := text.get_text()) in gap.models
+    }
 
 
 def test_models_unresolved_for_one_reason_share_a_sentence(by_hand: Gap) -> None:
