@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -142,3 +143,21 @@ def test_a_broken_file_is_named(change: Callable[[Path, RunConfig], None], tmp_p
         FormatError, match=r"not an unfinished run of this model .*; remove it, and the run begins anew$"
     ):
         train_group([TINY], CPU, kept=tmp_path)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_group_goes_on_in_a_new_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+    capture = TrainerGroup._capture
+    monkeypatch.setattr(TrainerGroup, "_capture", lambda self: (capture(self), graphs.append(self.graph)))
+    gpu = torch.device("cuda")
+    train_group(GROUP, gpu, kept=tmp_path, stop=after(6))
+    resumed, whole = (told(train_group(GROUP, gpu, kept=kept)) for kept in (tmp_path, None))
+    assert len(graphs) == 3
+    assert None not in graphs
+    for key, one in resumed.items():
+        other = whole[key]
+        assert one["steps"] == other["steps"] == 12
+        # sums of some kernels have no fixed order, so a few answers may differ
+        assert [step for step, _ in one["curve"]] == [step for step, _ in other["curve"]] == [4, 8, 12]
+        assert one["accuracy"] == pytest.approx(other["accuracy"], abs=0.1)
