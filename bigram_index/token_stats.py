@@ -88,6 +88,6 @@ def weighted_sum(counts: Sequence[np.ndarray], weights: Sequence[float]) -> np.n
     total = np.zeros(counts[0].shape)
     for weight in sorted(set(weights)):
         total += weight * np.sum([c for c, w in zip(counts, weights, strict=True) if w == weight], axis=0)
-    if total.max(initial=0) >= 2.0**63:
+    if total.max() >= 2.0**63:
         raise ArgapError(f"`weights`: a count of {total.max():.3g} exposures; expected less than 2⁶³")
     return np.rint(total).astype(np.int64)

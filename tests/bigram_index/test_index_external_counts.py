@@ -30,6 +30,9 @@ def test_repeated_rows_are_added_up(suffix, tokenizer, tmp_path):
     index = index_from_counts(path, tmp_path / "index", tokenizer)
     assert index.count([0, 1, 2, 0], [1, 2, 0, 0]).tolist() == [12, 2**40, 1, 0]
     assert (index.documents, index.tokens, index.bigrams, index.distinct) == (0, 13 + 2**40, 13 + 2**40, 3)
+    assert index.manifest.empty_documents == 0
+    with pytest.raises(ArgapError, match="an index is already there"):
+        index_from_counts(path, tmp_path / "index", tokenizer)
     assert index.proxy
     assert json.loads((index.folder / "index.json").read_text())["origin"] == "counts"
     assert sorted(p.name for p in index.folder.iterdir()) == ["index.json", "part-00000.parquet"]
@@ -39,12 +42,13 @@ def test_repeated_rows_are_added_up(suffix, tokenizer, tmp_path):
     ("table", "message"),
     [
         (TABLE.rename(columns={"first": "frist"}), r"no column 'first'; its columns are count, second, frist"),
-        (TABLE.assign(second=3), "token 3 is outside the vocabulary of 3"),
-        (TABLE.assign(first=-1), "token -1 is outside"),
-        (TABLE.assign(count=0), "a count of 0, expected at least 1"),
+        (TABLE.assign(second=[1, 0, 3, 1]), "token 3 is outside the vocabulary of 3"),
+        (TABLE.assign(first=[0, -1, 1, 0]), "token -1 is outside"),
+        (TABLE.assign(count=[5, 0, 1, 7]), "a count of 0, expected at least 1"),
         (TABLE.assign(count="many"), "not readable as CSV"),
-        (TABLE.assign(count=2**62), "its counts add up to 2⁶³ or more"),
+        (TABLE.assign(count=2**61), "its counts add up to 2⁶³ or more"),
         (TABLE.iloc[:0], "contains no bigram"),
+        (TABLE.assign(second=pd.array([1, None, 2, 1], "Int64")), "second: a row without a value"),
     ],
 )
 def test_bad_tables_are_refused(table, message, tokenizer, tmp_path):
@@ -86,12 +90,14 @@ ngram 3=1
 """
 
 
-@pytest.mark.parametrize("words", ["abc", "012"])
-def test_arpa_probabilities_become_counts(words, tokenizer, tmp_path):
-    # P(a) = 1/2, P(b | a) = 1/2; P(b) = 1/4, P(a | b) = 1/10. Of 1,000 tokens: ab 250, ba 25, ca at least 1.
+@pytest.mark.parametrize(("words", "vocabulary"), [("abc", "abc"), ("012", "abc"), ("10c", "10c")])
+def test_arpa_probabilities_become_counts(words, vocabulary, tmp_path):
+    # P(a) = 1/2, P(b | a) = 1/2; P(b) = 1/4, P(a | b) = 1/10. Of 1,030 tokens: ab a little less than 257.5, ba 25.75,
+    # ca at least 1.
     (tmp_path / "lm.arpa").write_text(ARPA.format(**dict(zip("abc", words, strict=True))))
-    index = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "index", tokenizer, tokens=1000)
-    assert index.count([0, 1, 2, 0], [1, 0, 0, 2]).tolist() == [250, 25, 1, 0]
+    tokenizer = word_tokenizer(list(vocabulary), unknown="c")
+    index = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "index", tokenizer, tokens=1030)
+    assert index.count([0, 1, 2, 0], [1, 0, 0, 2]).tolist() == [257, 26, 1, 0]
     assert index.distinct == 3
     assert index.manifest.origin == "arpa"
 

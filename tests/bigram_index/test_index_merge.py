@@ -12,7 +12,7 @@ from tests.bigram_index.conftest import contents
 from tests.conftest import flip_bit
 
 RNG = np.random.default_rng(2)
-DOCUMENTS = [RNG.zipf(1.2, n).clip(max=70_000) - 1 for n in (1, 900, 2, 3000, 0, 40, 1)]
+DOCUMENTS = [RNG.zipf(1.2, n).clip(max=70_000) - 1 for n in (1, 900, 2, 3000, 0, 40, 1, 0, 0)]
 
 
 def build(out, documents, sources, **changes):
@@ -53,6 +53,12 @@ def test_merge_is_associative_and_commutative(shards, tmp_path_factory):
     right = merge_indexes([c, merge_indexes([b, a], root / "ba").folder], root / "c+ba")
     once = build(root / "once", [d for s in shards for d in s], ["a", "b", "c"], vocab_size=4)
     assert contents(left.folder) == contents(right.folder) == contents(once.folder)
+
+
+def test_one_tokenizer_by_two_paths_has_one_name(tmp_path):
+    folders = [build(tmp_path / name, DOCUMENTS, [name], tokenizer=name).folder for name in "ab"]
+    for n, order in enumerate((folders, folders[::-1])):
+        assert merge_indexes(order, tmp_path / f"merged {n}").tokenizer == "a"
 
 
 def test_other_tokenizers_are_refused_by_name(tmp_path):

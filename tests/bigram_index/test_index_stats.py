@@ -70,6 +70,10 @@ def test_stats_are_written_read_and_merged(tmp_path):
     shares = [write(tmp_path / name, DOCUMENTS[i::2]).folder for i, name in enumerate(("a#0", "a#1"))]
     merged = merge_indexes(shares, tmp_path / "merged")
     assert (merged.folder / "stats.parquet").read_bytes() == (whole.folder / "stats.parquet").read_bytes()
+    # Occurrences are [2, 2, 0, 0, 1] + [8, 0, 0, 0, 0] and [0, 0, 1, 0, 0] + [1, 1, 1, 1, 1].
+    weighted = merge_indexes(shares, tmp_path / "weighted", weights=[2, 0.5]).stats
+    assert weighted.count.tolist() == [20, 4, 1, 0, 2]  # 20.5, 4.5, 1, 0.5 and 2.5: halves to even
+    assert weighted.documents.tolist() == [3, 2, 2, 1, 2]
 
 
 def test_index_without_stats_says_so(tmp_path):
