@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.checkpoint import Checkpoint, read_config
-from argap.errors import ArgapError, extra
+from argap.errors import ArgapError, extra, within
 from argap.progress import say
 from argap.trust import is_trusted
 
@@ -68,6 +68,8 @@ def load_model(
     option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
     trusted (`argap.trust`). The native form of a hub family refuses leftover weights; transformers skips them, and
     one line says so."""
+    from argap.models import ArgapForCausalLM
+    from argap.models.causality import check_causal
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
@@ -81,8 +83,11 @@ def load_model(
         # Weights of quantised layers cannot be moved afterwards.
         placed = "auto" if device_map else {"": device} if quantization(config) else None
         model = _load_by_transformers(checkpoint, config, family, dtype, placed)
-    _check_causal(map(type, model.modules()), checkpoint.name)
-    return model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
+    model = model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
+    if isinstance(model, ArgapForCausalLM):
+        with within(checkpoint.name):
+            check_causal(model)
+    return model
 
 
 def check_loadable(

@@ -10,6 +10,7 @@ from transformers.utils import logging
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.causality import check_causal
 from argap.models.presets import build_config
 from argap.tokenizer import Tokenizer
 from argap.train.config import TrainConfig
@@ -48,12 +49,7 @@ def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
         described = ArgapConfig(mixers=config.mixers, num_hidden_layers=layers, **size, **options)
     torch.manual_seed(config.seed)
     model = ArgapForCausalLM(described)
-    for block in model.model.blocks:
-        if not block.mixer.causal:
-            raise ArgapError(
-                f"mixer {type(block.mixer).__name__}: not causal, so its loss would see the future; use it "
-                "for synthetic tasks only, with `argap synthetics train`"
-            )
+    check_causal(model)
     return model
 
 

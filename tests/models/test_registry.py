@@ -7,10 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from argap.checkpoint import find_checkpoint
 from argap.cli.guard import fail
 from argap.errors import ArgapError
+from argap.loading import load_model
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
 from argap.models.attention import Attention
+from argap.models.causality import check_causal
 from argap.models.mixer import Mixer
 from argap.trust import trusting
 
@@ -77,6 +80,30 @@ class WithItsState(RunningSum):
 class Fails(RunningSum):
     def forward(self, x):
         raise ValueError("a mistake of one's own")
+
+
+class SeesOneAhead(RunningSum):
+    def forward(self, x):
+        return self.out(x.roll(-1, dims=1))
+
+
+class SeesTheMean(RunningSum):
+    def forward(self, x):
+        return super().forward(x) + 0.1 * x.mean(dim=1, keepdim=True)
+
+
+class SeesTokensAhead(OddTokens):
+    def forward(self, x, ids):
+        return super().forward(x, ids.flip(1))
+
+
+class SaysSo(SeesTheMean):
+    causal = False
+
+
+class Random(SeesTheMean):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(())
 '''
 
 
@@ -209,3 +236,35 @@ def test_a_registered_name_stands_for_its_class() -> None:
 def test_what_is_unknown_is_named_with_what_is_known(mixer: str | dict, said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         model_of(mixer)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("SeesOneAhead", "its outputs change with later inputs"),
+        ("SeesTheMean", "its outputs change with later inputs"),
+        ("SeesTokensAhead", "its outputs change with later inputs"),
+        ("SaysSo", "not causal"),
+    ],
+)
+def test_a_mixer_that_sees_the_future_is_refused(name: str, found: str) -> None:
+    model = model_of("attention", f"own_mixers:{name}").train()
+    with pytest.raises(ArgapError, match=f"^mixer {name}: {found}, so its loss would see the future; such mixers have"):
+        check_causal(model)
+    assert model.model.blocks[1].mixer.training
+
+
+@pytest.mark.parametrize("name", ["RunningSum", "OddTokens", "Fails", "Random"])
+def test_a_mixer_that_sees_the_past_fails_or_is_random_is_believed(name: str) -> None:
+    state = torch.random.get_rng_state()
+    model = model_of(f"own_mixers:{name}")
+    torch.random.set_rng_state(state)
+    check_causal(model)
+    check_causal(model.bfloat16())
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_checkpoint_that_sees_the_future_is_named(tmp_path: Path) -> None:
+    model_of("own_mixers:SeesOneAhead").save_pretrained(tmp_path / "ahead")
+    with pytest.raises(ArgapError, match="ahead: mixer SeesOneAhead: its outputs change with later inputs"):
+        load_model(find_checkpoint(str(tmp_path / "ahead")), dtype=torch.float32, device="cpu")

@@ -1,0 +1,55 @@
+"""Mixers that see the future: the loss of a model with one is no loss of predicting the next token."""
+
+import torch
+
+from argap.errors import ArgapError
+from argap.models.mixer import Mixer
+from argap.models.modeling import ArgapForCausalLM
+
+POSITIONS = 64
+CHANGED = 0.01
+"""Of the largest output: a smaller difference is rounding."""
+
+
+def check_causal(model: ArgapForCausalLM) -> None:
+    """Raise `ArgapError` for a mixer that says that it is not causal, and for one of the user's own that is found not
+    to be: outputs of the first half of a sequence change with inputs of the second.
+
+    What does not run on a short sequence, has no weights or gives other outputs each time is believed.
+    """
+    config = model.config
+    length = min(POSITIONS, config.max_position_embeddings or POSITIONS)
+    for mixer in (block.mixer for block in model.model.blocks):
+        own = not type(mixer).__module__.startswith("argap.")
+        if not mixer.causal:
+            found = "not causal"
+        elif own and _sees_later_inputs(mixer, config.hidden_size, config.vocab_size, length):
+            found = "its outputs change with later inputs"
+        else:
+            continue
+        raise ArgapError(
+            f"mixer {type(mixer).__name__}: {found}, so its loss would see the future; such mixers have "
+            "`causal = False` and are for synthetic tasks only, `argap synthetics train`"
+        )
+
+
+@torch.no_grad()
+def _sees_later_inputs(mixer: Mixer, width: int, vocab_size: int, length: int) -> bool:
+    weight = next(mixer.parameters(), torch.empty(0))
+    if weight.is_meta or length < 2:
+        return False
+    drawn = torch.Generator().manual_seed(0)
+    x, other = torch.randn(2, 2, length, width, generator=drawn).to(weight)
+    ids, others = torch.randint(vocab_size, (2, 2, length), generator=drawn).to(weight.device)
+    first = torch.arange(length, device=weight.device) < length // 2
+    training, given = mixer.training, (ids,) if mixer.needs_ids else ()
+    changed = (torch.where(first, ids, others),) if mixer.needs_ids else ()
+    try:
+        with torch.random.fork_rng():
+            once, again = (mixer.eval()(x, *given)[:, first].float() for _ in range(2))
+            later = mixer(torch.where(first[:, None], x, other), *changed)[:, first].float()
+    except Exception:  # of the user's code: where it matters, it fails again
+        return False
+    finally:
+        mixer.train(training)
+    return torch.equal(once, again) and bool((once - later).abs().max() > CHANGED * once.abs().max())
