@@ -5,7 +5,7 @@ that `AutoModelForCausalLM` loads, quantised ones and GGUF files among them.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.checkpoint import Checkpoint, read_config
@@ -98,6 +98,7 @@ def check_loadable(
     device_map: bool = False,
 ) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
+    from argap.models.causality import check_says_causal
     from argap.models.configuration import read_native
     from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
@@ -120,8 +121,9 @@ def check_loadable(
         with extra("large"):
             import accelerate  # noqa: F401
     if native and config.get("model_type") == "argap":
-        names = [spec["name"] for spec in read_native(checkpoint.folder).mixers]
-        _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
+        with within(checkpoint.name):
+            for name in dict.fromkeys(spec["name"] for spec in read_native(checkpoint.folder).mixers):
+                check_says_causal(resolve(name))
 
 
 def _load_by_transformers(
@@ -212,17 +214,6 @@ def _check_counts(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
         elif MODULES.search(str(key)) and isinstance(value, int) and value > MOST_MODULES:
             raise ArgapError(
                 f"{checkpoint.name}: config.json: {key}: expected at most {MOST_MODULES:,}, found {str(value)[:40]}"
-            )
-
-
-def _check_causal(mixers: Iterable[type[Any]], name: str) -> None:
-    """A mixer that sees later tokens gives no log-prob of the next one."""
-    from argap.models.mixer import Mixer
-
-    for mixer in mixers:
-        if issubclass(mixer, Mixer) and not mixer.causal:
-            raise ArgapError(
-                f"{name}: its mixer {mixer.__name__} is not causal; such models serve synthetic tasks only"
             )
 
 

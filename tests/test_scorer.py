@@ -230,7 +230,7 @@ def test_a_non_causal_mixer_is_refused_by_name(data, tmp_path, monkeypatch):
     model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1))
     model.save_pretrained(tmp_path / "m")
     monkeypatch.setattr(Attention, "causal", False)
-    with pytest.raises(ArgapError, match="its mixer Attention is not causal"):
+    with pytest.raises(ArgapError, match="mixer Attention: not causal"):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
 
 

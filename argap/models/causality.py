@@ -1,5 +1,7 @@
 """Mixers that see the future: the loss of a model with one is no loss of predicting the next token."""
 
+from typing import NoReturn
+
 import torch
 
 from argap.errors import ArgapError
@@ -21,16 +23,22 @@ def check_causal(model: ArgapForCausalLM) -> None:
     length = min(POSITIONS, config.max_position_embeddings or POSITIONS)
     for mixer in (block.mixer for block in model.model.blocks):
         own = not type(mixer).__module__.startswith("argap.")
-        if not mixer.causal:
-            found = "not causal"
-        elif own and _sees_later_inputs(mixer, config.hidden_size, config.vocab_size, length):
-            found = "its outputs change with later inputs"
-        else:
-            continue
-        raise ArgapError(
-            f"mixer {type(mixer).__name__}: {found}, so its loss would see the future; such mixers have "
-            "`causal = False` and are for synthetic tasks only, `argap synthetics train`"
-        )
+        check_says_causal(type(mixer))
+        if own and _sees_later_inputs(mixer, config.hidden_size, config.vocab_size, length):
+            _refuse(type(mixer), "its outputs change with later inputs")
+
+
+def check_says_causal(mixer: type[Mixer]) -> None:
+    """Raise `ArgapError` for a class of mixers with ``causal = False``."""
+    if not mixer.causal:
+        _refuse(mixer, "not causal")
+
+
+def _refuse(mixer: type[Mixer], found: str) -> NoReturn:
+    raise ArgapError(
+        f"mixer {mixer.__name__}: {found}, so its loss would see the future; such mixers have `causal = False` and are "
+        "for synthetic tasks only, `argap synthetics train`"
+    )
 
 
 @torch.no_grad()
