@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from argap.models import ArgapForCausalLM
 from argap.models.block import compile_layers
@@ -17,11 +18,10 @@ from argap.synthetics.config import RunConfig, learning_rate
 from argap.synthetics.models import LastVectorDecoder
 from argap.synthetics.supervision import Supervision, batch_order
 from argap.synthetics.tasks.examples import IGNORED
+from argap.train.optimizer import load_moments, moments
 
 TOKENS_PER_BATCH = 2**17
 """Tokens per batch when scoring."""
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""AdamW's state of a parameter, beside the step."""
 
 
 class Trainer:
@@ -113,12 +113,9 @@ class Trainer:
     def tensors(self) -> dict[str, torch.Tensor]:
         """What `load` needs beside the step, by name and number of the parameter: weights, those that were best, and
         AdamW's moments."""
-        found = {f"best.{k}": best for k, best in enumerate(self._best_weights)}
-        for k, weight in enumerate(self.weights):
-            found[f"weight.{k}"] = weight.detach()
-            if state := self.optimizer.state.get(weight):  # none without a gradient
-                found |= {f"{moment}.{k}": state[moment] for moment in MOMENTS}
-        return {name: each.contiguous() for name, each in found.items()}
+        found = {f"weight.{k}": weight.detach() for k, weight in enumerate(self.weights)}
+        found |= {f"best.{k}": best for k, best in enumerate(self._best_weights)}
+        return {name: each.contiguous() for name, each in found.items()} | moments(self.optimizer, self._numbered())
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
@@ -129,11 +126,12 @@ class Trainer:
         self.step_index.fill_(step)
         for k, weight in enumerate(self.weights):
             weight.copy_(tensors[f"weight.{k}"])
-            if f"{MOMENTS[0]}.{k}" in tensors:
-                moments = {moment: tensors[f"{moment}.{k}"] for moment in MOMENTS}
-                self.optimizer.state[weight] = {"step": torch.tensor(float(step), device=self.device), **moments}
-            if "best.0" in tensors:
-                self._best_weights.append(tensors[f"best.{k}"])
+        if "best.0" in tensors:
+            self._best_weights = [tensors[f"best.{k}"] for k in range(len(self.weights))]
+        load_moments(self.optimizer, self._numbered(), tensors, step)
+
+    def _numbered(self) -> dict[str, nn.Parameter]:
+        return {str(k): weight for k, weight in enumerate(self.weights)}
 
     def logits(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits ``[B, M, V]`` of ``inputs [B, N]`` at ``positions [B, M]``."""

@@ -21,8 +21,8 @@ from argap.errors import FormatError, first_line
 from argap.records.record import Record, read_record, write_record
 from argap.tokenizer import copy_tokenizer
 from argap.train.model import save_model
+from argap.train.optimizer import load_moments, moments
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 AGAIN = "run the same command again: it resumes from the previous checkpoint"
 REMEDY = f"free some space and {AGAIN}"
@@ -56,13 +56,7 @@ def save_checkpoint(
     with replacing_folder(folder / f"step-{position.step}", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)
         copy_tokenizer(beside, temporary)
-        moments = {
-            f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
-            for name, parameter in model.named_parameters()
-            for moment in MOMENTS
-            if parameter in optimizer.state
-        }
-        save_file(moments, temporary / "optimizer.safetensors")
+        save_file(moments(optimizer, dict(model.named_parameters())), temporary / "optimizer.safetensors")
         write_record(temporary / "state.json", position)
         write_checksums(temporary, [temporary / name for name in FILES])
     for old in checkpoints(folder)[:-keep] if keep else []:
@@ -78,15 +72,8 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
         check_files(folder, [folder / name for name in FILES])
         position = read_record(folder / "state.json", Position)
         load_model(model, folder / "model.safetensors")
-        moments = load_file(folder / "optimizer.safetensors")
-        for name, parameter in model.named_parameters():
-            if f"{MOMENTS[0]}.{name}" not in moments:
-                continue  # has had no gradient yet
-            fused = bool(optimizer.defaults.get("fused"))
-            optimizer.state[parameter] = {
-                "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
-                **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
-            }
+        saved = load_file(folder / "optimizer.safetensors")
+        load_moments(optimizer, dict(model.named_parameters()), saved, position.step)
     except (FormatError, SafetensorError, OSError, RuntimeError, KeyError) as error:
         raise FormatError(
             f"{folder}: not a complete checkpoint of this model ({first_line(error)}); remove the folder and {AGAIN}"

@@ -1,11 +1,15 @@
-"""AdamW with decay on weight matrices only, and the learning rate of each step."""
+"""AdamW with decay on weight matrices only, its state, and the learning rate of each step."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from argap.train.config import TrainConfig
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's state of a parameter, beside the step."""
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
@@ -27,6 +31,32 @@ def build_optimizer(model: nn.Module, config: TrainConfig, device: torch.device)
         {"params": others, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=device.type == "cuda")
+
+
+def moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+    """AdamW's moments of each parameter that has had a gradient, as ``exp_avg.NAME`` and ``exp_avg_sq.NAME``."""
+    return {
+        f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
+        for name, parameter in parameters.items()
+        for moment in MOMENTS
+        if parameter in optimizer.state
+    }
+
+
+def load_moments(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    saved: Mapping[str, torch.Tensor],
+    step: int,
+) -> None:
+    """Take over the `moments` after ``step`` steps. Raises `KeyError` where one of the two is missing."""
+    for name, parameter in parameters.items():
+        if f"{MOMENTS[0]}.{name}" in saved:  # has had a gradient
+            fused = bool(optimizer.defaults.get("fused"))
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(step), device=parameter.device if fused else "cpu"),
+                **{moment: saved[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
+            }
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
