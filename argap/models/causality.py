@@ -1,4 +1,4 @@
-"""Mixers that see the future: the loss of a model with one is no loss of predicting the next token."""
+"""Mixers that see the future are refused: a model with one can read the next token instead of predicting it."""
 
 from typing import NoReturn
 
@@ -22,8 +22,8 @@ def check_causal(model: ArgapForCausalLM) -> None:
     config = model.config
     length = min(POSITIONS, config.max_position_embeddings or POSITIONS)
     for mixer in (block.mixer for block in model.model.blocks):
-        own = not type(mixer).__module__.startswith("argap.")
         check_says_causal(type(mixer))
+        own = not type(mixer).__module__.startswith("argap.")
         if own and _sees_later_inputs(mixer, config.hidden_size, config.vocab_size, length):
             _refuse(type(mixer), "its outputs change with later inputs")
 

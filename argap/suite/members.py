@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -37,10 +38,11 @@ def check_models(entries: Sequence[Entry], layout: Layout) -> None:
 
     Raises `ArgapError` for mixers that cannot be built or are not trusted.
     """
+    tokenizer = cache(load_tokenizer)  # most members have the same
     for entry in entries:
         if open_finished(layout.run(entry)) is None:
             with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
-                build_model(entry.config, load_tokenizer(entry.config.tokenizer))
+                build_model(entry.config, tokenizer(entry.config.tokenizer))
 
 
 def run_members(

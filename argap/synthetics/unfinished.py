@@ -4,7 +4,6 @@ A file has the run's tensors (`Trainer.tensors`) and, in its header, its `Positi
 together once all are written, so that they are of one step; if a kill comes in between, the group begins anew.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -78,8 +77,8 @@ def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
 def discard(folder: Path, config: RunConfig) -> None:
     """Remove the file of a run that is finished, and the folder with its last file."""
     path_of(folder, config).unlink(missing_ok=True)
-    with suppress(OSError):
-        os.rmdir(folder)
+    with suppress(OSError):  # absent, or not empty
+        folder.rmdir()
 
 
 def _position(path: Path) -> Position:
