@@ -18,7 +18,7 @@ from torch import nn
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
-from argap.kernels.short_convolution import short_convolution
+from argap.kernels.short_convolution import FEW, short_convolution
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.models.mixer import at_least_float32
 from argap.models.past import Recent
@@ -149,15 +149,29 @@ class ShortConvolution(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(
-        self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None, by_channel: bool = False
+        self,
+        x: torch.Tensor,
+        *,
+        silu: bool = False,
+        gate: torch.Tensor | None = None,
+        by_channel: bool = False,
+        unit_heads: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """``x [B, T, D]``, to the same shape and dtype; SiLU and multiplication by ``gate [B, T, D]`` are
-        fused into the kernel, which lays its result out for a long convolution with ``by_channel``."""
+        """``x [B, T, D]``, to the same shape and dtype; SiLU, unit norms of heads and multiplication by
+        ``gate [B, T, D]`` are fused into the kernel, which lays its result out for a long convolution with
+        ``by_channel``: all as in `short_convolution`."""
         if len(self.weight) <= SHORT:
-            return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate, by_channel=by_channel)[0]
+            return short_convolution(
+                x, self.weight, self.bias, silu=silu, gate=gate, by_channel=by_channel, unit_heads=unit_heads
+            )[0]
+        assert unit_heads is None
         y = self._biased(causal_convolution(x, self.weight))
         y = F.silu(y) if silu else y
         return y if gate is None else y * gate
+
+    def norms_heads(self, x: torch.Tensor) -> bool:
+        """Whether unit norms of heads cost no pass of their own over the result for ``x``."""
+        return len(self.weight) <= FEW and runs_kernels(x, self.weight, self.bias)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""

@@ -66,11 +66,15 @@ class DeltaNet(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         mapped = self.qkv(x)
         fused = self.activation == "silu" and self.key_norm == "l2"  # the kernels compute these two
-        qkv = self.conv(mapped, silu=fused)
+        convolved = fused and isinstance(self.conv, ShortConvolution) and self.conv.norms_heads(mapped)
+        if convolved:  # the convolution's, which has q and k in registers
+            qkv = self.conv(mapped, silu=True, unit_heads=(2 * self.heads, self.width // self.heads))
+        else:
+            qkv = self.conv(mapped, silu=fused)
         heads = qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3) if fused else self._heads(qkv)
         q, k, v = (part.transpose(1, 2) for part in heads)
         rate = self._rate(x).transpose(1, 2)
-        y, memory = self.operator(q, k, v, rate, normalize=fused, chunk=self.chunk_size)
+        y, memory = self.operator(q, k, v, rate, normalize=fused and not convolved, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x.dtype), (memory, self.conv.state_after(mapped))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

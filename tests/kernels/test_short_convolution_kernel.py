@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from argap.kernels import short_convolution as short_convolution_kernel
 from argap.kernels.short_convolution import short_convolution, short_convolution_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
@@ -35,6 +36,32 @@ def test_it_is_the_reference(length: int, taps: int, extras: bool, dtype: torch.
         expected = short_convolution_reference(x.double(), filters.double())
     assert found.dtype == dtype
     assert relative_error(found, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+@pytest.mark.parametrize("unit_heads", [(2, 16), (1, 20), (5, 8), (3, 5), (1, 1)])
+@pytest.mark.parametrize("gated", [False, True])
+def test_heads_of_unit_norm(
+    unit_heads: tuple[int, int], gated: bool, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several programs a row (the first of which have no other heads), of all and of part of the channels."""
+    monkeypatch.setattr(short_convolution_kernel, "ROW", 16)
+    torch.manual_seed(1)
+    x, gate = torch.randn(2, 2, 37, WIDTH).to(device, dtype)
+    taps = torch.randn(4, WIDTH).to(device, dtype)
+    x[0, :9] = 0  # a norm of 0
+    given = {"silu": True, "unit_heads": unit_heads}
+    found = kernel(x, taps, gate=gate if gated else None, **given)
+    wide = gate.double() if gated else None
+    expected = short_convolution_reference(x.double(), taps.double(), gate=wide, **given)
+    assert relative_error(found, expected) < TOLERANCE[dtype]
+    if not gated:
+        H, K = unit_heads
+        norms = expected[..., : H * K].unflatten(-1, unit_heads).norm(dim=-1)
+        assert torch.equal(norms[0, :5], torch.zeros(5, H).to(norms))
+        torch.testing.assert_close(norms[1], torch.ones(37, H).to(norms))
+        plain = short_convolution_reference(x.double(), taps.double(), silu=True)
+        assert torch.equal(expected[..., H * K :], plain[..., H * K :])
 
 
 def test_the_reference_is_the_definition() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from argap.kernels.delta_rule import delta_rule
+from argap.models import convolution
 from argap.models.convolution import ShortConvolution
 from argap.models.delta_net import Activation, DeltaNet, KeyNorm
 from tests.models.conftest import redraw
@@ -48,6 +49,25 @@ def test_delta_net_is_the_papers_recurrence(activation: Activation, norm: KeyNor
             o = state @ q
             heads[t, h * size : (h + 1) * size] = o / (o.square().mean() + 1e-5).sqrt() * mixer.norm.weight
     torch.testing.assert_close(mixer(x[None])[0], heads @ mixer.out.weight.T, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("taps", [None, 4, 9])
+@torch.no_grad()
+def test_norms_of_the_convolution_are_those_of_the_delta_rule(
+    taps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(2)
+    mixer = redraw(DeltaNet(WIDTH, heads=HEADS, conv_size=taps).double())
+    x = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
+    expected, given = mixer(x), []
+    monkeypatch.setattr(convolution, "runs_kernels", lambda *tensors: True)
+    monkeypatch.setattr(
+        mixer,
+        "operator",
+        lambda *x, normalize, **rest: given.append(normalize) or delta_rule(*x, **rest, normalize=normalize),
+    )
+    torch.testing.assert_close(mixer(x), expected, rtol=0, atol=1e-12)
+    assert given == [taps != 4]  # more taps than rows are kept for, and none, leave them to the delta rule
 
 
 def test_a_value_written_with_beta_one_is_read_back() -> None:
