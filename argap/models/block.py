@@ -11,7 +11,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.kernels.residual_norm import residual_norm
 from argap.models.configuration import ArgapConfig
-from argap.models.mixer import ResidualLinear, State
+from argap.models.mixer import Mixer, ResidualLinear, State
 from argap.models.registry import build_mixer
 
 
@@ -88,6 +88,8 @@ class Block(nn.Module):
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
         """The mixer's, for ``x [B, T, D]``, the input of `forward`."""
+        if type(self.mixer).auxiliary_loss is Mixer.auxiliary_loss:
+            return None  # without a norm that nothing reads
         return self.mixer.auxiliary_loss(self.mixer_norm(x))
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:

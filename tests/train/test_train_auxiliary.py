@@ -54,3 +54,13 @@ def test_the_auxiliary_loss_is_logged_and_falls(toy_values: dict, tmp_path: Path
     assert last.loss < first.loss - 0.5
     assert record.finished is not None
     assert record.finished.eval_loss == pytest.approx(last.loss, abs=0.5)  # without the other
+
+
+def test_a_mixer_without_an_auxiliary_loss_is_normed_once() -> None:
+    described = ArgapConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, mixers=[LEARNED, "attention"])
+    model = ArgapForCausalLM(described).train()
+    calls = []
+    for block in model.model.blocks:
+        block.mixer_norm.register_forward_hook(lambda module, *_: calls.append(module))
+    model(torch.zeros(1, 5, dtype=torch.int64))
+    assert [calls.count(block.mixer_norm) for block in model.model.blocks] == [2, 1]
