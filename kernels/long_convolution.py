@@ -5,7 +5,8 @@ two sequences share one complex transform, as its real and imaginary parts: the 
 come out as the real and imaginary parts again. Transforms are fastest along the contiguous dimension, which here is
 the width: one kernel transposes, pairs the sequences and pads with zeros in a single pass, another transposes back.
 
-Training has no kernel: on a GPU short sequences are multiplied by each filter's Toeplitz matrix, others transformed by
+These kernels have no gradients. In training on a GPU the shortest sequences go through
+`argap.kernels.trained_convolution`, short ones are multiplied by each filter's Toeplitz matrix, others transformed by
 the reference.
 
 Legend: B batch, T positions, D width, N ≤ T taps, M ≥ T + N − 1 length of the transforms.

@@ -27,7 +27,7 @@ OPS = (
 
 PARTS = {
     "delta_rule": ("delta_rule_inverse",),
-    "long_convolution": ("one_kernel_convolution", "toeplitz_convolution"),
+    "long_convolution": ("one_kernel_convolution", "toeplitz_convolution", "trained_convolution"),
     "selective_scan": ("selective_scan_backward",),
     "taylor_attention": ("taylor_sums",),
 }

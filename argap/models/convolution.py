@@ -20,6 +20,7 @@ from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import FEW, short_convolution
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
+from argap.kernels.trained_convolution import trained_convolution, trains_products
 from argap.models.mixer import at_least_float32
 from argap.models.past import Recent
 
@@ -34,6 +35,8 @@ def causal_convolution(
     and dtype of ``x``; accumulates in float32 or wider. With a ``gate`` g ``[B, T, D]`` and a ``skip`` s ``[D]``,
     g ⊙ (y + s ⊙ x)."""
     taps = taps[: x.shape[1]]  # further taps would reach before the first position
+    if len(taps) > SHORT and trains_products(x, taps, gate, skip):
+        return trained_convolution(x, taps, gate, skip)
     y = short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
     return y if gate is None else gated_product(gate, y, skip=skip, skipped=x)
 
@@ -88,9 +91,10 @@ def by_channel(projection: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """``projection(x)`` of ``x [B, T, D]``; where long convolutions run as products, laid out for them as
     `argap.kernels.launch.new_by_channel` does. The product with the weight then writes it so, unless the projection has
     a bias, is of another class, has quantised weights (of another class, too) or a hook, which expects to be called."""
+    products = takes_products(x) or trains_products(x, projection.weight)
     plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter and projection.bias is None
     hooked = projection._forward_hooks or projection._forward_pre_hooks or hasattr(projection, "_hf_hook")
-    if hooked or not (plain and takes_products(x)):
+    if hooked or not (plain and products):
         return projection(x)
     return (projection.weight @ x.flatten(0, 1).mT).unflatten(1, x.shape[:2]).permute(1, 2, 0)
 
@@ -159,7 +163,9 @@ class ShortConvolution(nn.Module):
     ) -> torch.Tensor:
         """``x [B, T, D]``, to the same shape and dtype; SiLU, unit norms of heads and multiplication by
         ``gate [B, T, D]`` are fused into the kernel, which lays its result out for a long convolution with
-        ``by_channel``: all as in `short_convolution`."""
+        ``by_channel``: all as in `short_convolution`. In training ``by_channel`` is for short sequences alone."""
+        if by_channel and not silu and gate is None and trains_products(x, self.weight, self.bias):
+            return trained_convolution(x, self.weight, bias=self.bias)
         if len(self.weight) <= SHORT:
             return short_convolution(
                 x, self.weight, self.bias, silu=silu, gate=gate, by_channel=by_channel, unit_heads=unit_heads

@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.kernels.toeplitz_convolution import takes_products
-from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
+from argap.kernels.trained_convolution import trains_products
+from argap.models.convolution import (
+    ShortConvolution,
+    SpectrumCache,
+    by_channel,
+    convolution_flops,
+    convolution_step,
+)
 from argap.models.filters import position_features
 from argap.models.mixer import (
     AtLeastOne,
@@ -80,7 +87,9 @@ class Hyena(Mixer):
         nn.init.normal_(self.skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed = self.short(self.projection(x), by_channel=takes_products(x))
+        trains = trains_products(x, self.projection.weight)
+        mapped = by_channel(self.projection, x) if trains else self.projection(x)
+        mixed = self.short(mapped, by_channel=trains or takes_products(x))
         z, *gates = mixed.chunk(self.order + 1, dim=-1)
         convolutions = self.spectra.convolutions(
             z, self.filter, self.taps, lambda: self._by_order(self.filter(x.shape[1]))

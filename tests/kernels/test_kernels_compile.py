@@ -29,6 +29,7 @@ STRIDES = {
     "selective_scan": dict.fromkeys(("u", "step", "B", "C", "gate"), 2),
     "selective_scan_backward": dict.fromkeys(("u", "step", "B", "C", "gate", "dy"), 2),
     "toeplitz_convolution": dict.fromkeys(("x", "gate", "y"), 3),
+    "trained_convolution": {},
 }
 """The same in kernels without heads, by module."""
 BARRIERS = range(8, 25)
@@ -36,7 +37,7 @@ BARRIERS = range(8, 25)
 one may be made twice. Each takes two barriers; a value that left its thread elsewhere would take one more for each of
 16."""
 
-AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 8, "toeplitz_convolution": 1}
+AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 8, "toeplitz_convolution": 1, "trained_convolution": 4}
 """Compilations of ops with fewer than eight."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
@@ -139,6 +140,16 @@ def of_toeplitz_convolution() -> Iterator[Compilation]:
     yield _multiply_kernel, "bf16", sizes, LAUNCHES.by_device["hopper"]["any"]
 
 
+def of_trained_convolution() -> Iterator[Compilation]:
+    """One block and two, with all that may follow the products."""
+    from argap.kernels.trained_convolution import BLOCK, LAUNCHES, _backward_kernel, _forward_kernel
+
+    for way, kernel in (("forward", _forward_kernel), ("backward", _backward_kernel)):
+        for blocks, shape in ((1, way), (2, f"{way} of blocks")):
+            sizes = {"T": blocks * BLOCK, "BT": BLOCK, "NT": blocks, "P": 2, "STEPS": 4, "TF32": True}
+            yield kernel, "fp32", sizes, LAUNCHES.by_device["any"][shape]
+
+
 def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
     """The key size of each shape class, the type of inputs, and the launch on Hopper."""
     for shape, launch in table.by_device.get("hopper", table.by_device["any"]).items():
@@ -161,7 +172,8 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     floats += (
         ["A", "B", "C", "states", "scratch", "dht", "dB", "dC", "dA", "dskip", "dh0"] if "A" in kernel.arg_names else []
     )
-    inputs += ["du", "dstep", "dgate"]
+    inputs += ["du", "dstep", "dgate", "x", "gate", "dy", "dx"]
+    floats += ["taps", "bias", "products", "dskip", "dbias"]
     types: dict[str, Any] = dict.fromkeys(inputs, f"*{dtype}") | dict.fromkeys(floats, "*fp32")
     types |= {"y": f"*{dtype}", "table": "*i32", "scale": "fp32", "g_scale": "fp32"}
     types |= {name: (types[name], *["i32"] * count) for name, count in dims.items()}

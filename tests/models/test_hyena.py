@@ -1,10 +1,13 @@
 """Hyena against its recurrence written as loops, its filter tap by tap, its cost."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from argap.kernels.trained_convolution import trained_convolution
+from argap.models import convolution, hyena
 from argap.models.hyena import Hyena, HyenaFilter
 from tests.models.conftest import redraw
 
@@ -53,3 +56,28 @@ def test_the_filter_is_a_windowed_mlp_with_sines() -> None:
         window = torch.tensor([math.exp(-rate * s / 4) + 0.05 for rate in rates], dtype=torch.float64)
         torch.testing.assert_close(made(taps)[s], z * window / math.sqrt(taps), rtol=0, atol=1e-12)
     torch.testing.assert_close(made(2), made(taps)[:2], rtol=0, atol=1e-12)
+
+
+def test_training_kernels_have_the_gradients_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training on a GPU all three convolutions of a short sequence go through `trained_convolution`."""
+    torch.manual_seed(4)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mixer = redraw(Hyena(8, max_positions=40)).to(device)
+    x, dy = torch.randn(2, 3, 40, 8, device=device)
+    calls: list[int] = []
+
+    def counted(x: torch.Tensor, taps: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        calls.append(len(taps))
+        return trained_convolution(x, taps, *rest, **named)
+
+    results = []
+    for trains in (False, True):
+        for module in (convolution, hyena):
+            monkeypatch.setattr(module, "trains_products", lambda *tensors, trains=trains: trains)
+        monkeypatch.setattr(convolution, "trained_convolution", counted)
+        given = x.clone().requires_grad_()
+        y = mixer(given)
+        results.append([y.detach(), *torch.autograd.grad(y, [given, *mixer.parameters()], dy)])
+    assert calls == [3, 40, 40]
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).norm() < 1e-5 * expected.norm()
