@@ -19,39 +19,30 @@ def rows_of(name: str) -> list[dict[str, Any]]:
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
 
 
-def of_model(name: str, model: str, *others: str) -> dict[str, Any]:
-    """The row of ``model`` in the first of the files that has one."""
-    return next(row for file in (name, *others) for row in rows_of(file) if row["model"] == model)
+def of_model(name: str, model: str) -> dict[str, Any]:
+    """The row of ``model``."""
+    return next(row for row in rows_of(name) if row["model"] == model)
 
 
 def test_whole_models():
     def checks() -> Iterator[Check]:
-        for model, path, trunk, ours, speedup, errors in table(PERFORMANCE, "Hugging Face models"):
+        for model, *cells in table(PERFORMANCE, "Hugging Face models"):
             row = of_model("score", model)
-            hf, argap = row["HF path"], row["argap"]
-            yield from ((path, hf["ms"]), (trunk, row["trunk of HF"]["ms"]), (ours, argap["ms"]))
-            yield from ((speedup, hf["ms"] / argap["ms"]), (errors, hf["error_nats"], argap["error_nats"]))
+            ways = ("HF path", "Liger path", "torch.compile", "argap")
+            *peers, argap = times = [row[way]["ms"] if way in row else None for way in ways]
+            yield from ((cell,) if time is None else (cell, time) for cell, time in zip(cells, times, strict=False))
+            yield cells[-2], min(time for time in peers if time is not None) / argap
+            yield cells[-1], row["HF path"]["error_nats"], row["argap"]["error_nats"]
+        for model, path, trunk, ours, speedup, errors in table(PERFORMANCE, "flash-linear-attention's models"):
+            row = of_model("score", f"FLA {model}")
+            fla, argap = row["FLA path"], row["argap"]
+            yield from ((path, fla["ms"]), (trunk, row["trunk of FLA"]["ms"]), (ours, argap["ms"]))
+            yield from ((speedup, fla["ms"] / argap["ms"]), (errors, fla["error_nats"], argap["error_nats"]))
         for model, plain, ours, device, errors in table(PERFORMANCE, "native models, 360m"):
-            row = of_model("score", model.split(",")[0])
+            row = of_model("score", model)
             unfused, argap = row["unfused"], row["argap"]
-            yield from ((plain, unfused["ms"]), (ours, argap["ms"]))
-            yield (device, argap["device_ms"]) if "device_ms" in argap else (device,)
+            yield from ((plain, unfused["ms"]), (ours, argap["ms"]), (device, argap["device_ms"]))
             yield errors, unfused["error_nats"], argap["error_nats"]
-
-    assert unlike(checks()) == []
-
-
-def test_peers_are_of_the_same_run():
-    def checks() -> Iterator[Check]:
-        for label, peer, trunk, ours, speedup, errors in table(PERFORMANCE, "model", "the peer's log-probs, ms"):
-            model, _, tool = label.partition(", ")
-            fla = tool == "flash-linear-attention"
-            row = of_model("score-peers-fla", f"FLA {model}" if fla else model, "score-peers")
-            path = row["FLA path" if fla else "torch.compile"]
-            whole = path["ms"]
-            yield from ((peer, whole), (trunk, row["trunk of FLA" if fla else "trunk under torch.compile"]["ms"]))
-            yield from ((ours, row["argap"]["ms"]), (speedup, whole / row["argap"]["ms"]))
-            yield errors, *(each["error_nats"] for each in (path, row["argap"]) if "error_nats" in each)
 
     assert unlike(checks()) == []
 
@@ -92,11 +83,14 @@ def test_first_steps_wide_keys_and_sweeps():
         wide = {row["T"]: row for row in rows_of("delta_rule_256")}
         for (_, *cells), key in zip(table(PERFORMANCE, "heads of 256"), ("earlier_ms", "ms", "ratio"), strict=True):
             yield from ((cell, wide[length][key]) for cell, length in zip(cells, sorted(wide), strict=True))
-        layers = "transforms", "products", "products, compiled"
-        steps = {(row["model"], row["layers"]): row["step_ms"] for row in rows_of("sweeps")}
-        for label, *cells in table(PERFORMANCE, "runs", "long convolutions by transforms"):
+        layers = "transforms", "products", "products, compiled", "kernels, compiled"
+        steps = {(r["model"], r["width"], r["length"], r["layers"]): r["step_ms"] for r in rows_of("sweeps")}
+        for label, *cells in table(PERFORMANCE, "runs", "transforms"):
             model = {"Hyena": "hyena", "BaseConv": "base_conv"}[label.split(",")[0]]
-            yield from ((cell, steps[model, each]) for cell, each in zip(cells, layers, strict=True))
+            width, length = (int(number) for number in re.findall(r"\d+", label))
+            for cell, each in zip(cells, layers, strict=True):
+                step = steps.get((model, width, length, each))
+                yield (cell,) if step is None else (cell, step)
 
     assert unlike(checks()) == []
 
