@@ -163,7 +163,7 @@ class ShortConvolution(nn.Module):
     ) -> torch.Tensor:
         """``x [B, T, D]``, to the same shape and dtype; SiLU, unit norms of heads and multiplication by
         ``gate [B, T, D]`` are fused into the kernel, which lays its result out for a long convolution with
-        ``by_channel``: all as in `short_convolution`. In training ``by_channel`` is for short sequences alone."""
+        ``by_channel``: all as in `short_convolution`. In training ``by_channel`` goes through `trained_convolution`."""
         if by_channel and not silu and gate is None and trains_products(x, self.weight, self.bias):
             return trained_convolution(x, self.weight, bias=self.bias)
         if len(self.weight) <= SHORT:
