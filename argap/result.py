@@ -190,7 +190,9 @@ class Result:
         """
         from argap.discover import discover
 
-        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens)
+        found = discover(
+            self.folder, self.record, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens
+        )
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
         frame.attrs["sample"] = found.sample
