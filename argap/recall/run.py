@@ -9,12 +9,12 @@ from typing import Any
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import max_positions, read_config
-from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
+from argap.device import resolve_device, resolve_dtype
 from argap.errors import ArgapError
-from argap.loading import check_loadable, load_model, runs_native
+from argap.loading import runs_native
 from argap.lock import one_writer
 from argap.recall.answered import AnsweredTarget, find_answered
-from argap.recall.decoding import CopyBaseline, Decoder, Forced
+from argap.recall.decoding import CopyBaseline, Decoder, Forced, load_decoder
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap
 from argap.recall.lm_eval_model import ArgapLM
@@ -135,21 +135,6 @@ def run_upstream(
         results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), names, stock)
         write_json(model_folder(out, target.name) / "results.json", results[target.name], seal=False)
     return results
-
-
-def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
-    """The checkpoint of ``target``, loaded for decoding."""
-    device = str(use_device(options.device))
-    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
-    model = load_model(
-        target.checkpoint,
-        dtype=DTYPES[resolve_dtype(options.dtype, device)],
-        device=device,
-        backend=options.backend,
-        device_map=options.device_map,
-    )
-    batch_size = 8 if options.batch_size == "auto" else options.batch_size
-    return Decoder(model, target.tokenizer, batch_size=batch_size)
 
 
 def _find_targets(
