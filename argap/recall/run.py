@@ -8,7 +8,6 @@ from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import max_positions, read_config
 from argap.device import resolve_device, resolve_dtype
 from argap.errors import ArgapError
 from argap.loading import runs_native
@@ -177,7 +176,7 @@ def _answer_tasks(
     for examples in tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, protocol) for example in examples.rows]
         if target.checkpoint is not None:
-            check_fits(prompts, max_positions(read_config(target.checkpoint)), target.name)
+            check_fits(prompts, target.checkpoint.longest, target.name)
         folder = task_folder(out, target.name, examples.label)
         record = _describe(target, examples, protocol, options, rule)
         answer = partial(_answer_rows, decoder, examples, prompts, rule)
