@@ -28,6 +28,7 @@ from argap.reports.panels import (
     share_text,
     threshold_position,
     top_domains,
+    training_count,
 )
 from argap.reports.tables import gap_cell
 
@@ -61,7 +62,7 @@ def small_frequency(gap: Gap) -> Figure:
         ticks = axes.get_xticks()[::3]
         axes.set_xticks(ticks, [short(gap.bins.frequency[int(k)].high or 0) for k in ticks])
         _title(axes, gap, row.model)
-    _below(figure, gap, "Training count of the bigram")
+    _below(figure, gap, training_count(gap))
     return figure
 
 
