@@ -8,15 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argap.atomic import read_json
 from argap.checksums import sha256_of
 from argap.errors import ArgapError, FormatError, first_line
 from argap.gguf_file import check_gguf, gguf_config, is_gguf
-
-if TYPE_CHECKING:
-    from argap.live import LiveModel
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
@@ -111,16 +108,6 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     config = config.get("text_config") or config
     values = [config.get(key) for key in LENGTHS]
     return next((value for value in values if isinstance(value, int) and value > 0), None)
-
-
-def check_length(model: "Checkpoint | LiveModel", *, longest: int, bos: bool = False) -> None:
-    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: and a BOS before them."""
-    limit = model.longest
-    if limit is not None and longest + bos > limit:
-        raise ArgapError(
-            f"{model.name}: takes at most {limit} tokens, the windows have {longest}{' and a BOS' if bos else ''}; "
-            f"use `seq_len={limit - bos}`"
-        )
 
 
 def pickles_of(names: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
@@ -18,8 +17,9 @@ from argap.breakdowns import By, as_part, partition
 from argap.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
 from argap.checksums import check_files
 from argap.errors import ArgapError
-from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
-from argap.slices import ALL, slices_of_cells
+from argap.frames import part_row, slice_frame
+from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
+from argap.slices import slices_of_cells
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,7 +190,9 @@ class Result:
         """
         from argap.discover import discover
 
-        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens)
+        found = discover(
+            self.folder, self.record, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens
+        )
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
         frame.attrs["sample"] = found.sample
@@ -225,7 +227,7 @@ class Result:
         parts = self.parts(by) if by in get_args(By) else self._parts_of(by)
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         rows = [
-            _part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
+            part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
         ]
         frame = pd.DataFrame(rows)
         if bounds:
@@ -289,49 +291,3 @@ def open_result(folder: str | PathLike[str]) -> Result:
     'attention'
     """
     return Result(Path(folder), read_gap(Path(folder)))
-
-
-def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.DataFrame:
-    """The columns of `Result.table`; ``more``: those of `Result.gap`."""
-    rows = []
-    for each in slices:
-        for model in each.models:
-            row: dict[str, object] = {
-                "model": model.model,
-                "slice": "overall" if each.name == ALL else each.name,
-                "n": each.n,
-                "share": each.share,
-                "nll": inf if model.reason else model.nll,
-                "ppl": inf if model.reason else model.ppl,
-            }
-            for name in ("delta", "contribution"):
-                difference = getattr(model, name)
-                row[name] = None if difference is None else difference.nll
-                row |= _ends(name, difference and difference.ci95)
-            due = model.gap_due_to
-            row["gap_due_to"] = due and due.value
-            row |= _ends("gap_due_to", due and due.ci95)
-            row["case"] = due and due.case
-            row["unresolved"] = due and due.unresolved
-            if more:
-                row |= {"ar_hits": each.ar_hits, "where": each.where}
-            rows.append(row)
-    frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
-    return frame.astype(dict.fromkeys(numbers, "float64"))
-
-
-def _part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dict[str, object]:
-    row: dict[str, object] = {"bin": part.bin}
-    if bounds is not None:
-        row |= {"low": bounds.low, "high": bounds.high}
-    if repeated:
-        row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll.get(model, float("nan"))}
-    row["contribution"] = part.contribution.get(model, float("nan"))
-    return row | _ends("contribution", part.ci95.get(model))
-
-
-def _ends(name: str, ends: Interval | None) -> dict[str, float]:
-    low, high = ends or (float("nan"), float("nan"))
-    return {f"{name}_low": low, f"{name}_high": high}

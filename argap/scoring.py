@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoint import Checkpoint, check_length
+from argap.checkpoint import Checkpoint
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel
@@ -87,10 +87,9 @@ class LocalScorer:
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
         """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
         another run."""
-        from argap.scorer import identity_of
+        from argap.scorer import check_length, identity_of
 
-        longest = int((data.offsets[1:] - data.offsets[:-1]).max())
-        check_length(self.model, longest=longest, bos=self.options.bos is not None)
+        check_length(self.model, data, bos=self.options.bos is not None)
         identity = identity_of(self.model, data, self.options, self._device)
         if self.scoring.parallel is None or self.scoring.parallel.is_main:
             check_resumable(self.folder, identity, overwrite=self.scoring.overwrite)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from argap.ahead import gathered
-from argap.corpus import Corpus
+from argap.corpus import Corpus, say_remarks
 from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
 from argap.documents import Documents, build_documents
@@ -200,9 +200,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
             taken += len(each[0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 return text
-    for corpus in corpora:
-        for remark in corpus.tally.remarks():
-            say(f"{corpus.spec}: {remark}")
+    say_remarks(corpora)
     if not text.documents:
         raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; expected a document of at least two tokens")
     return text
