@@ -45,6 +45,15 @@ class Checkpoint:
         """Tokens of the longest window that the model takes; None where any length goes."""
         return max_positions(read_config(self))
 
+    @property
+    def trained_on(self) -> int | None:
+        """Tokens of the windows that `argap train` trained it on; None where it did not train it."""
+        if not (path := self.folder / "train.json").is_file():
+            return None
+        config = read_json(path).get("config")
+        length = config.get("seq_len") if isinstance(config, dict) else None
+        return length if isinstance(length, int) else None
+
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
     """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
