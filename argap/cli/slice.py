@@ -23,7 +23,7 @@ def slice_(
         typer.Option(metavar="COLUMN", help="A slice for each value of a column (argap score --keep), a partition."),
     ] = None,
     threshold: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum training count of an AR hit [the result's].")
+        str | None, typer.Option(help="Maximum exposures of an AR hit's bigram, or scaled [the result's].")
     ] = None,
     list_library: Annotated[bool, typer.Option("--list", help="List the slices that ship, and the columns.")] = False,
     record: Annotated[
@@ -41,6 +41,7 @@ def slice_(
     from argap.reports.tables import slices_table
     from argap.result import open_result
     from argap.slice_library import read_slices
+    from argap.threshold import parse_threshold
     from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices, shipped_slices
 
     if len(where or ()) != len(name or ()):
@@ -50,7 +51,7 @@ def slice_(
     wanted = as_slices(read_slices(slices)) if slices else []
     wanted += [Slice(*pair) for pair in zip(name or (), where or (), strict=True)]
     opened = open_result(result)
-    tau = opened.threshold if threshold is None else threshold
+    tau = opened.resolved_threshold(None if threshold is None else parse_threshold(threshold))
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
