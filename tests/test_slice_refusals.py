@@ -164,7 +164,11 @@ def test_a_threshold_needs_training_counts_and_is_none_below_0(result):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--where", "repeated"], "--where and --name come in pairs"),
+        (
+            ["--where", "repeated", "--where", "pos < 9", "--name", "a"],
+            "--where given 2 times, --name 1; expected a name",
+        ),
+        (["--name", "a"], "--where given 0 times, --name 1"),
         (["--where", "nothing", "--name", "a"], 'condition "nothing"'),
         (["--threshold", "-1"], "--threshold -1: expected a whole number of occurrences below 10¹⁸, or scaled"),
         (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
