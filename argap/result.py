@@ -20,6 +20,7 @@ from argap.errors import ArgapError
 from argap.frames import part_row, slice_frame
 from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
 from argap.slices import slices_of_cells
+from argap.threshold import Threshold, resolve_threshold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,15 @@ class Result:
         """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
         return self.record.threshold
 
+    def resolved_threshold(self, threshold: Threshold | None) -> int | None:
+        """τ for ``threshold``; None: the result's own. Raises `ArgapError` for one below 0, and for any where the
+        result has no training counts."""
+        if threshold is None:
+            return self.threshold
+        if self.record.index is None:
+            raise ArgapError(f"`threshold` {threshold}: the result has no training counts; add them with `argap label`")
+        return resolve_threshold(threshold, self.record.index.exposed_tokens)
+
     @property
     def evaluation(self) -> EvaluationRecord:
         """The text that was scored: tokens, windows, documents, tokenizer, fingerprint."""
@@ -104,19 +114,21 @@ class Result:
         built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
         return slice_frame([*built_in, *recorded])
 
-    def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
+    def gap(
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
+    ) -> pd.DataFrame:
         """All tokens, the AR hits and your own slices, computed from the tokens in one pass.
 
         ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
         `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
         that ship (``argap slice --list``), without an index those that need no training counts. ``threshold``: maximum
-        training count of an AR hit, by default the result's.
+        exposures of an AR hit's bigram, or ``"scaled"``, by default the result's.
 
         Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
 
         Raises `ArgapError` for a condition that does not parse, names an unknown column, is not boolean, reads another
-        table or a file, or selects no token, for a function that gives another number of values, and where the
-        result's tokens are not there.
+        table or a file, or selects no token, for a function that gives another number of values, where the result's
+        tokens are not there, and for a threshold without training counts.
 
         Examples
         --------
@@ -127,7 +139,7 @@ class Result:
         return slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
 
     def slices(
-        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
     ) -> tuple[SliceResult, ...]:
         """What `gap` tabulates, as records."""
         from argap.token_slices import Slice, score_slices, shipped_slices
@@ -135,7 +147,7 @@ class Result:
         if not isinstance(slices, Mapping | None):
             raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
         wanted = shipped_slices(self.token_table) if slices is None else [Slice(*each) for each in slices.items()]
-        tau = self.threshold if threshold is None else threshold
+        tau = self.resolved_threshold(threshold)
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
     def tokens(

@@ -1,6 +1,7 @@
 """Checkpoints beside plain folders: GGUF files, quantised ones, revisions, several devices, and settings per model."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,18 @@ def test_native_models_are_not_spread(tmp_path) -> None:
     with pytest.raises(ArgapError, match="argap's own code runs it on one device; `device_map` needs"):
         argap.score("attention", "attention", device_map=True, device="cpu", out=tmp_path / "out")
     assert checkpoint.Checkpoint("x", Path(), "x").gguf is None
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("gap.json", "a result; the folder of a model in it is a run"),
+        ("run.json", "a run; `argap compare` takes runs"),
+        ("train.json", "a training that has not finished"),
+        ("other.json", "no config.json there"),
+    ],
+)
+def test_a_folder_that_is_no_checkpoint_is_named_for_what_it_is(tmp_path, file, what) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ArgapError, match=f"{re.escape(f'{tmp_path}: {what}')}.*; expected a checkpoint folder"):
+        find_checkpoint(tmp_path)

@@ -110,6 +110,9 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
         text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
     if unlike is not None:
         t, what = unlike
+        scored = {run.folder: ", ".join(run.record.source.data) for run in runs.values()}
+        if len(set(scored.values())) > 1:
+            what += f" ({'; '.join(f'{folder} scored {data}' for folder, data in scored.items())})"
         cut_alike = text.separators is None or spec.limit_document_tokens is not None
         raise MismatchError(
             f"{runs[t].folder}: {what}; expected the text that was scored"
