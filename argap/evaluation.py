@@ -59,6 +59,11 @@ class EvaluationSet:
         return len(self.offsets) - 1
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest window."""
+        return int(self._lengths(self.all).max())
+
+    @property
     def scored(self) -> int:
         """Tokens with a log-prob: all but the first of each window."""
         return len(self.tokens) - self.windows

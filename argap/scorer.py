@@ -202,11 +202,11 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
 
 def check_length(model: Checkpoint | LiveModel, data: EvaluationSet, *, bos: bool) -> None:
     """Raise `ArgapError` where the model cannot take the windows of ``data``; ``bos``: and a BOS before each."""
-    limit, longest = model.longest, int(np.diff(data.offsets).max())
-    if limit is not None and longest + bos > limit:
+    limit = model.longest
+    if limit is not None and data.longest + bos > limit:
         raise ArgapError(
-            f"{model.name}: takes at most {limit} tokens, the windows have {longest}{' and a BOS' if bos else ''}; "
-            f"use `seq_len={limit - bos}`"
+            f"{model.name}: takes at most {limit} tokens, the windows have {data.longest}"
+            f"{' and a BOS' if bos else ''}; use `seq_len={limit - bos}`"
         )
 
 

@@ -96,8 +96,8 @@ class LocalScorer:
             trained = None if isinstance(self.model, LiveModel) else self.model.trained_on
             if trained is not None and data.longest > trained:
                 say(
-                    f"{self.target.name}: trained on windows of {trained:,} tokens, scored on windows of {data.longest:,}; "
-                    f"positions beyond {trained:,} are new to it, --seq-len {trained} leaves them out"
+                    f"{self.target.name}: trained on windows of {trained:,} tokens, scored on windows of "
+                    f"{data.longest:,}; positions beyond {trained:,} are new to it, --seq-len {trained} leaves them out"
                 )
             check_resumable(self.folder, identity, overwrite=self.scoring.overwrite)
         return identity
