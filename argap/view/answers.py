@@ -19,6 +19,7 @@ from argap.interrupt import Interrupt, interruptible
 from argap.labels import check_documents
 from argap.lockstep import REMEDY
 from argap.records import Breakdowns, Gap, Part, Record, SliceResult
+from argap.reports.tables import few_documents
 from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
 from argap.slice_library import SliceSpec, library
@@ -61,6 +62,8 @@ class Overview(Record, frozen=True):
     """What the hits are called (`argap.records.Gap.hits`)."""
     thresholds: tuple[int, ...]
     marks: tuple[Mark, ...]
+    notes: tuple[str, ...]
+    """Of the table, at every τ and reference."""
     no_tokens: str | None
     """Why the tokens cannot be shown; None where they can."""
     own_reference: str | None
@@ -127,6 +130,7 @@ class Answers:
             hits=gap.hits,
             thresholds=thresholds_of(gap),
             marks=marks,
+            notes=tuple(few_documents(gap)),
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
             library=tuple(library()),

@@ -11,7 +11,7 @@ import uvicorn
 
 from argap.interrupt import Interrupt
 from argap.reports.formats import markdown
-from argap.reports.tables import gap_table
+from argap.reports.tables import few_documents, gap_table
 from argap.restated import restate
 from argap.result import open_result
 from argap.token_batches import TokenReader
@@ -101,6 +101,12 @@ def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
         assert cells[8] == f"{low}–{high}%"
         assert f"{100 * expected['share']:.1f}% of tokens" in page.text(".finding h1")
         assert f"tau={tau}" in page.evaluate("location.hash")
+
+
+def test_few_documents_have_a_note_below_the_table(page, address, result):
+    open_settled(page, address)
+    (note,) = few_documents(result.record)
+    assert note in page.text("main")
 
 
 @pytest.mark.parametrize(
