@@ -84,6 +84,7 @@ def open_settled(page: Page, address: str) -> None:
 def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
     open_settled(page, address)
     assert page.evaluate("document.querySelectorAll('path.line').length") == 1
+    assert "Grey: 1 other model." in page.text("main")
     assert "token" not in page.evaluate("location.href")
     page.click(".models tbody tr:nth-child(2) .model")  # m-1, beside the one with the largest gap
     page.expect("document.querySelectorAll('path.line').length", 2)
