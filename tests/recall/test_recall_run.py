@@ -207,6 +207,13 @@ def test_tasks_are_set_on_the_left_below_their_title(done) -> None:
     assert not any(f"<td>{task.label}</td>" in page for task in result.tasks)
 
 
+def test_an_axis_without_a_right_answer_has_whole_percents(done) -> None:
+    result = done[2]
+    rows = [msgspec.structs.replace(row, contains=0.0, ci95=(0.0, 0.0), chance=0.0) for row in result.rows]
+    panel, *_ = recall_figure(msgspec.structs.replace(result, rows=rows)).axes
+    assert panel.get_xlim() == (0, 1)
+
+
 def test_titles_of_panels_fit_their_panels(done) -> None:
     result, label = done[2], "wde_like.jsonl (swde form)"
     rows = [msgspec.structs.replace(row, model=f"{row.model}-with-windows") for row in result.rows]
