@@ -211,7 +211,7 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` at the first scored token whose log-prob is missing or above 0."""
+    """Raise `ArgapError` at the first scored token whose log-prob is null, NaN or above 0."""
     wrong = (data.position > 0) & ~(rows.logprob <= LARGEST_LOGPROB)
     if not wrong.any():
         return
@@ -220,6 +220,6 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
         f"{path}: document {document}, position {at - int(np.searchsorted(data.document, document))}: log-prob "
-        f"{'missing' if np.isnan(value) else f'{value:g}'}; expected a natural logarithm of at most 0 at all "
+        f"{'null or NaN' if np.isnan(value) else f'{value:g}'}; expected a natural logarithm of at most 0 at all "
         f"positions of a window but its first (window {data.window[at]}, position {data.position[at]}){made_with}"
     )
