@@ -27,6 +27,7 @@ from argap.errors import ArgapError, FormatError
 LEFTOVER = re.compile(
     r"\.(?P<name>.+)\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL
 )
+ELSEWHERE = "Free some space, or choose a folder that can be written, and run the same command again"
 STALE_SECONDS = 24 * 3600.0
 """Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -57,8 +58,7 @@ def replacing(path: Path) -> Iterator[Path]:
         if (reason := _refused_by_disk(error)) is None:
             raise
         raise ArgapError(
-            f"{path}: could not be written ({reason}); nothing was left half-written. "
-            "Free some space or choose another folder and run the same command again"
+            f"{path}: could not be written ({reason}); nothing was left half-written. {ELSEWHERE}"
         ) from error
     finally:
         with suppress(OSError):  # where even the folder could not be made, there is nothing to remove
@@ -97,8 +97,7 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
         if (reason := _refused_by_disk(error)) is None:
             raise
         raise ArgapError(
-            f"{target}: could not be written ({reason}); nothing was left half-written. "
-            f"{remedy or 'Free some space or choose another folder and run the same command again'}"
+            f"{target}: could not be written ({reason}); nothing was left half-written. {remedy or ELSEWHERE}"
         ) from error
     finally:
         if old.exists() and not target.exists():  # the second rename failed

@@ -218,7 +218,7 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` at the first scored token whose log-prob is missing or above 0."""
+    """Raise `ArgapError` at the first scored token whose log-prob is null, NaN or above 0."""
     wrong = (data.position > 0) & ~(rows.logprob <= LARGEST_LOGPROB)
     if not wrong.any():
         return
@@ -226,7 +226,7 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     value = rows.logprob[at]
     made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
-        f"{path}: {_place(data, at)}: log-prob {'missing' if np.isnan(value) else f'{value:g}'}; expected a natural "
+        f"{path}: {_place(data, at)}: log-prob {'null or NaN' if np.isnan(value) else f'{value:g}'}; expected a natural "
         "logarithm of at most 0 at all positions of a window but its first "
         f"(window {data.window[at]}, position {data.position[at]}){made_with}"
     )

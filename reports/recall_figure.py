@@ -46,7 +46,7 @@ def recall_figure(result: RecallResult) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(4))
         shown = [(value, _words(row)) if row else (None, "") for value, row in zip(values, found, strict=True)]
         tell(axes, list(at), models, {task.label: shown}, along="y")
-    panels[0].set_xlim(left=0)
+    panels[0].set_xlim(0, max(1, panels[0].get_xlim()[1]))
     panels[0].set_yticks(at, [plain(model, 24) for model in models])
     figure.supxlabel("% of the answers that contain the gold", fontsize=9)
     return figure

@@ -53,7 +53,7 @@ def gap_table(gap: Gap) -> Table:
     )
     notes = (
         _scope(gap),
-        *_few_documents(gap),
+        *few_documents(gap),
         *notes_of(marks, gap.hits),
     )
     losses = {
@@ -211,8 +211,8 @@ def _scope(gap: Gap) -> str:
     return f"{scope}. Reference: {gap.reference}."
 
 
-def _few_documents(gap: Gap) -> list[str]:
-    # A single one has no interval, and the table says so.
+def few_documents(gap: Gap) -> list[str]:
+    """A note where the documents are too few for the intervals; a single one has none, and the table says so."""
     if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
         return []
     return [

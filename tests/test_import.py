@@ -1,6 +1,7 @@
 """``argap import``: the same run as ``argap score`` gives, and refusals that name document and position."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,11 @@ def run(command: str) -> None:
         (lambda rows: rows[-1].update(token=10**6), "document 2, .* found token 1000000; is"),
         (lambda rows: rows.pop(), "document 2, .* found the end"),
         (lambda rows: rows.append(dict(rows[-1])), "expected the end of the text, found token"),
-        (lambda rows: rows[5].update(logprob=None), "position 5: log-prob missing.*; was it made with `seq_len=32`"),
+        (
+            lambda rows: rows[5].update(logprob=None),
+            "position 5: log-prob null or NaN.*; was it made with `seq_len=32`",
+        ),
+        (lambda rows: rows[5].update(logprob=math.nan), "position 5: log-prob null or NaN"),
         (lambda rows: rows[5].update(logprob=0.3), "document 0, position 5: log-prob 0.3; expected a natural log"),
         (lambda rows: rows[5].update(logprob=float("inf")), "position 5: log-prob inf"),
         (lambda rows: rows[0].update(document=1), "document 0 follows document 1; expected the order of the text"),

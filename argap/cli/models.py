@@ -181,7 +181,7 @@ def _print_lines(row: "ModelDescription") -> None:
     if row.flops is not None:
         lines["window"] = f"{row.window:,} tokens"
         lines["operations"] = f"{row.flops / 1e9:.2f} GFLOPs, forward"
-        lines["training"] = f"{row.train_tflops:.2f} TFLOPs, forward and backward"
+        lines["training"] = f"{row.train_tflops:.3g} TFLOPs, forward and backward"
         if printed and printed.tflops:
             lines["training"] += f" (printed: {printed.tflops})"
         lines["state"] = f"{row.state_size:,} elements per sequence"

@@ -25,7 +25,7 @@ def add(
     from argap.checkpoint import find_checkpoint
     from argap.corpus import open_corpus
     from argap.evaluation import check_spec
-    from argap.references import Reference, absolute, add_reference
+    from argap.references import Reference, absolute, add_reference, find_reference
 
     reference = Reference(
         checkpoint=absolute(checkpoint),
@@ -39,8 +39,9 @@ def add(
         open_corpus(source)
     if index is not None:
         open_index(index)
+    earlier = find_reference(name)
     add_reference(name, reference)
-    typer.echo(f"{name}: {reference.checkpoint}")
+    typer.echo(f"{name}: {reference.checkpoint}{f', in place of {earlier.checkpoint}' if earlier else ''}")
 
 
 @app.command("list")

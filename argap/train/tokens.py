@@ -52,7 +52,10 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     is unreadable or empty.
     """
     if tokenizer.eos is None:
-        raise ArgapError(f"{tokenizer.name}: the tokenizer has no EOS token, which must separate training documents")
+        raise ArgapError(
+            f"{tokenizer.name}: the tokenizer has no EOS token, which must separate training documents; name one of "
+            "its tokens as eos_token in its tokenizer_config.json"
+        )
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)

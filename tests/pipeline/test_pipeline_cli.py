@@ -58,6 +58,13 @@ def test_bad_input_is_one_line_and_exit_1(place, tmp_path, run_command, flags, m
     assert "Traceback" not in err
 
 
+def test_a_reference_that_is_replaced_is_named(place, run_command, own_home):
+    assert run_command("ref", "add", "mine", place.good)[1] == f"mine: {place.good}\n"
+    assert run_command("ref", "add", "mine", place.bad)[1] == f"mine: {place.bad}, in place of {place.good}\n"
+    shadowed = run_command("ref", "add", "attention", place.bad)[1]
+    assert shadowed.endswith("argap/demo/checkpoints/attention\n")
+
+
 def test_windows_longer_than_those_of_training_are_named(place, tmp_path, run_command):
     trained = tmp_path / "trained"
     shutil.copytree(place.bad, trained)

@@ -201,6 +201,19 @@ def test_groups_have_the_nll_of_their_golds_tokens(done) -> None:
     assert f"<td>{nearest.gold_nll:.2f}</td><td>{nearest.n}</td>" in write_recall_page(out).read_text()
 
 
+def test_tasks_are_set_on_the_left_below_their_title(done) -> None:
+    out, _, result = done
+    page = write_recall_page(out).read_text()
+    assert not any(f"<td>{task.label}</td>" in page for task in result.tasks)
+
+
+def test_an_axis_without_a_right_answer_has_whole_percents(done) -> None:
+    result = done[2]
+    rows = [msgspec.structs.replace(row, contains=0.0, ci95=(0.0, 0.0), chance=0.0) for row in result.rows]
+    panel, *_ = recall_figure(msgspec.structs.replace(result, rows=rows)).axes
+    assert panel.get_xlim() == (0, 1)
+
+
 def test_titles_of_panels_fit_their_panels(done) -> None:
     result, label = done[2], "wde_like.jsonl (swde form)"
     rows = [msgspec.structs.replace(row, model=f"{row.model}-with-windows") for row in result.rows]

@@ -11,7 +11,7 @@ import uvicorn
 
 from argap.interrupt import Interrupt
 from argap.reports.formats import markdown
-from argap.reports.tables import gap_table
+from argap.reports.tables import few_documents, gap_table
 from argap.restated import restate
 from argap.result import open_result
 from argap.token_batches import TokenReader
@@ -84,6 +84,7 @@ def open_settled(page: Page, address: str) -> None:
 def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
     open_settled(page, address)
     assert page.evaluate("document.querySelectorAll('path.line').length") == 1
+    assert "Grey: 1 other model." in page.text("main")
     assert "token" not in page.evaluate("location.href")
     page.click(".models tbody tr:nth-child(2) .model")  # m-1, beside the one with the largest gap
     page.expect("document.querySelectorAll('path.line').length", 2)
@@ -101,6 +102,12 @@ def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
         assert cells[8] == f"{low}–{high}%"
         assert f"{100 * expected['share']:.1f}% of tokens" in page.text(".finding h1")
         assert f"tau={tau}" in page.evaluate("location.hash")
+
+
+def test_few_documents_have_a_note_below_the_table(page, address, result):
+    open_settled(page, address)
+    (note,) = few_documents(result.record)
+    assert note in page.text("main")
 
 
 @pytest.mark.parametrize(

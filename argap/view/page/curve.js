@@ -2,7 +2,7 @@
 
 import { fill, h, svg } from "./dom.js";
 import { logPosition, usefulThresholds } from "./header.js";
-import { percent, percentRange, short, whole } from "./numbers.js";
+import { percent, percentRange, plural, short, whole } from "./numbers.js";
 import { models, threshold, update } from "./state.js";
 import { path, scale, ticks, widthOf } from "./chart.js";
 
@@ -115,7 +115,7 @@ function draw(element, words, made, overview, width) {
   fill(element, drawn);
   fill(words, made.intervals ? "Bands are 95% intervals. " : "Intervals are on their way. ", "τ moves in the steps of the cells’ bins; dashed lines are the published rules. ",
     overview.marks.map((mark, k) => [k ? "; " : "", `${whole(mark.threshold)}: ${mark.title}`]), overview.marks.length ? "." : "",
-    series.length > chosen.length ? ` Grey: the ${series.length - chosen.length} other models.` : "");
+    series.length > chosen.length ? ` Grey: ${plural(series.length - chosen.length, "other model")}.` : "");
 }
 
 function describe(series, chosen, points, overview) {

@@ -55,6 +55,7 @@ export function table(overview) {
       const marks = new Map(used.map((reason, k) => [reason, "abcdefghij"[k]]));
       fill(body, sorted(made).map((row) => line(row, marks)));
       fill(notes, h("p", {}, `${unit() === "token" ? "Perplexity (NLL in nats)" : "Bits per byte (NLL in nats per byte)"}; lower is better.`, h("span.on-screen", {}, " A click on a model shows or hides it in the charts.")),
+        overview.notes.map((note) => h("p", {}, note)),
         used.map((reason) => h("p", {}, h("sup", {}, marks.get(reason)), " ", reason.replaceAll("AR hits", overview.hits), ".")));
     },
   };
