@@ -114,7 +114,7 @@ def collect(
         (new / "logs").mkdir()
         for name in models:
             log = layout.checkpoint(entries[name]) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
-            if log.is_file():  # an earlier result may have lost it
+            if log.is_file():  # the result that is extended may lack it
                 shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
         write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])
         write_record(new / GAP, gap)
@@ -150,7 +150,7 @@ def _gap(
     threshold: int,
     earlier: Earlier,
 ) -> Gap:
-    """``gap.json`` from the files of sums, of which that by position may lack models of an older result."""
+    """``gap.json`` from the files of sums. The sums by position may lack models taken from a result of format 1."""
     among = {member.name: member for member in members if member.name in models}
     parameters = {name: member.scoring["parameters"] for name, member in among.items()}
     gap = summarize(
