@@ -8,15 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argap.atomic import read_json
 from argap.checksums import sha256_of
 from argap.errors import ArgapError, FormatError, first_line
 from argap.gguf_file import check_gguf, gguf_config, is_gguf
-
-if TYPE_CHECKING:
-    from argap.live import LiveModel
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
@@ -25,6 +22,12 @@ LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequenc
 """Keys of a ``config.json`` that give the longest window."""
 ADAPTER = "adapter_config.json"
 """With this file beside a model, transformers adds an adapter to it without being asked."""
+OTHER = {
+    "gap.json": "a result; the folder of a model in it is a run, which serves as `reference`",
+    "run.json": "a run; `argap compare` takes runs",
+    "train.json": "a training that has not finished; repeat its `argap train`, or take a folder in its checkpoints/",
+}
+"""What a folder without ``config.json`` is, by a file in it."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -45,6 +48,15 @@ class Checkpoint:
         """Tokens of the longest window that the model takes; None where any length goes."""
         return max_positions(read_config(self))
 
+    @property
+    def trained_on(self) -> int | None:
+        """Tokens of the windows that `argap train` trained it on; None where it did not train it."""
+        if not (path := self.folder / "train.json").is_file():
+            return None
+        config = read_json(path).get("config")
+        length = config.get("seq_len") if isinstance(config, dict) else None
+        return length if isinstance(length, int) else None
+
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
     """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
@@ -57,9 +69,8 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
         return _find_gguf(source)
     folder = Path(source) if local else download(str(source))
     if not (folder / "config.json").is_file():
-        raise ArgapError(
-            f"{folder}: no config.json there; expected a checkpoint folder as `save_pretrained` writes it, or a hub id"
-        )
+        found = next((what for name, what in OTHER.items() if (folder / name).is_file()), "no config.json there")
+        raise ArgapError(f"{folder}: {found}; expected a checkpoint folder as `save_pretrained` writes it, or a hub id")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         pickles = pickles_of([path.name for path in folder.iterdir()] if local else _hub_files(str(source)))
@@ -111,16 +122,6 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     config = config.get("text_config") or config
     values = [config.get(key) for key in LENGTHS]
     return next((value for value in values if isinstance(value, int) and value > 0), None)
-
-
-def check_length(model: "Checkpoint | LiveModel", *, longest: int, bos: bool = False) -> None:
-    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: and a BOS before them."""
-    limit = model.longest
-    if limit is not None and longest + bos > limit:
-        raise ArgapError(
-            f"{model.name}: takes at most {limit} tokens, the windows have {longest}{' and a BOS' if bos else ''}; "
-            f"use `seq_len={limit - bos}`"
-        )
 
 
 def pickles_of(names: Iterable[str]) -> list[str]:

@@ -5,28 +5,26 @@ half. A slice that was found is a hypothesis all the same: it was chosen among m
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
-from argap.cells import PREFIX, ar_hits, with_models
+from argap.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError, FormatError
 from argap.kept_features import kept_features
-from argap.records import INFINITE, Sample, SliceResult
+from argap.records import INFINITE, Gap, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, literal, quoted
 from argap.slice_sums import query_portions
 from argap.slices import slices_of_cells
 from argap.token_batches import TokenReader
 from argap.token_columns import LOGPROB, UNIT
-from argap.token_slices import Slice, score_slices
+from argap.token_slices import Slice, open_tokens, score_slices
 from argap.tokens import TokenTable
-
-if TYPE_CHECKING:
-    from argap.result import Result
 
 HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
 SEED = 1234
@@ -64,7 +62,8 @@ class Discovery(NamedTuple):
 
 
 def discover(
-    result: "Result",
+    folder: Path,
+    record: Gap,
     model: str,
     *,
     depth: int = 3,
@@ -72,12 +71,12 @@ def discover(
     leaves: int = 5,
     limit_tokens: int | None = LIMIT,
 ) -> Discovery:
-    """As `argap.result.Result.discover` says, as records that have the reference and ``model``."""
-    compared = [name for name in result.models if name != result.reference]
+    """As `argap.result.Result.discover` says of the result in ``folder``, whose ``gap.json`` is ``record``; as records
+    that have the reference and ``model``."""
+    reference = record.reference
+    compared = [name for name in record.models if name != reference]
     if model not in compared:
-        raise ArgapError(
-            f"`model` {model}: expected one of those compared with {result.reference}: {', '.join(compared)}"
-        )
+        raise ArgapError(f"`model` {model}: expected one of those compared with {reference}: {', '.join(compared)}")
     if not 0 < min_share < 0.5 or depth < 1 or leaves < 2:
         raise ArgapError(
             f"`min_share` {min_share}, `depth` {depth}, `leaves` {leaves}: expected a share above 0 and below 0.5, at "
@@ -86,31 +85,31 @@ def discover(
     if limit_tokens is not None and limit_tokens < 1:
         raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
     try:
-        table = result.token_table
+        table = open_tokens(folder, record)
     except FormatError:
         raise  # a damaged file is no reason to look at less
     except ArgapError:
         table = None  # a committed result has cells alone
-    if result.evaluation.unit == "byte":
+    if record.unit == "byte":
         table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
     sample = None
     if table is None:
-        half = _of_cells(result, model)
+        half = _of_cells(folder, record, model)
     else:
         n = table.scored_of_document
         drawn = draw(n, limit_tokens)
-        half = _of_tokens(result, table, model, drawn)
+        half = _of_tokens(folder, record, table, model, drawn)
         if not drawn.all():
             sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
     if not np.isfinite(half.lost).all():
-        raise ArgapError(f"{model}: no finite gap to {result.reference} ({INFINITE}), so nothing to explain")
+        raise ArgapError(f"{model}: no finite gap to {reference} ({INFINITE}), so nothing to explain")
     if not half.lost.sum() > 0:
-        raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")
+        raise ArgapError(f"{model}: no gap to {reference} in half of the documents, so nothing to explain")
     nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
     if not nodes:
         raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
-    whole, *others = [each.among((result.reference, model)) for each in half.score(named)]
+    whole, *others = [each.among((reference, model)) for each in half.score(named)]
     found = [replace(each, where=named[each.name].sql(half.features)) for each in others]
     return _ordered(whole, found, tokens=table is not None)._replace(sample=sample)
 
@@ -132,30 +131,30 @@ class _Half(NamedTuple):
     """All tokens of that half, and those in each node, by name."""
 
 
-def _of_cells(result: "Result", model: str) -> _Half:
-    cells = with_models(result.cells, [result.reference, model])
+def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
+    cells = with_models(read_cells(folder / "cells.parquet"), [record.reference, model])
     fit = fitting(cells["document"].to_numpy())
-    _check_halves(fit, result)
-    binned = {name: highs for name, highs in _bins(result).items() if name in cells}
+    _check_halves(fit, folder)
+    binned = {name: highs for name, highs in _bins(record).items() if name in cells}
     features = [Feature(FLAGS[0]), *_binned(binned)]
     codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
-    lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
+    lost = (cells[PREFIX + record.reference] - cells[PREFIX + model]).to_numpy()
 
     def score(nodes: dict[str, Node]) -> list[SliceResult]:
         masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
         rest = cells.iloc[np.flatnonzero(~fit)]
-        whole, *scored = slices_of_cells(rest, masks, result.reference)
-        n, hits = rest["n"].to_numpy(), ar_hits(rest, result.threshold)
+        whole, *scored = slices_of_cells(rest, masks, record.reference)
+        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
         shares = {name: float(n[m & hits].sum() / n[m].sum()) if m.any() else None for name, m in masks.items()}
         return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
 
     return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
 
 
-def _of_tokens(result: "Result", table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
-    bins = _bins(result) | {"occurrences": OCCURRENCES}
+def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
+    bins = _bins(record) | {"occurrences": OCCURRENCES}
     fit = fitting(np.arange(len(drawn)))
-    _check_halves(fit[drawn][: result.record.documents], result)
+    _check_halves(fit[drawn][: record.documents], folder)
     features = [*map(Feature, FLAGS), *_binned(bins), *kept_features(table.documents)]
     units = np.where(drawn & fit, 0, -1).astype(np.int32)
     sums = _sums(table, table.models.index(model), features, units)
@@ -164,21 +163,21 @@ def _of_tokens(result: "Result", table: TokenTable, model: str, drawn: np.ndarra
     def score(nodes: dict[str, Node]) -> list[SliceResult]:
         slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
         whole, _hits, *scored = score_slices(
-            table, slices, threshold=result.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
+            table, slices, threshold=record.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
         )
         return [whole, *scored]
 
     return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
 
 
-def _check_halves(fit: np.ndarray, result: "Result") -> None:
+def _check_halves(fit: np.ndarray, folder: Path) -> None:
     if fit.all() or not fit.any():
-        raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
+        raise ArgapError(f"{folder}: too few documents; discovery needs some in each of two halves")
 
 
-def _bins(result: "Result") -> dict[str, tuple[int, ...]]:
+def _bins(record: Gap) -> dict[str, tuple[int, ...]]:
     """The highest value of each bin but the last, for each binned column of the cells that has several."""
-    bins = {name: getattr(result.record.bins, name) for name in ("frequency", "distance", "position")}
+    bins = {name: getattr(record.bins, name) for name in ("frequency", "distance", "position")}
     highs = {name: tuple(each.high for each in of if each.high is not None) for name, of in bins.items()}
     return {name: each for name, each in highs.items() if each}
 

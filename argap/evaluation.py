@@ -13,13 +13,12 @@ from typing import TypeVar, get_args
 
 import numpy as np
 
-from argap.corpus import Corpus, open_corpus
+from argap.corpus import Corpus, open_corpus, say_remarks
 from argap.corpus.document import TokenDocument
 from argap.corpus.kept import cut
 from argap.corpus.tokenize import token_documents
 from argap.documents import Documents, build_documents, check_keep
 from argap.errors import ArgapError
-from argap.progress import say
 from argap.records import LONGEST_WINDOW, EvaluationRecord, EvaluationSpec, Packing
 from argap.tokenizer import Tokenizer
 
@@ -168,9 +167,7 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
         limit_document_tokens=spec.limit_document_tokens,
         keep=spec.keep,
     )
-    for corpus in corpora:
-        for remark in corpus.tally.remarks():
-            say(f"{corpus.spec}: {remark}")
+    say_remarks(corpora)
     return data
 
 

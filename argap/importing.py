@@ -10,6 +10,7 @@ A log-prob of −∞ (``-Infinity`` in JSON lines) is a token that the model rul
 
 Every token is checked against the text and the tokenizer before anything is written. A log-prob is needed at every
 scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
+At the first position of a window the file has null; or in all windows a log-prob (given a BOS), which is not kept.
 """
 
 import time
@@ -83,10 +84,12 @@ def import_run(
         data = open_evaluation_set(spec, chosen)
         check_tokens(path, rows, data, chosen)
         check_logprobs(path, rows, data)
+        check_windows(path, rows, data)
         record = _record(path, name, data, spec, tokenizer, index)
         run = begin_run(folder, record, overwrite=overwrite)
         unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
-        write_shards(run.folder, data, rows.logprob.astype(np.float32), unknown)
+        logprob = np.where(data.position > 0, rows.logprob, np.nan)
+        write_shards(run.folder, data, logprob.astype(np.float32), unknown)
         if opened is not None:
             with alone_in(out / "labels"):  # beside the run, so that several imports share them
                 write_labels(label_portions(data, opened), chosen, out / "labels")
@@ -196,13 +199,17 @@ def check_tokens(path: Path, rows: Imported, data: EvaluationSet, tokenizer: Tok
     at = int(np.argmax(differing)) if differing.any() else common
     expected = "the end" if at >= len(data.tokens) else _token(data.document[at], data.tokens[at], tokenizer)
     found = "the end" if at >= len(rows.token) else _token(rows.document[at], rows.token[at], tokenizer)
-    document = int(data.document[min(at, len(data.tokens) - 1)])
-    position = at - int(np.searchsorted(data.document, document))
     raise MismatchError(
-        f"{path}: document {document}, position {position}: expected {expected} of the text, found {found}; "
+        f"{path}: {_place(data, at)}: expected {expected} of the text, found {found}; "
         f"is {tokenizer.name} its tokenizer, and was it made with `packing` {data.packing} and the same "
         "`limit_tokens` and `limit_document_tokens`?"
     )
+
+
+def _place(data: EvaluationSet, at: int) -> str:
+    """Where the token ``at`` is, or would be if it is the one after the last."""
+    document = int(data.document[min(at, len(data.tokens) - 1)])
+    return f"document {document}, position {at - int(np.searchsorted(data.document, document))}"
 
 
 def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
@@ -216,10 +223,24 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     if not wrong.any():
         return
     at = int(np.argmax(wrong))
-    document, value = int(data.document[at]), rows.logprob[at]
+    value = rows.logprob[at]
     made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
-        f"{path}: document {document}, position {at - int(np.searchsorted(data.document, document))}: log-prob "
-        f"{'missing' if np.isnan(value) else f'{value:g}'}; expected a natural logarithm of at most 0 at all "
-        f"positions of a window but its first (window {data.window[at]}, position {data.position[at]}){made_with}"
+        f"{path}: {_place(data, at)}: log-prob {'missing' if np.isnan(value) else f'{value:g}'}; expected a natural "
+        "logarithm of at most 0 at all positions of a window but its first "
+        f"(window {data.window[at]}, position {data.position[at]}){made_with}"
     )
+
+
+def check_windows(path: Path, rows: Imported, data: EvaluationSet) -> None:
+    """Raise `ArgapError` for a file whose windows are longer than those of ``data``: its log-probs were given context
+    that a window does not hold. Some windows of ``data`` then start where the file has a log-prob, others do not."""
+    starts = data.offsets[:-1]
+    given = starts[~np.isnan(rows.logprob[starts])]
+    if 0 < len(given) < len(starts):
+        longest = int(np.diff(np.flatnonzero(np.isnan(rows.logprob)), append=len(rows.logprob)).max())
+        raise ArgapError(
+            f"{path}: {_place(data, int(given[0]))}: a log-prob at the first position of a window, where other windows "
+            f"have none; the file's own windows have up to {longest} tokens, longer than `seq_len={data.seq_len}`: "
+            "give the `seq_len` that it was made with"
+        )

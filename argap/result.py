@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
@@ -18,8 +17,10 @@ from argap.breakdowns import By, as_part, partition
 from argap.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
 from argap.checksums import check_files
 from argap.errors import ArgapError
-from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
-from argap.slices import ALL, slices_of_cells
+from argap.frames import part_row, slice_frame
+from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
+from argap.slices import slices_of_cells
+from argap.threshold import Threshold, resolve_threshold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,15 @@ class Result:
         """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
         return self.record.threshold
 
+    def resolved_threshold(self, threshold: Threshold | None) -> int | None:
+        """τ for ``threshold``; None: the result's own. Raises `ArgapError` for one below 0, and for any where the
+        result has no training counts."""
+        if threshold is None:
+            return self.threshold
+        if self.record.index is None:
+            raise ArgapError(f"`threshold` {threshold}: the result has no training counts; add them with `argap label`")
+        return resolve_threshold(threshold, self.record.index.exposed_tokens)
+
     @property
     def evaluation(self) -> EvaluationRecord:
         """The text that was scored: tokens, windows, documents, tokenizer, fingerprint."""
@@ -104,19 +114,21 @@ class Result:
         built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
         return slice_frame([*built_in, *recorded])
 
-    def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
+    def gap(
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
+    ) -> pd.DataFrame:
         """All tokens, the AR hits and your own slices, computed from the tokens in one pass.
 
         ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
         `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
         that ship (``argap slice --list``), without an index those that need no training counts. ``threshold``: maximum
-        training count of an AR hit, by default the result's.
+        exposures of an AR hit's bigram, or ``"scaled"``, by default the result's.
 
         Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
 
         Raises `ArgapError` for a condition that does not parse, names an unknown column, is not boolean, reads another
-        table or a file, or selects no token, for a function that gives another number of values, and where the
-        result's tokens are not there.
+        table or a file, or selects no token, for a function that gives another number of values, where the result's
+        tokens are not there, and for a threshold without training counts.
 
         Examples
         --------
@@ -127,7 +139,7 @@ class Result:
         return slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
 
     def slices(
-        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
     ) -> tuple[SliceResult, ...]:
         """What `gap` tabulates, as records."""
         from argap.token_slices import Slice, score_slices, shipped_slices
@@ -135,7 +147,7 @@ class Result:
         if not isinstance(slices, Mapping | None):
             raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
         wanted = shipped_slices(self.token_table) if slices is None else [Slice(*each) for each in slices.items()]
-        tau = self.threshold if threshold is None else threshold
+        tau = self.resolved_threshold(threshold)
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
     def tokens(
@@ -190,7 +202,9 @@ class Result:
         """
         from argap.discover import discover
 
-        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens)
+        found = discover(
+            self.folder, self.record, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens
+        )
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
         frame.attrs["sample"] = found.sample
@@ -225,7 +239,7 @@ class Result:
         parts = self.parts(by) if by in get_args(By) else self._parts_of(by)
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         rows = [
-            _part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
+            part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
         ]
         frame = pd.DataFrame(rows)
         if bounds:
@@ -289,49 +303,3 @@ def open_result(folder: str | PathLike[str]) -> Result:
     'attention'
     """
     return Result(Path(folder), read_gap(Path(folder)))
-
-
-def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.DataFrame:
-    """The columns of `Result.table`; ``more``: those of `Result.gap`."""
-    rows = []
-    for each in slices:
-        for model in each.models:
-            row: dict[str, object] = {
-                "model": model.model,
-                "slice": "overall" if each.name == ALL else each.name,
-                "n": each.n,
-                "share": each.share,
-                "nll": inf if model.reason else model.nll,
-                "ppl": inf if model.reason else model.ppl,
-            }
-            for name in ("delta", "contribution"):
-                difference = getattr(model, name)
-                row[name] = None if difference is None else difference.nll
-                row |= _ends(name, difference and difference.ci95)
-            due = model.gap_due_to
-            row["gap_due_to"] = due and due.value
-            row |= _ends("gap_due_to", due and due.ci95)
-            row["case"] = due and due.case
-            row["unresolved"] = due and due.unresolved
-            if more:
-                row |= {"ar_hits": each.ar_hits, "where": each.where}
-            rows.append(row)
-    frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
-    return frame.astype(dict.fromkeys(numbers, "float64"))
-
-
-def _part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dict[str, object]:
-    row: dict[str, object] = {"bin": part.bin}
-    if bounds is not None:
-        row |= {"low": bounds.low, "high": bounds.high}
-    if repeated:
-        row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll.get(model, float("nan"))}
-    row["contribution"] = part.contribution.get(model, float("nan"))
-    return row | _ends("contribution", part.ci95.get(model))
-
-
-def _ends(name: str, ends: Interval | None) -> dict[str, float]:
-    low, high = ends or (float("nan"), float("nan"))
-    return {f"{name}_low": low, f"{name}_high": high}

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from argap.batches import Batches, Shard
-from argap.checkpoint import Checkpoint, check_length
+from argap.checkpoint import Checkpoint
 from argap.device import DTYPES, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
@@ -107,7 +107,7 @@ def score(
     left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
     if run.finished and not left:
         return run
-    check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
+    check_length(checkpoint, data, bos=options.bos is not None)
     with _loaded(checkpoint, identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
         batches = Batches(
@@ -198,6 +198,16 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
     check_logprobs(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1, shard.ranks())
     advance(shard.uncounted)
+
+
+def check_length(model: Checkpoint | LiveModel, data: EvaluationSet, *, bos: bool) -> None:
+    """Raise `ArgapError` where the model cannot take the windows of ``data``; ``bos``: and a BOS before each."""
+    limit, longest = model.longest, int(np.diff(data.offsets).max())
+    if limit is not None and longest + bos > limit:
+        raise ArgapError(
+            f"{model.name}: takes at most {limit} tokens, the windows have {longest}{' and a BOS' if bos else ''}; "
+            f"use `seq_len={limit - bos}`"
+        )
 
 
 def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:

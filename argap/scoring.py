@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoint import Checkpoint, check_length
+from argap.checkpoint import Checkpoint
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel
 from argap.loading import check_loadable
 from argap.per_model import ModelSettings
+from argap.progress import say
 from argap.records import RunIdentity, SourceRecord
 from argap.resumable import check_resumable, folder_name
 from argap.runs import Run
@@ -86,13 +87,18 @@ class LocalScorer:
 
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
         """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
-        another run."""
-        from argap.scorer import identity_of
+        another run. Windows longer than those of training are taken, and a line says so."""
+        from argap.scorer import check_length, identity_of
 
-        longest = int((data.offsets[1:] - data.offsets[:-1]).max())
-        check_length(self.model, longest=longest, bos=self.options.bos is not None)
+        check_length(self.model, data, bos=self.options.bos is not None)
         identity = identity_of(self.model, data, self.options, self._device)
         if self.scoring.parallel is None or self.scoring.parallel.is_main:
+            trained = None if isinstance(self.model, LiveModel) else self.model.trained_on
+            if trained is not None and data.longest > trained:
+                say(
+                    f"{self.target.name}: trained on windows of {trained:,} tokens, scored on windows of {data.longest:,}; "
+                    f"positions beyond {trained:,} are new to it, --seq-len {trained} leaves them out"
+                )
             check_resumable(self.folder, identity, overwrite=self.scoring.overwrite)
         return identity
 

@@ -130,27 +130,25 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[
     """Each bigram of the file: its tokens' ids and its count."""
     unigrams: dict[str, float] = {}
     ids: dict[str, int] = {}
-    order = number = unknown = 0
+    number = unknown = 0
     try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):  # noqa: B007  (named in the error)
-                fields = line.rstrip("\r\n").split("\t")
-                if len(fields) < 2:
-                    order = ORDERS.get(fields[0], 0 if fields[0].startswith("\\") else order)
-                elif order == 1:
-                    unigrams[fields[1]] = float(fields[0])
-                elif order == 2:
-                    ids = ids or _ids_of(unigrams, tokenizer)
-                    first, second = fields[1].split(" ")
-                    if MARKS & {first, second}:
-                        continue
-                    if first not in ids or second not in ids:
-                        unknown += 1
-                        continue
-                    expected = tokens * 10 ** (unigrams[first] + float(fields[0]))
-                    if expected >= LARGEST:
-                        raise ValueError(f"{expected:g} occurrences")
-                    yield ids[first], ids[second], max(1, math.floor(expected + 0.5))
+        for number, order, fields in _arpa_lines(path):  # noqa: B007  (named in the error)
+            if order == 1:
+                unigrams[fields[1]] = float(fields[0])
+                continue
+            if order != 2:
+                continue
+            ids = ids or _ids_of(unigrams, tokenizer)
+            first, second = fields[1].split(" ")
+            if MARKS & {first, second}:
+                continue
+            if first not in ids or second not in ids:
+                unknown += 1
+                continue
+            expected = tokens * 10 ** (unigrams[first] + float(fields[0]))
+            if expected >= LARGEST:
+                raise ValueError(f"{expected:g} occurrences")
+            yield ids[first], ids[second], max(1, math.floor(expected + 0.5))
     except (OSError, ValueError, KeyError, OverflowError) as error:
         raise FormatError(f"{path}, line {number}: not a line of an ARPA file ({error})") from error
     if unknown:
@@ -158,6 +156,18 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[
             f"{path}: {unknown} bigrams with words outside the vocabulary of {tokenizer.name}; "
             "expected a model of its tokens"
         )
+
+
+def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
+    """Each line of the file: its number, the order of its n-gram (0: none that is counted), and its fields, log10 of
+    the probability and the words."""
+    order = 0
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.rstrip("\r\n").split("\t")
+            if len(fields) < 2:
+                order = ORDERS.get(fields[0], 0 if fields[0].startswith("\\") else order)
+            yield number, order if len(fields) > 1 else 0, fields
 
 
 def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:

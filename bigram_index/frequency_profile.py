@@ -1,4 +1,4 @@
-"""The distribution of a text's bigrams over training frequencies."""
+"""The distribution of a text's bigrams over how often training saw them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PIECE = 2**20  # bigrams looked up at a time
 
 @dataclass(frozen=True)
 class FrequencyBin:
-    """The bigrams of a text that occur ``low`` to ``high`` times in training, both included."""
+    """The bigrams of a text that training saw ``low`` to ``high`` times (exposures), both included."""
 
     low: int
     high: int | None
@@ -26,7 +26,7 @@ class FrequencyBin:
 
 
 def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> list[FrequencyBin]:
-    """Sort the bigrams of ``documents``, each `[N]` token ids, into bins: 0, 1, 2–10, 11–100, and so on.
+    """Sort the bigrams of ``documents``, each `[N]` token ids, into bins of exposures: 0, 1, 2–10, 11–100, and so on.
 
     Every occurrence counts; bigrams never cross documents. Raises `ArgapError` for a text without one.
     """
@@ -34,7 +34,8 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     totals = np.zeros(len(binning.bins()), dtype=np.int64)
     for piece in gathered(documents, PIECE):
         first, second = (np.concatenate([ids[part] for ids in piece]) for part in (slice(-1), slice(1, None)))
-        totals += np.bincount(binning.index(index.count(first, second)), minlength=len(totals))
+        seen = np.rint(index.exposures(first, second))  # as in `argap.labels.count_exposures`
+        totals += np.bincount(binning.index(seen), minlength=len(totals))
     total = int(totals.sum())
     if not total:
         raise ArgapError("the text contains no bigram; expected a document of at least two tokens")

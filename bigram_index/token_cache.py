@@ -16,6 +16,7 @@ from argap.ahead import gathered
 from argap.atomic import replacing
 from argap.bigram_index import checksums
 from argap.bigram_index.token_source import TokenSource
+from argap.corpus.shards import smallest_dtype
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.records import Record, read_record, write_record
 
@@ -70,7 +71,7 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
     if tokenizer.eos is None:
         raise ArgapError(f"{tokenizer.name}: has no EOS token, which must separate the documents of kept tokens")
     path = folder / "index.json"
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
+    dtype = np.dtype(smallest_dtype(tokenizer.vocab_size))
     manifest = CacheManifest(
         format=FORMAT,
         version=VERSION,

@@ -55,6 +55,7 @@ from argap.reports.panels import (
     share_text,
     threshold_position,
     top_domains,
+    training_count,
 )
 from argap.reports.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.threshold_figure import share_by_threshold
@@ -223,13 +224,6 @@ def gap_by_domain(gap: Gap) -> Figure:
     panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of {gap.unit}s)" for part in parts])
     figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     return figure
-
-
-def training_count(gap: Gap) -> str:
-    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
-    if gap.index is not None and gap.index.passes != 1:
-        return "Times that training saw the bigram"
-    return "Occurrences of the bigram in the training text"
 
 
 def _finite(gap: Gap) -> list[str]:

@@ -119,6 +119,13 @@ def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
     axes.set_xlim(-0.7, last + 0.7)
 
 
+def training_count(gap: Gap) -> str:
+    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
+    if gap.index is not None and gap.index.passes != 1:
+        return "Times that training saw the bigram"
+    return "Occurrences of the bigram in the training text"
+
+
 def add_headroom(panels: np.ndarray) -> None:
     """Make room for the percentages above bars and whiskers and below negative ones, equally on all ``panels``."""
     ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]

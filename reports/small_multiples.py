@@ -17,7 +17,7 @@ from argap.records import Gap, Part
 from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
 from argap.reports.hover import tell
 from argap.reports.numbers import nats, percent, seen, short
-from argap.reports.overview import shown
+from argap.reports.overview import ENDS, shown
 from argap.reports.panels import (
     bar_values,
     bin_numbers,
@@ -28,6 +28,7 @@ from argap.reports.panels import (
     share_text,
     threshold_position,
     top_domains,
+    training_count,
 )
 from argap.reports.tables import gap_cell
 
@@ -61,7 +62,7 @@ def small_frequency(gap: Gap) -> Figure:
         ticks = axes.get_xticks()[::3]
         axes.set_xticks(ticks, [short(gap.bins.frequency[int(k)].high or 0) for k in ticks])
         _title(axes, gap, row.model)
-    figure.supxlabel("Training count of the bigram", fontsize=9)
+    _below(figure, gap, training_count(gap))
     return figure
 
 
@@ -80,7 +81,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
         ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
         axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
         _title(axes, gap, row.model)
-    figure.supxlabel(LABELS[by], fontsize=9)
+    _below(figure, gap, LABELS[by])
     return figure
 
 
@@ -114,6 +115,7 @@ def domain_map(gap: Gap) -> Figure:
     words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
     corners = {m: [(k + 0.22, text) for _, text in each] for k, (m, each) in enumerate(words.items())}
     tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
+    _below(figure, gap)
     return figure
 
 
@@ -133,6 +135,15 @@ def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
         axes.spines["bottom"].set_visible(False)
         axes.yaxis.set_major_locator(MaxNLocator(4))
     return figure, panels
+
+
+def _below(figure: Figure, gap: Gap, label: str = "") -> None:
+    """Below all panels: the label of their axis, and which models the figure leaves out."""
+    lines = [label] if label else []
+    if len(shown(gap)) < len(gap.deltas):
+        lines.append(f"Of {len(gap.deltas)} models, the {ENDS} with the smallest gap and the {ENDS} with the largest")
+    if lines:
+        figure.supxlabel("\n".join(lines), fontsize=9)
 
 
 def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list[Any], width: float) -> None:

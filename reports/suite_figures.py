@@ -12,11 +12,12 @@ from matplotlib.ticker import PercentFormatter
 from argap.cells import PREFIX
 from argap.records import Bin
 from argap.reports.drawing import WIDTH, decades, grid, panel_rows, plain, style
-from argap.reports.figures import Drawn, training_count, written
+from argap.reports.figures import Drawn, written
 from argap.reports.hover import tell
 from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.numbers import nats, percent, seen, whole
 from argap.reports.overview import MANY
+from argap.reports.panels import training_count
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import SizeResult

@@ -71,10 +71,13 @@ def closed_table(gap: Gap) -> Table | None:
     base = next(iter(closed.values())).base
     columns = ("Model", "Gap closed, overall", f"Gap closed, {gap.hits}")
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
-    note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
+    notes = [f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."]
+    ends = next((row.delta.ci95 for row in gap.rows if row.model == base and row.delta), None)
+    if ends is not None and ends[0] <= 0 <= ends[1]:
+        notes.append("Unresolved: the interval of that gap contains 0.")
     overall = [share.overall and share.overall.ppl for share in closed.values()]
     on_hits = [share.ar_hits and share.ar_hits.ppl for share in closed.values()]
-    return Table(columns, rows, (note,), best_in(rows, {1: overall, 2: on_hits}, highest=True))
+    return Table(columns, rows, tuple(notes), best_in(rows, {1: overall, 2: on_hits}, highest=True))
 
 
 def slices_table(

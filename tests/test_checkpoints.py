@@ -1,6 +1,7 @@
 """Checkpoints beside plain folders: GGUF files, quantised ones, revisions, several devices, and settings per model."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import argap
-from argap import checkpoint
+from argap import checkpoint, scorer
 from argap.batches import Batches
 from argap.checkpoint import find_checkpoint
 from argap.cli import main
@@ -268,6 +269,9 @@ def test_a_bos_is_context_alone(place, tmp_path, tokenizer) -> None:
 
 def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     out, bare, eos = tmp_path / "out", tmp_path / "bare", tokenizer.token_text(tokenizer.eos)
+    full, text = find_checkpoint(place / "full"), tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat. " * 99)
+    windows = build_evaluation_set(open_corpus(text), tokenizer, seq_len=128)
     shutil.copytree(place / "other", bare)
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
     with pytest.raises(ArgapError, match="bare: `bos` own: its tokenizer has no BOS; expected own or a token's text"):
@@ -275,8 +279,8 @@ def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     with pytest.raises(ArgapError, match="full: `bos` <s>: no token of its vocabulary"):
         score(place, out, bare, bos="<s>")
     with pytest.raises(ArgapError, match=r"full: takes at most 128 tokens, .* 128 and a BOS; use `seq_len=127`"):
-        checkpoint.check_length(find_checkpoint(place / "full"), longest=128, bos=True)
-    checkpoint.check_length(find_checkpoint(place / "full"), longest=128)
+        scorer.check_length(full, windows, bos=True)
+    scorer.check_length(full, windows, bos=False)
     assert not out.exists()
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "bos_token": {"content": eos}}))
     score(place, out, bare, bos={"bare": "own"})
@@ -304,3 +308,18 @@ def test_native_models_are_not_spread(tmp_path) -> None:
     with pytest.raises(ArgapError, match="argap's own code runs it on one device; `device_map` needs"):
         argap.score("attention", "attention", device_map=True, device="cpu", out=tmp_path / "out")
     assert checkpoint.Checkpoint("x", Path(), "x").gguf is None
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("gap.json", "a result; the folder of a model in it is a run"),
+        ("run.json", "a run; `argap compare` takes runs"),
+        ("train.json", "a training that has not finished"),
+        ("other.json", "no config.json there"),
+    ],
+)
+def test_a_folder_that_is_no_checkpoint_is_named_for_what_it_is(tmp_path, file, what) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ArgapError, match=f"{re.escape(f'{tmp_path}: {what}')}.*; expected a checkpoint folder"):
+        find_checkpoint(tmp_path)

@@ -3,18 +3,18 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import argap
 from argap.atomic import read_json
 from argap.condition_tree import Feature, grow
 from argap.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
 from argap.errors import ArgapError, FormatError
+from argap.records import read_gap
 from argap.token_batches import TokenReader
 from argap.token_columns import UNIT
 
@@ -109,7 +109,7 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     n = result.token_table.scored_of_document
     limit = int(n.sum() * 0.6)
     drawn = draw(n, limit)
-    found = discover(result, "m2", min_share=0.05, limit_tokens=limit)
+    found = discover(result.folder, result.record, "m2", min_share=0.05, limit_tokens=limit)
     assert found.sample is not None
     assert found.sample.documents == drawn.sum() < found.sample.of == len(n)
     assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
@@ -130,9 +130,9 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     _, out, _ = run_command(*arguments, "all", "--json")
     assert json.loads(out)["sample"] is None
     with pytest.raises(ArgapError, match="`limit_tokens` 0: expected a number"):
-        discover(result, "m2", limit_tokens=0)
+        discover(result.folder, result.record, "m2", limit_tokens=0)
     with pytest.raises(ArgapError, match="too few documents"):
-        discover(result, "m2", limit_tokens=1)
+        discover(result.folder, result.record, "m2", limit_tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     ],
 )
 def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, where, tokens, gap):
-    found = discover(argap.open_result(MINI / size), "base_conv")
+    found = discover(MINI / size, read_gap(MINI / size), "base_conv")
     assert not found.tokens
     assert len(found.leaves) == 5
     rare = next(each for each in found.slices if each.where == where)
@@ -156,16 +156,16 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, whe
 
 
 def test_sums_of_portions_are_added_up(result, monkeypatch):
-    expected = discover(result, "m-1")
+    expected = discover(result.folder, result.record, "m-1")
     monkeypatch.setattr("argap.slice_sums.ROWS", 1)
     monkeypatch.setattr("argap.discover.GROUPS", 5)
-    found = discover(result, "m-1")
+    found = discover(result.folder, result.record, "m-1")
     assert [each.where for each in found.slices] == [each.where for each in expected.slices]
     assert [each.n for each in found.slices] == [each.n for each in expected.slices]
 
 
 def test_its_conditions_give_the_same_figures_when_pasted(result):
-    found = discover(result, "m2", min_share=0.02)
+    found = discover(result.folder, result.record, "m2", min_share=0.02)
     assert found.tokens
     scored = result.tokens(columns=["document"])["document"].to_numpy()
     held = ~fitting(scored)
@@ -232,10 +232,10 @@ def test_damaged_tokens_are_no_reason_to_look_at_the_cells(token_result, tmp_pat
     labels = copied / "labels" / "labels.json"
     labels.write_text(labels.read_text()[:88])
     with pytest.raises(FormatError, match=r"labels\.json: not readable as JSON"):
-        discover(argap.open_result(copied), "m2")
+        discover(copied, read_gap(copied), "m2")
 
 
 def test_a_single_document_has_no_halves(result):
-    alone = replace(result, record=msgspec.structs.replace(result.record, documents=1))
+    alone = replace(result.record, documents=1)
     with pytest.raises(ArgapError, match="too few documents"):
-        discover(alone, "m2")
+        discover(result.folder, alone, "m2")

@@ -224,6 +224,28 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(data, text, folder, tmp
     assert not (tmp_path / "out").exists()
 
 
+def test_windows_longer_than_the_run_s_are_refused(data, text, folder, tmp_path) -> None:
+    """Of a window of 32 tokens, the second 16 were given up to 31 tokens of context, which a window of 16 lacks."""
+    file = written(tmp_path / "long.jsonl", rows_of(data))
+    said = (
+        r"long\.jsonl: document 0, position 16: a log-prob at the first position of a window, where other windows have "
+        "none; the file's own windows have up to 32 tokens, longer than `seq_len=16`: give the `seq_len` that it was"
+    )
+    for seq_len, expected in ((16, said), (24, r"document 0, position 32: log-prob missing.*`seq_len=24`\?$")):
+        spec = EvaluationSpec(data=(str(text),), seq_len=seq_len)
+        with pytest.raises(ArgapError, match=expected):
+            import_run(file, tmp_path / "out", tokenizer=folder, spec=spec)
+    assert not (tmp_path / "out").exists()
+
+
+def test_log_probs_given_a_bos_are_not_kept_at_the_first_position(data, text, folder, tmp_path) -> None:
+    rows = [row | {"logprob": -1.0} for row in rows_of(data)]
+    file = written(tmp_path / "bos.jsonl", rows)
+    spec = EvaluationSpec(data=(str(text),), seq_len=32)
+    logprob, _ = read_logprobs(import_run(file, tmp_path / "out", tokenizer=folder, spec=spec))
+    np.testing.assert_array_equal(np.isnan(logprob), data.position == 0)
+
+
 def test_what_a_killed_import_left_of_the_labels_is_removed(data, text, folder, tmp_path) -> None:
     gone = 999_999_999  # no process has the number
     left = tmp_path / "out" / "labels" / f".labels.parquet.{gone}-{atomic._machine()}00000000.tmp"

@@ -240,7 +240,7 @@ def test_discovery_splits_by_what_a_model_is_made_to_be_worse_at(result, tmp_pat
     harder = 2.0 * np.array([rule(value) for value in values])
     source = result.folder.parent / "text.jsonl"
     out = write_drawn_result(tmp_path / "out", data, tokenizer, source=source, harder=harder)
-    found = discover(argap.open_result(out), "m2", min_share=0.02, depth=2, leaves=3)
+    found = discover(out, read_gap(out), "m2", min_share=0.02, depth=2, leaves=3)
     assert any(expected in each.where for each in found.slices), [each.where for each in found.slices]
     assert sum(each.n for each in found.leaves) == found.whole.n
     pasted = argap.open_result(out).slices({each.name: each.where or "" for each in found.slices})[2:]
@@ -261,7 +261,7 @@ def test_discovery_orders_numbers_as_conditions_do(tmp_path, tokenizer):
         ("middle", values == 1.5, "score > '-inf' AND score <= 1.5"),
     ):
         out = write_drawn_result(tmp_path / name, data, tokenizer, source=tmp_path / "text.jsonl", harder=4.0 * harder)
-        found = discover(argap.open_result(out), "m2", min_share=0.02, depth=2, leaves=3)
+        found = discover(out, read_gap(out), "m2", min_share=0.02, depth=2, leaves=3)
         assert any(expected in each.where for each in found.leaves), [each.where for each in found.slices]
 
 

@@ -1,5 +1,6 @@
 """Packaging: the wheel, the import root, and fast startup of the command line."""
 
+import ast
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -62,6 +64,32 @@ def test_every_package_is_listed():
     modules = (p.parent.relative_to(ROOT) for p in ROOT.glob("argap/**/__init__.py"))
     expected = {".".join(folder.parts) for folder in modules} | {f"argap.{name}" for name in FOLDERS}
     assert listed == sorted(expected)
+
+
+def imported_by_modules() -> dict[str, set[str]]:
+    """The modules of argap that each imports, at its start, within a function or for types alone."""
+    places = [(ROOT / name, f"argap.{name}") for name in FOLDERS] + [(ROOT / "argap", "argap")]
+    files = {
+        ".".join([root, *path.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__"): path
+        for folder, root in places
+        for path in folder.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        found = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+        graph[name] = {each if each in files else each.rpartition(".")[0] for each in found} & files.keys() - {name}
+    return graph
+
+
+def test_imports_go_one_way():
+    graph = imported_by_modules()
+    assert len(graph) > 300
+    assert "argap.checkpoint" in graph["argap.live"]
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+    for name, imported in graph.items():
+        if name.startswith(("argap.models", "argap.kernels")):
+            assert not [other for other in imported if other.startswith(("argap.runs", "argap.reports"))], name
 
 
 def checkout(folder: Path, *, links: bool = True, weights: bool = False) -> Path:

@@ -1,8 +1,11 @@
 """Slices that are refused: conditions, functions, names, files and statements, each in one line."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace as replace_fields
 
 import argap
 from argap.errors import ArgapError
@@ -150,11 +153,24 @@ def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
         argap.open_result(tmp_path).gap({"rare": "repeated"})
 
 
+def test_a_threshold_needs_training_counts_and_is_none_below_0(result):
+    with pytest.raises(ArgapError, match=r"^`threshold` -1: expected a whole number of occurrences, or scaled$"):
+        result.gap({}, threshold=-1)
+    uncounted = replace(result, record=replace_fields(result.record, index=None, threshold=None))
+    with pytest.raises(ArgapError, match=r"^`threshold` 5: the result has no training counts; add them with `argap la"):
+        uncounted.gap({}, threshold=5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--where", "repeated"], "--where and --name come in pairs"),
+        (
+            ["--where", "repeated", "--where", "pos < 9", "--name", "a"],
+            "--where given 2 times, --name 1; expected a name",
+        ),
+        (["--name", "a"], "--where given 0 times, --name 1"),
         (["--where", "nothing", "--name", "a"], 'condition "nothing"'),
+        (["--threshold", "-1"], "--threshold -1: expected a whole number of occurrences below 10¹⁸, or scaled"),
         (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
     ],
 )

@@ -264,6 +264,14 @@ def test_the_command_prints_the_documented_json(token_result, run_command):
         assert {"value", "raw", "case", "ci95"} <= set(each["models"][1]["gap_due_to"])
 
 
+def test_conditions_without_names_are_numbered(token_result, run_command):
+    wheres = ["--where", "repeated AND train_count < 2", "--where", "pos < 9"]
+    code, out, _ = run_command("slice", str(token_result), *wheres, "--json")
+    assert code == 0
+    named = {each["name"]: each["where"] for each in json.loads(out)["slices"][1:]}
+    assert named == {"slice 1": wheres[1], "slice 2": wheres[3]}
+
+
 def test_the_command_prints_a_table(token_result, tmp_path, run_command):
     (tmp_path / "mine.yaml").write_text("slices:\n- {name: rare, where: repeated AND train_count < 2, title: Rare}\n")
     code, out, _ = run_command("slice", str(token_result), "--slices", str(tmp_path / "mine.yaml"))

@@ -34,11 +34,11 @@ def discover(
     limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
+    from argap.records import read_gap
     from argap.reports.tables import slices_table
-    from argap.result import open_result
 
-    opened = open_result(result)
-    found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
+    record = read_gap(result)
+    found = find(result, record, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
 
     def tables() -> "list[Table]":
         source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
@@ -46,8 +46,8 @@ def discover(
         if (drawn := found.sample) is not None:
             read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
             notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
-        shown, unit = [found.whole, *found.slices], opened.record.unit
-        return [slices_table(shown, threshold=opened.threshold, models=[model], unit=unit, notes=notes)]
+        shown, unit = [found.whole, *found.slices], record.unit
+        return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
     output.show({"slices": found.slices, "note": HYPOTHESIS, "sample": found.sample}, tables)
 

@@ -232,9 +232,9 @@ def profile(
     text_column: TextColumnOption = "text",
     as_json: Json = False,
 ) -> None:
-    """Print how often DATA's bigrams occur in training.
+    """Print how often training saw DATA's bigrams.
 
-    For each range of training counts, prints the number and share of DATA's bigrams.
+    For each range of exposures (count x passes), prints the number and share of DATA's bigrams.
     """
     from argap.bigram_index.frequency_profile import frequency_profile
     from argap.corpus.tokenize import encode_corpora

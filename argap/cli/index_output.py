@@ -29,8 +29,8 @@ def describe(index: "BigramIndex") -> str:
 
 
 def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
-    """One line per bin of training counts."""
-    lines = [f"{'training count':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
+    """One line per bin of exposures."""
+    lines = [f"{'exposures':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
     for row in bins:
         end = "" if row.high is None else f"{row.high:,}"
         span = f"{row.low:,}" if row.low == row.high else f"{row.low:,} to {end}"

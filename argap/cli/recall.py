@@ -1,15 +1,12 @@
 """``argap recall``: measure how well models extract information from their context."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from argap.cli.options import Device, Overwrite, TrustRemoteCode
 from argap.cli.output import Output
-
-if TYPE_CHECKING:
-    from argap.reports.formats import Table
 
 
 def recall(
@@ -103,45 +100,38 @@ def recall(
     options = ScoreOptions(dtype, device, batch_size, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
-    figures = None if paper is None else published(paper)
-    page = measured = None
-    if protocol == "upstream" or not set(names) <= set(TASKS):
-        stock = StockOptions(limit, fewshot, task_path, _mapping(metadata))
-        stock_tasks(names, stock)
-        if data or fixture or context or twice:
-            raise ArgapError("lm-eval's own tasks run unchanged: leave out `data`, `fixture`, `context` and `twice`")
-        if protocol == "pinned" and (own := set(names) & set(TASKS)):
-            raise ArgapError(
-                f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them apart "
-                "or all with `protocol=upstream`"
-            )
-        models = [*checkpoints, *([reference] if reference else [])]
-        result = run_upstream(models, names, out, options=options, stock=stock)
-    else:
+    figures = [] if paper is None else [published(paper)]
+    if protocol == "pinned" and set(names) <= set(TASKS):
         if fewshot is not None or task_path or metadata:
             raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
-        pinned = Protocol(context, truncate, twice)
         measured = run_recall(
             checkpoints,
             load_tasks(names, data or [], fixture=fixture, limit=limit),
             out,
             reference=reference,
-            protocol=pinned,
+            protocol=Protocol(context, truncate, twice),
             options=options,
             index=index,
             threshold=threshold,
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        result, page = to_json(measured), write_recall_page(out)
-
-    def tables() -> "list[Table]":
-        own = [upstream_table(result)] if measured is None else [recall_table(measured), failures_table(measured)]
-        return own if figures is None else [*own, figures]
-
-    output.show(result, tables)
-    if page is not None:
+        page = write_recall_page(out)
+        output.show(to_json(measured), lambda: [recall_table(measured), failures_table(measured), *figures])
         typer.echo(f"report: {page}", err=True)
+        return
+    stock = StockOptions(limit, fewshot, task_path, _mapping(metadata))
+    stock_tasks(names, stock)
+    if data or fixture or context or twice:
+        raise ArgapError("lm-eval's own tasks run unchanged: leave out `data`, `fixture`, `context` and `twice`")
+    if protocol == "pinned" and (own := set(names) & set(TASKS)):
+        raise ArgapError(
+            f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them apart "
+            "or all with `protocol=upstream`"
+        )
+    models = [*checkpoints, *([reference] if reference else [])]
+    by_model = run_upstream(models, names, out, options=options, stock=stock)
+    output.show(by_model, lambda: [upstream_table(by_model), *figures])
 
 
 def _mapping(text: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def slice_(
     where: Annotated[
         list[str] | None, typer.Option(metavar="SQL", help="Condition on a token, as DuckDB SQL. Repeatable.")
     ] = None,
-    name: Annotated[list[str] | None, typer.Option(help="The slice's name, one for each --where.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="Name of each --where, in their order [slice 1, ...].")] = None,
     slices: Annotated[
         Path | None, typer.Option(metavar="FILE", help="YAML: slices, each with name, where, title and note.")
     ] = None,
@@ -23,7 +23,7 @@ def slice_(
         typer.Option(metavar="COLUMN", help="A slice for each value of a column (argap score --keep), a partition."),
     ] = None,
     threshold: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum training count of an AR hit [the result's].")
+        str | None, typer.Option(help="Maximum exposures of an AR hit's bigram, or scaled [the result's].")
     ] = None,
     list_library: Annotated[bool, typer.Option("--list", help="List the slices that ship, and the columns.")] = False,
     record: Annotated[
@@ -41,16 +41,21 @@ def slice_(
     from argap.reports.tables import slices_table
     from argap.result import open_result
     from argap.slice_library import read_slices
+    from argap.threshold import parse_threshold
     from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices, shipped_slices
 
-    if len(where or ()) != len(name or ()):
-        raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
+    wheres = where or []
+    names = name or [f"slice {k}" for k in range(1, len(wheres) + 1)]
+    if len(wheres) != len(names):
+        raise ArgapError(
+            f"--where given {len(wheres)} times, --name {len(names)}; expected a name for each or for none"
+        )
     if by is not None and (where or name or slices):
         raise ArgapError("--by is a partition of all tokens; give it without --where, --name and --slices")
     wanted = as_slices(read_slices(slices)) if slices else []
-    wanted += [Slice(*pair) for pair in zip(name or (), where or (), strict=True)]
+    wanted += [Slice(*pair) for pair in zip(names, wheres, strict=True)]
     opened = open_result(result)
-    tau = opened.threshold if threshold is None else threshold
+    tau = opened.resolved_threshold(None if threshold is None else parse_threshold(threshold))
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:

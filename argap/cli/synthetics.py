@@ -73,6 +73,7 @@ def train(
 
     Trains for at most 64 epochs of 100,000 examples, then tests the weights with the best validation accuracy."""
     from argap.device import use_device
+    from argap.progress import say
     from argap.synthetics.config import LEARNING_RATES, run_configs
     from argap.synthetics.loop import train_group
     from argap.synthetics.store import UNFINISHED, write_run
@@ -89,10 +90,17 @@ def train(
         seed=seed,
         **_further_fields(settings or []),
     )
+    if (where := use_device(device)).type == "cpu":
+        first = configs[0]  # all have the same number of steps
+        say(
+            f"training on a CPU: up to {len(configs) * first.steps:,} steps of {first.examples_per_step} examples, "
+            f"{first.epochs} epochs x {len(configs)} learning rate{'s' * (len(configs) > 1)}; "
+            "fewer with --set epochs=N"
+        )
     with listening() as interrupt:
         results = train_group(
             configs,
-            use_device(device),
+            where,
             finished=lambda result: None if out is None else write_run(out, result),
             kept=None if out is None else out / UNFINISHED,
             stop=lambda: interrupt.requested,

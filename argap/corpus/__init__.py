@@ -11,7 +11,7 @@ A corpus is named by one string:
 Everything streams: memory does not grow with the corpus.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from argap.corpus import jsonl, parquet, shards, text
 from argap.corpus.document import Tally, TextDocument, TokenShard
 from argap.corpus.remote import is_remote, remote_path
 from argap.errors import ArgapError
+from argap.progress import say
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
@@ -80,6 +81,13 @@ def open_corpus(
             _check_columns(str(path), keep)
     size = sum(path.stat().st_size for path in files)
     return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally, keep), size)
+
+
+def say_remarks(corpora: Iterable[Corpus]) -> None:
+    """Print what readers should know of corpora that were read, to stderr."""
+    for corpus in corpora:
+        for remark in corpus.tally.remarks():
+            say(f"{corpus.spec}: {remark}")
 
 
 def _check_columns(name: str, keep: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ Shards are memory-mapped (from an object store: a local copy) and documents are 
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,11 @@ def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
     if str(name) not in ("uint16", "uint32"):
         raise ArgapError(f"`token_dtype` {name}: expected uint16 or uint32")
     return np.dtype(str(name)).newbyteorder("<")
+
+
+def smallest_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
+    """Of a ``.bin`` without another: uint16 where the vocabulary fits, else uint32, little-endian."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[TokenDocument]:
@@ -53,7 +59,7 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
         if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
             raise FormatError(f"{path}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}")
         return tokens
-    dtype = shard.dtype or np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    dtype = shard.dtype or np.dtype(smallest_dtype(vocab_size))
     size = path.stat().st_size
     if size % dtype.itemsize:
         raise FormatError(

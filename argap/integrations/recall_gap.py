@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from argap.checkpoint import check_length
 from argap.comparison import labels_of, threshold_of
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
@@ -119,11 +118,11 @@ class RecallGap:
         lacks one of the tokens, and for a log-prob of NaN or +∞. Where one is −∞, figures are infinite, or NaN.
         """
         from argap.batches import Batches
-        from argap.scorer import check_logprobs, check_vocabulary
+        from argap.scorer import check_length, check_logprobs, check_vocabulary
 
         live = live_model(model)
         data = self._data
-        check_length(live, longest=int(np.diff(data.offsets).max()), bos=self._bos is not None)
+        check_length(live, data, bos=self._bos is not None)
         check_vocabulary(model, data, live.name)
         logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
         windows = range(self._windows)

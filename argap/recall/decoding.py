@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from argap.device import growing_keys
+from argap.device import DTYPES, growing_keys, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.heads import find_head, of_targets
+from argap.loading import check_loadable, load_model
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.steps import Steps
+from argap.scorer import ScoreOptions
+from argap.targets import CheckpointTarget
 from argap.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -149,6 +152,21 @@ class Decoder:
         if (cut := _before_stop(text, until)) is not None:
             return Generation(list(row), cut, "stop")
         return Generation(list(row), text, "length") if last else None
+
+
+def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
+    """The checkpoint of ``target``, loaded for decoding."""
+    device = str(use_device(options.device))
+    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
+    model = load_model(
+        target.checkpoint,
+        dtype=DTYPES[resolve_dtype(options.dtype, device)],
+        device=device,
+        backend=options.backend,
+        device_map=options.device_map,
+    )
+    batch_size = 8 if options.batch_size == "auto" else options.batch_size
+    return Decoder(model, target.tokenizer, batch_size=batch_size)
 
 
 class CopyBaseline:

@@ -11,7 +11,9 @@ import torch
 from argap.checkpoint import max_positions
 from argap.errors import ArgapError, extra
 from argap.progress import progress
-from argap.recall.decoding import Decoder
+from argap.recall.decoding import Decoder, load_decoder
+from argap.scorer import ScoreOptions, parse_batch_size
+from argap.targets import find_target
 from argap.trust import trusting
 
 with extra("recall"):
@@ -46,10 +48,6 @@ class ArgapLM(TemplateLM):
 
         Raises `ArgapError` for another argument, and what loading raises.
         """
-        from argap.recall.run import load_decoder
-        from argap.scorer import ScoreOptions, parse_batch_size
-        from argap.targets import find_target
-
         given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
         if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():

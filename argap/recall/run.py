@@ -8,13 +8,12 @@ from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import max_positions, read_config
-from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
+from argap.device import resolve_device, resolve_dtype
 from argap.errors import ArgapError
-from argap.loading import check_loadable, load_model, runs_native
+from argap.loading import runs_native
 from argap.lock import one_writer
 from argap.recall.answered import AnsweredTarget, find_answered
-from argap.recall.decoding import CopyBaseline, Decoder, Forced
+from argap.recall.decoding import CopyBaseline, Decoder, Forced, load_decoder
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap
 from argap.recall.lm_eval_model import ArgapLM
@@ -137,21 +136,6 @@ def run_upstream(
     return results
 
 
-def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
-    """The checkpoint of ``target``, loaded for decoding."""
-    device = str(use_device(options.device))
-    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
-    model = load_model(
-        target.checkpoint,
-        dtype=DTYPES[resolve_dtype(options.dtype, device)],
-        device=device,
-        backend=options.backend,
-        device_map=options.device_map,
-    )
-    batch_size = 8 if options.batch_size == "auto" else options.batch_size
-    return Decoder(model, target.tokenizer, batch_size=batch_size)
-
-
 def _find_targets(
     names: Sequence[str], answered: Callable[[str], AnsweredTarget | None]
 ) -> list[AskedTarget | AnsweredTarget]:
@@ -192,7 +176,7 @@ def _answer_tasks(
     for examples in tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, protocol) for example in examples.rows]
         if target.checkpoint is not None:
-            check_fits(prompts, max_positions(read_config(target.checkpoint)), target.name)
+            check_fits(prompts, target.checkpoint.longest, target.name)
         folder = task_folder(out, target.name, examples.label)
         record = _describe(target, examples, protocol, options, rule)
         answer = partial(_answer_rows, decoder, examples, prompts, rule)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from argap.ahead import gathered
-from argap.corpus import Corpus
+from argap.corpus import Corpus, say_remarks
 from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
 from argap.documents import Documents, build_documents
@@ -110,6 +110,9 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
         text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
     if unlike is not None:
         t, what = unlike
+        scored = {run.folder: ", ".join(run.record.source.data) for run in runs.values()}
+        if len(set(scored.values())) > 1:
+            what += f" ({'; '.join(f'{folder} scored {data}' for folder, data in scored.items())})"
         cut_alike = text.separators is None or spec.limit_document_tokens is not None
         raise MismatchError(
             f"{runs[t].folder}: {what}; expected the text that was scored"
@@ -200,9 +203,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
             taken += len(each[0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 return text
-    for corpus in corpora:
-        for remark in corpus.tally.remarks():
-            say(f"{corpus.spec}: {remark}")
+    say_remarks(corpora)
     if not text.documents:
         raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; expected a document of at least two tokens")
     return text

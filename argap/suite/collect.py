@@ -9,7 +9,9 @@ A result grows: members whose runs are not in the work folder are taken from the
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pandas as pd
@@ -25,7 +27,7 @@ from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
 from argap.progress import say
-from argap.records import Gap, as_json, write_record
+from argap.records import Examples, Gap, as_json, write_record
 from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
@@ -101,25 +103,47 @@ def collect(
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
     if (steps := earlier.trajectory(steps, models)) is not None:
         tables["trajectory"] = steps
+    logs = {
+        name: layout.checkpoint(entries[name]) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
+        for name in models
+    }
+    _write(_Collected(gap, sums, tables, examples, recall, members, logs), out)
+    return gap
 
+
+class _Collected(NamedTuple):
+    """What the files of a result hold."""
+
+    gap: Gap
+    sums: Mapping[str, pd.DataFrame]
+    """Cells, by the name of their file."""
+    tables: Mapping[str, pd.DataFrame]
+    """By the name of their file, without its suffix."""
+    examples: Examples
+    recall: PretrainedScores | None
+    members: tuple[Member, ...]
+    logs: Mapping[str, Path]
+    """Training logs to copy, by member; the result that is extended may lack some."""
+
+
+def _write(made: _Collected, out: Path) -> None:
+    """Write a result to ``out``, in place of the one there once it is whole."""
     with replacing_folder(out / NEW, sole_writer=True) as new:
-        for name, table in sums.items():
-            write_cells(table, new / name, gap.bins)
-        for name, table in tables.items():
+        for name, table in made.sums.items():
+            write_cells(table, new / name, made.gap.bins)
+        for name, table in made.tables.items():
             write_parquet(new / f"{name}.parquet", table)
-        write_record(new / "examples.json", examples, indent=None)
-        if recall is not None:
-            write_record(new / "mqar.json", recall)
-        write_record(new / "members.json", Members(members))
+        write_record(new / "examples.json", made.examples, indent=None)
+        if made.recall is not None:
+            write_record(new / "mqar.json", made.recall)
+        write_record(new / "members.json", Members(made.members))
         (new / "logs").mkdir()
-        for name in models:
-            log = layout.checkpoint(entries[name]) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
-            if log.is_file():  # the result that is extended may lack it
+        for name, log in made.logs.items():
+            if log.is_file():
                 shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
         write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])
-        write_record(new / GAP, gap)
+        write_record(new / GAP, made.gap)
     put_in_place(out)
-    return gap
 
 
 def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:

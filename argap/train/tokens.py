@@ -6,7 +6,6 @@ Their folder is named for the data and the tokenizer, so that the models of a su
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,8 @@ import numpy as np
 
 from argap.atomic import replacing
 from argap.checksums import sha256_of
-from argap.corpus import open_corpus
+from argap.corpus import open_corpus, say_remarks
+from argap.corpus.shards import smallest_dtype
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
 from argap.records import read_record, write_record
@@ -56,7 +56,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
-    dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+    dtype = smallest_dtype(tokenizer.vocab_size)
     with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
         digest = hashlib.sha256()
         parts = [_write_source(file, digest, source, tokenizer, tokenizer.eos, dtype) for source in sources]
@@ -110,8 +110,7 @@ def _write_source(
             digest.update(data)
             file.seek(0, 2)
             file.write(data)
-    for remark in corpus.tally.remarks():
-        print(f"{source.path}: {remark}", file=sys.stderr)
+    say_remarks([corpus])
     documents = corpus.tally.documents * source.repeat
     return SourceRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents)
 

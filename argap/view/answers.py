@@ -18,10 +18,10 @@ from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
 from argap.labels import check_documents
 from argap.lockstep import REMEDY
-from argap.records import Breakdowns, Gap, Part, Record, SliceResult
+from argap.records import Breakdowns, Gap, Part, SliceResult
 from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
-from argap.slice_library import SliceSpec, library
+from argap.slice_library import library
 from argap.slice_sql import hits_of
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.token_columns import BY_MODEL, COLUMNS
@@ -29,7 +29,8 @@ from argap.token_slices import GROUPED, Slice, prepare, score_by, score_slices
 from argap.tokens import TokenTable
 from argap.view.conditions import condition_of
 from argap.view.once import Once
-from argap.view.search import Match, find_text, lost_most
+from argap.view.records import Bar, Breakdown, Mark, Matches, Overview, WindowScore
+from argap.view.search import find_text, lost_most
 from argap.view.thresholds import Thresholds, at_every_threshold
 from argap.view.windows import Window, WindowReader
 
@@ -43,68 +44,6 @@ class Setting(NamedTuple):
 
     threshold: int | None
     reference: str
-
-
-class Mark(Record, frozen=True):
-    """A published rule for τ."""
-
-    threshold: int
-    title: str
-
-
-class Overview(Record, frozen=True):
-    """All that the first sight of the page needs."""
-
-    name: str
-    gap: Gap
-    hits: str
-    """What the hits are called (`argap.records.Gap.hits`)."""
-    thresholds: tuple[int, ...]
-    marks: tuple[Mark, ...]
-    no_tokens: str | None
-    """Why the tokens cannot be shown; None where they can."""
-    own_reference: str | None
-    """Why the reference cannot be switched; None where it can."""
-    library: tuple[SliceSpec, ...]
-    columns: tuple[str, ...]
-    """Of the tokens, for conditions."""
-    grouped: tuple[str, ...]
-    """Columns of the tokens that break the gap down."""
-    version: str
-
-
-class Bar(Record, frozen=True):
-    """A part of a breakdown, and the condition that selects its tokens."""
-
-    part: Part
-    where: str
-
-
-class Breakdown(Record, frozen=True):
-    """The gap taken apart by one partition of the tokens."""
-
-    by: str
-    bars: tuple[Bar, ...]
-
-
-class WindowScore(Record, frozen=True):
-    """A window and what a model loses in it."""
-
-    window: int
-    document: int
-    domain: str
-    source: str
-    n: int
-    delta: float
-    """ΔNLL, model minus reference: nats a token."""
-
-
-class Matches(Record, frozen=True):
-    """Tokens that were looked for."""
-
-    matches: tuple[Match, ...]
-    more: bool
-    """Whether there are further ones."""
 
 
 class Answers:

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -11,17 +10,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
+from argap.frames import slice_frame
 from argap.interrupt import Interrupt, interruptible
 from argap.records import Part, SliceResult, Unit
 from argap.reports.formats import Table, latex, markdown
 from argap.reports.numbers import nats, percent
 from argap.reports.tables import gap_table, slices_table
-from argap.result import slice_frame
 from argap.slice_sql import hits_of
 from argap.token_slices import select
-
-if TYPE_CHECKING:
-    from argap.view.app import Asked
+from argap.view.asked import Asked
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -34,7 +31,7 @@ MOST_TOKENS = 1_000_000
 """Rows of a file of tokens: the first of the condition."""
 
 
-def keep(kind: str, ask: "Asked", interrupt: Interrupt) -> tuple[bytes, str, str]:
+def keep(kind: str, ask: Asked, interrupt: Interrupt) -> tuple[bytes, str, str]:
     """A file's content, media type and name: ``kind`` is one of `KINDS`, the ``format`` asked for one of `FORMATS`.
 
     Raises `ArgapError` for an unknown format, and for tokens as text.
@@ -57,7 +54,7 @@ def keep(kind: str, ask: "Asked", interrupt: Interrupt) -> tuple[bytes, str, str
     return content, FORMATS[wanted], f"{name}-{kind}.{wanted}"
 
 
-def _printed(kind: str, ask: "Asked", interrupt: Interrupt) -> Table:
+def _printed(kind: str, ask: Asked, interrupt: Interrupt) -> Table:
     unit = ask.answers.result.record.unit
     if kind == "table":
         return gap_table(ask.answers.gap(ask.setting))
@@ -68,7 +65,7 @@ def _printed(kind: str, ask: "Asked", interrupt: Interrupt) -> Table:
     return parts_table(by, [bar.part for bar in bars], ask.models, unit)
 
 
-def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
+def _frame(kind: str, ask: Asked, interrupt: Interrupt) -> pd.DataFrame:
     if kind == "slices":
         return slice_frame(_slices(ask, interrupt), more=True)
     restated = ask.answers.restated(ask.setting)
@@ -77,11 +74,11 @@ def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
     return restated.breakdown(ask.text("by"))
 
 
-def _slices(ask: "Asked", interrupt: Interrupt) -> tuple[SliceResult, ...]:
+def _slices(ask: Asked, interrupt: Interrupt) -> tuple[SliceResult, ...]:
     return ask.answers.slices(ask.named, ask.setting, ask.models, interrupt, empty=ask.flag("empty"))
 
 
-def _tokens(wanted: str, ask: "Asked", interrupt: Interrupt) -> bytes:
+def _tokens(wanted: str, ask: Asked, interrupt: Interrupt) -> bytes:
     if wanted not in ("csv", "parquet"):
         raise ArgapError(f"`format` {wanted}: tokens are kept as csv or parquet")
     ask.answers.check(ask.setting, ask.models)

@@ -1,11 +1,8 @@
 """The share of the gap at every τ that the cells of a result allow."""
 
-from collections.abc import Mapping
-from typing import cast
-
-import numpy as np
 import pandas as pd
 
+from argap.breakdowns import hits_by_threshold
 from argap.records import Gap, Record, SliceResult
 from argap.restated import check_setting, thresholds_of
 from argap.slices import slices_of_cells
@@ -40,12 +37,8 @@ def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, interva
     check_setting(gap, gap.threshold, reference)
     thresholds: tuple[int | None, ...] = thresholds_of(gap) or (None,)
     sums = cells if intervals else cells.assign(document=0)
-    masks = {}
-    for number, threshold in enumerate(thresholds):
-        hits = sums["repeated"].to_numpy()
-        if threshold is not None:
-            hits = hits & (sums["frequency"].to_numpy() <= number)
-        masks |= {f"hits {number}": hits, f"other {number}": ~hits}
-    whole, *parts = slices_of_cells(sums, cast(Mapping[str, np.ndarray], masks), reference)
+    of_hits = list(hits_by_threshold(sums, gap.bins).values()) or [sums["repeated"].to_numpy()]
+    masks = {f"{of} {k}": mask for k, hits in enumerate(of_hits) for of, mask in (("hits", hits), ("other", ~hits))}
+    whole, *parts = slices_of_cells(sums, masks, reference)
     pairs = zip(thresholds, parts[::2], parts[1::2], strict=True)
     return Thresholds(reference, intervals, whole, tuple(AtThreshold(*each) for each in pairs))

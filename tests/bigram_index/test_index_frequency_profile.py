@@ -30,6 +30,15 @@ def test_profile_matches_a_worked_example(piece, index, monkeypatch):
     ]
 
 
+def test_bins_are_of_exposures(tmp_path):
+    # Counts 12, 1 and 0, read 10 times: 120, 10 and 0 exposures; read every other time: 6, 0.5 and 0, rounded to even.
+    documents, text = [np.array([0, 1] * 12), np.array([4, 5])], [np.array([0, 1]), np.array([4, 5]), np.array([5, 0])]
+    for passes, expected in ((10, {0: 1, 2: 1, 101: 1}), (0.5, {0: 2, 2: 1})):
+        built = build(tmp_path / f"{passes}", documents, vocab_size=6, passes=passes)
+        found = frequency_profile(built, text)
+        assert {each.low: each.bigrams for each in found if each.bigrams} == expected
+
+
 def test_text_without_bigrams_is_refused(index):
     with pytest.raises(ArgapError, match="no bigram"):
         frequency_profile(index, [np.array([1]), np.array([2])])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -55,6 +56,20 @@ def test_bad_input_is_one_line_and_exit_1(place, tmp_path, run_command, flags, m
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert "Traceback" not in err
+
+
+def test_windows_longer_than_those_of_training_are_named(place, tmp_path, run_command):
+    trained = tmp_path / "trained"
+    shutil.copytree(place.bad, trained)
+    flags = ["--data", place.text, "--limit-tokens", "200", "--seq-len", "48"]
+    line = (
+        "trained: trained on windows of 32 tokens, scored on windows of 48; positions beyond 32 are new to it, "
+        "--seq-len 32 leaves them out\n"
+    )
+    for length, expected in ((32, line), (48, "")):
+        (trained / "train.json").write_text(json.dumps({"config": {"seq_len": length}}))
+        code, _, err = run_command("score", str(trained), "--ref", place.good, *flags, "--out", str(tmp_path / "out"))
+        assert (code, err) == (0, expected)
 
 
 def test_usage_errors_exit_2(run_command):

@@ -65,14 +65,19 @@ def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch
     made = overview(gap)
     assert made is not None
     assert [bar.model for bar in made.bars] == [*ends[:10], "… 2 between", *ends[10:]]
+    of_22 = "Of 22 models, the 10 with the smallest gap and the 10 with the largest"
     panels = [small_frequency(gap), small_bins(gap, "distance"), small_bins(gap, "position")]
     for figure in panels:
         assert [axes.get_title("left").partition("\n")[0] for axes in figure.axes] == ends
     assert [label.get_text() for label in domain_map(gap).axes[0].get_yticklabels()] == ends
     for by in ("frequency", "distance", "position", "domain"):
         text = caption(gap, f"gap_by_{by}")
-        assert "Of 22 models, the 10 with the smallest gap and the 10 with the largest are shown" in text
-    of_21 = overview(make_gap(dict(list(losses.items())[:21])))
+        assert f"{of_22} are shown" in text
+    for figure in (*panels, domain_map(gap)):  # the SVG alone says so, too
+        assert figure.get_supxlabel().endswith(of_22)
+    gap_of_21 = make_gap(dict(list(losses.items())[:21]), domains=("prose", "code"))
+    assert domain_map(gap_of_21).get_supxlabel() == ""
+    of_21 = overview(gap_of_21)
     assert of_21 is not None
     assert [bar.model for bar in of_21.bars] == list(losses)[:21]  # "1 between" would take the line of the one
     for most, count in ((24, 22), (21, 4)):  # names beside the curves: of all, or of those in colour

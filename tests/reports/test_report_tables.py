@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
+from argap.records import Closed, ClosedShare, Delta, Gap, GapShare, SliceScores
 from argap.reports.formats import Table, latex, markdown, print_tables, terminal
 from argap.reports.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.sentences import headline
@@ -109,6 +109,14 @@ def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:
     assert table is not None
     assert table.rows == (("hyena", "97.4% (96.1%)", "—"), ("slide", "—", "—"))
     assert table.notes == ("Share of the gap of h3 to attention that is closed, in perplexity (in NLL).",)
+
+
+def test_a_share_of_an_unresolved_gap_has_a_note(by_hand: Gap) -> None:
+    gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=52.677, nll=57.249), None))
+    resolved, unresolved = closed_table(gap), closed_table(with_row(gap, 1, delta=Delta(0.003, (-0.002, 0.008))))
+    assert resolved is not None
+    assert unresolved is not None
+    assert unresolved.notes == (*resolved.notes, "Unresolved: the interval of that gap contains 0.")
 
 
 def test_the_share_closed_is_in_the_csv(by_hand: Gap) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -147,6 +148,19 @@ def test_windows_that_were_cut_for_other_lengths_are_refused(place, tmp_path):
         score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / str(seq_len), spec=chosen)
     with pytest.raises(MismatchError, match=r"llama: its windows do not hold .*\(others than those of .*gpt2\)"):
         compare_runs([str(tmp_path / "16" / OWN / "llama")], str(tmp_path / "48" / OWN / "gpt2"), tmp_path / "out")
+
+
+def test_runs_of_other_texts_are_refused_with_both(place, tmp_path):
+    texts, folders = {}, {}
+    for name, text in (("gpt2", "the cat sat"), ("llama", "hello world")):
+        texts[name] = tmp_path / f"{name}.jsonl"
+        texts[name].write_text(json.dumps({"text": text}))
+        chosen = spec(place, data=(str(texts[name]),), packing="document", seq_len=400)
+        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
+        folders[name] = tmp_path / name / name
+    both = "; ".join(f"{folders[name]} scored {text}" for name, text in texts.items())
+    with pytest.raises(MismatchError, match=re.escape(f"({both}); expected the text that was scored")):
+        compare_runs([str(folders["llama"])], str(folders["gpt2"]), tmp_path / "out")
 
 
 @pytest.mark.parametrize("packing", ["packed", "document"])

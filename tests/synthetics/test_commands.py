@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from argap.cli import app
@@ -44,6 +45,19 @@ def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
     assert [result["config"]["lr"] for result in results] == [1e-3, 1e-2]
     written = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     assert sorted(w["accuracy"] for w in written) == sorted(r["accuracy"] for r in results)
+
+
+def test_train_says_first_how_long_a_cpu_has_to_work(monkeypatch):
+    """Without options 64 epochs of 100,000 examples at four learning rates: 4 × 64 × ⌊100,000 / 64⌋ steps."""
+    monkeypatch.setattr("argap.synthetics.loop.train_group", lambda *_, **__: [])
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--device", "cpu"])
+    assert result.stderr == (
+        "training on a CPU: up to 399,872 steps of 64 examples, 64 epochs x 4 learning rates; "
+        "fewer with --set epochs=N\n"
+    )
+    assert result.stdout == ""
+    monkeypatch.setattr("argap.device.use_device", lambda _: torch.device("meta"))  # any but a CPU
+    assert CliRunner().invoke(app, ["synthetics", "train", "attention"]).stderr == ""
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""What `argap.view.answers` gives to the page, which reads these records as JSON."""
+
+from argap.records import Gap, Part, Record
+from argap.slice_library import SliceSpec
+from argap.view.search import Match
+
+
+class Mark(Record, frozen=True):
+    """A published rule for τ."""
+
+    threshold: int
+    title: str
+
+
+class Overview(Record, frozen=True):
+    """All that the first sight of the page needs."""
+
+    name: str
+    gap: Gap
+    hits: str
+    """What the hits are called (`argap.records.Gap.hits`)."""
+    thresholds: tuple[int, ...]
+    marks: tuple[Mark, ...]
+    no_tokens: str | None
+    """Why the tokens cannot be shown; None where they can."""
+    own_reference: str | None
+    """Why the reference cannot be switched; None where it can."""
+    library: tuple[SliceSpec, ...]
+    columns: tuple[str, ...]
+    """Of the tokens, for conditions."""
+    grouped: tuple[str, ...]
+    """Columns of the tokens that break the gap down."""
+    version: str
+
+
+class Bar(Record, frozen=True):
+    """A part of a breakdown, and the condition that selects its tokens."""
+
+    part: Part
+    where: str
+
+
+class Breakdown(Record, frozen=True):
+    """The gap taken apart by one partition of the tokens."""
+
+    by: str
+    bars: tuple[Bar, ...]
+
+
+class WindowScore(Record, frozen=True):
+    """A window and what a model loses in it."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    n: int
+    delta: float
+    """ΔNLL, model minus reference: nats a token."""
+
+
+class Matches(Record, frozen=True):
+    """Tokens that were looked for."""
+
+    matches: tuple[Match, ...]
+    more: bool
+    """Whether there are further ones."""
