@@ -1,8 +1,8 @@
 """Checksums of the files of a folder: ``checksums.json``, beside the record that says the folder is whole.
 
 A bit that flips on a disk or on the way to it can leave a file readable with other numbers in it. The checksum is the
-CRC-32 of every mebibyte, as in an index. Folders of an earlier argap have BLAKE2b of 256 bits, which takes three times
-as long, or none and are read without.
+CRC-32 of every mebibyte, as in an index. A file may also record BLAKE2b of 256 bits, which takes three times as long.
+A folder without ``checksums.json``, as beside a ``gap.json`` of format 1, is read unchecked.
 """
 
 import hashlib

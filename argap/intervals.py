@@ -3,7 +3,7 @@
 Windows of one document are not independent (a novel gives hundreds), so whole documents are drawn with replacement,
 for all models together, and every statistic is computed from the drawn sums. Beyond `GROUPS` documents, documents are
 first put into that many groups at random and groups are drawn: sums of documents drawn independently, or in random
-groups, have the same variance, and the cost no longer grows with the number of documents.
+groups, have the same variance, and the cost does not grow with the number of documents.
 """
 
 from collections.abc import Iterator

@@ -262,8 +262,8 @@ class Result:
         return tuple(as_part((each.name, None), each, whole) for each in scored)
 
     def parts(self, by: str) -> tuple[Part, ...]:
-        """What `breakdown` tabulates, as records: those of ``gap.json``, made anew from the cells where an older argap
-        wrote them without intervals."""
+        """What `breakdown` tabulates, as records: those of ``gap.json``, or recomputed from the cells where they lack
+        intervals (format 1)."""
         if by not in get_args(By):
             raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         recorded = getattr(self.record.breakdowns, by)

@@ -61,7 +61,7 @@ def at_thresholds(gap: Gap) -> list[Gap]:
     """The result at each τ of its curve that ends a frequency bin, ascending; the result itself at its own.
 
     Ends with the first τ at which all repeated bigrams are hits. Empty without a curve: without an index, for a
-    reference alone, for results of an earlier argap, and where an NLL is infinite. Only the rows are
+    reference alone, in format 1, and where an NLL is infinite. Only the rows are
     those of τ, without the intervals of the hits' part in nats; breakdowns and slices stay as they are.
     """
     highs = {each.high: k for k, each in enumerate(gap.bins.frequency)}

@@ -11,6 +11,7 @@ from tests.page_tables import ROOT, Check, table, unlike
 
 PERFORMANCE = ROOT / "docs" / "performance.md"
 CONVOLUTIONS = ROOT / "docs" / "performance-notes" / "long_convolution.md"
+DELTA_RULE = CONVOLUTIONS.with_name("delta_rule_and_convolutions.md")
 
 
 @cache
@@ -81,7 +82,7 @@ def test_first_steps_wide_keys_and_sweeps():
             yield from ((rate, row["tokens_per_s"]), (first, row["first_step_s"]), (memory, row["peak_gb"]))
             yield (share, 100 * row["ratio"]) if share != "—" else (share,)
         wide = {row["T"]: row for row in rows_of("delta_rule_256")}
-        for (_, *cells), key in zip(table(PERFORMANCE, "heads of 256"), ("earlier_ms", "ms", "ratio"), strict=True):
+        for (_, *cells), key in zip(table(DELTA_RULE, "heads of 256"), ("earlier_ms", "ms", "ratio"), strict=True):
             yield from ((cell, wide[length][key]) for cell, length in zip(cells, sorted(wide), strict=True))
         layers = "transforms", "products", "products, compiled", "kernels, compiled"
         steps = {(r["model"], r["width"], r["length"], r["layers"]): r["step_ms"] for r in rows_of("sweeps")}

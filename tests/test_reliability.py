@@ -223,7 +223,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     stays = [
         f".run.json.{os.getpid()}-{machine}00000000.tmp",  # still running
         f".run.json.{gone}-0123456700000000.tmp",  # of another machine, and new
-        ".run.json.1.tmp",  # of an earlier argap, and new
+        ".run.json.1.tmp",  # without a machine in its name, and new
         "notes.tmp",
         f"my.run.json.{gone}-{machine}00000000.tmp",
         "tokens/part-00000.parquet",

@@ -109,7 +109,7 @@ def test_selected_columns_models_and_rows(result):
 def test_rows_that_are_other_tokens(token_result, tmp_path):
     out = copied(token_result, tmp_path / "out")
     path = out / "labels" / "labels.parquet"
-    (out / "labels" / "checksums.json").unlink()  # as an earlier argap wrote it
+    (out / "labels" / "checksums.json").unlink()  # read unchecked
     table = pq.read_table(path)
     pq.write_table(table.take([1, 0, *range(2, len(table))]), path)
     with pytest.raises(FormatError, match="labels: its rows are other tokens"):

@@ -34,10 +34,10 @@ class LinkPoint(Record, frozen=True):
     """On the AR hits, in nats."""
     recall_gap: float
     gold_gap_nll: float | None = None
-    """On the tokens of the golds, in nats; None without log-probs (the copy baseline), and in older results."""
+    """On the tokens of the golds, in nats; None without log-probs (the copy baseline), and where the file omits it."""
     ar_gap_at_distances: float | None = None
-    """On the AR hits as if they were as far back as the golds, in nats; None where a gold is so far back as no hit of
-    the text, and in older results."""
+    """On the AR hits, reweighted to the golds' distances, in nats; None where a gold is farther back than every hit of
+    the text, and where the file omits it."""
 
 
 class Correlations(Record, frozen=True):

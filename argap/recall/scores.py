@@ -27,7 +27,7 @@ class Group(Record, frozen=True):
     contains: float
     stderr: float | None
     gold_nll: float | None = None
-    """Mean over the gold tokens, in nats; None for the copy baseline, and in older results."""
+    """Mean over the gold tokens, in nats; None for the copy baseline, and where the file omits it."""
 
 
 class StopCounts(Record, frozen=True):
@@ -82,7 +82,7 @@ class Score(Record, frozen=True):
     by_gold_length: list[Group]
     by_key: list[Group]
     failures: Failures | None = None
-    """None in older results."""
+    """None where the file omits them."""
 
 
 def score(model: str, task: str, samples: Sequence[Sample]) -> Score:

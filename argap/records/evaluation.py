@@ -81,7 +81,7 @@ class IndexRecord(Record, frozen=True):
     proxy: bool
     """True where the counts are not those of the training documents themselves."""
     passes: float = 1
-    """How often training read the corpus; an older argap did not record it."""
+    """How often training read the corpus; 1 where the file omits it."""
 
     @property
     def exposed_tokens(self) -> float:

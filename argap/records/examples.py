@@ -70,6 +70,7 @@ class Examples(Record, frozen=True):
 
     @property
     def known(self) -> tuple[ExampleWindow, ...]:
-        """The windows whose hit has at least probability `KNOWN` under the reference; older files have others too."""
+        """The windows whose hit has at least probability `KNOWN` under the reference; a file beside a ``gap.json`` of
+        format 1 also has others."""
         chances = [each.logprob[self.reference][each.focus] for each in self.windows]
         return tuple(w for w, p in zip(self.windows, chances, strict=True) if p is not None and exp(p) >= KNOWN)

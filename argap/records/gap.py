@@ -42,7 +42,7 @@ class GapShare(Record, frozen=True):
     reason: str | None
     """Why there is no interval."""
     unresolved: str | None = None
-    """Why the value must not be claimed (`argap.intervals.unresolved`); None where it may, and in older results."""
+    """Why the value must not be claimed (`argap.intervals.unresolved`); None where it may, or the file omits it."""
 
 
 class Delta(Record, frozen=True):
@@ -209,11 +209,11 @@ class Gap(Record, frozen=True):
     slices: tuple[SliceResult, ...] = ()
     """The AR hits and the slices that `argap score` was given."""
     documents: int | None = None
-    """Documents that windows belong to, the units of the bootstrap; None in older results."""
+    """Documents that windows belong to, the units of the bootstrap; None where the file omits it."""
     effective_documents: float | None = None
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
     curve: tuple[ThresholdShare, ...] = ()
-    """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
+    """At the upper ends of the frequency bins, ascending; empty without an index, and in files of format 1."""
     unit: Unit = "token"
     """``byte``: every ``n`` counts bytes, every NLL and difference is in nats per byte, and ``ppl`` is exp of that."""
 

@@ -123,7 +123,7 @@ class _Collected(NamedTuple):
     recall: PretrainedScores | None
     members: tuple[Member, ...]
     logs: Mapping[str, Path]
-    """Training logs to copy, by member; an earlier result may have lost some."""
+    """Training logs to copy, by member; the result that is extended may lack some."""
 
 
 def _write(made: _Collected, out: Path) -> None:
@@ -174,7 +174,7 @@ def _gap(
     threshold: int,
     earlier: Earlier,
 ) -> Gap:
-    """``gap.json`` from the files of sums, of which that by position may lack models of an older result."""
+    """``gap.json`` from the files of sums. The sums by position may lack models taken from a result of format 1."""
     among = {member.name: member for member in members if member.name in models}
     parameters = {name: member.scoring["parameters"] for name, member in among.items()}
     gap = summarize(

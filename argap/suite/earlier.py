@@ -40,8 +40,8 @@ TABLES: Mapping[str, Sequence[str]] = {
     "curve.parquet": ["document", "high", "n"],
     "trajectory.parquet": COLUMNS,
 }
-"""Files that members are taken from, with the columns that they need beside the sums; an older result lacks the second,
-one of finished models alone the last."""
+"""Files that members are taken from, with the columns that they need beside the sums. A result of format 1 lacks
+``positions.parquet``, one of finished models alone ``trajectory.parquet``."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Earlier:
     def by_position(self, sums: pd.DataFrame, gap: Gap) -> tuple[Part, ...]:
         """The partition by position of the models of ``gap``.
 
-        An older result has no ``positions.parquet``. Its models then keep the figures that they have; against a
+        A result of format 1 has no ``positions.parquet``. Its models then keep the figures that they have; against a
         reference without sums, a further model has no interval.
         """
         measured = models_of(sums)
@@ -175,7 +175,7 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
-    """A part of an older result with the models that are in ``new``, which are compared with ``against`` there."""
+    """A part of a result of format 1 with the models of ``new``, which are compared with ``against`` there."""
     nll = old.nll | new.nll
     contribution, ci95 = new.contribution, new.ci95
     if against != gap.reference:

@@ -124,7 +124,7 @@ class SizeResult:
     @cached_property
     def curve(self) -> tuple[ThresholdShare, ...]:
         """The share of the gap at every threshold, with intervals at the ends of the cells' bins and at `marks`, as
-        far as the files have documents there: the ``curve.parquet`` of an older argap has none."""
+        far as the files have documents there: beside a ``gap.json`` of format 1, ``curve.parquet`` has none."""
         sums = self._sums
         highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
         ends = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])

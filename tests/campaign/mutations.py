@@ -16,7 +16,7 @@ import yaml
 
 SEAL = "checksum"
 UNSEALED = "without its checksum"
-"""In the description of a change to JSON whose checksum was removed first, as in the files of an earlier argap."""
+"""In the description of a change to JSON whose checksum was removed first, which is read unchecked."""
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 2, 0.5, 10**12, 10**30, 1e308, "", "x", "NaN", "../../x", "=1+1", "a\nb", "\ud800", [], [1], {},
     {"x": None},

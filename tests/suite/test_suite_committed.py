@@ -46,7 +46,7 @@ def test_tables_rebuild_byte_for_byte(suite, tmp_path):
     [("table1-7m", ""), ("table2-mini", ""), ("table1-mini", "base_conv"), ("recall-along-training", "base_conv")],
 )
 def test_results_can_grow(suite, older):
-    """But not those of older argaps, whose curves have no documents, and where ``base_conv`` meant BaseConv with our
+    """But not those of format 1, whose curves have no documents and whose ``base_conv`` is BaseConv with our
     filters."""
     described = load_suite(ROOT / "suites" / f"{suite}.yaml")
     for size in described.sizes:

@@ -108,7 +108,7 @@ def test_the_same_run_again_changes_nothing(add, out):
 
 
 def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_path):
-    """That of an older argap: without the reference's run a new member has no interval by position."""
+    """A result of format 1: without the reference's run a new member has no interval by position."""
     gap = read_gap(out)
     expected = gap.breakdowns.position
     sums = with_models(read_frame(out / "positions.parquet"), gap.models)

@@ -302,7 +302,7 @@ def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
 
 
 def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
-    """Both an index of an earlier argap, which did not record passes, and one of other sources."""
+    """Both an index without recorded passes and one of other sources."""
     suite, places = load_suite(place / "suite.yaml"), Layout(tmp_path / "work")
     index = training_index(suite, "tiny", places)
     assert index.passes == pytest.approx(6 * 4 * 64 / (index.tokens + index.documents))

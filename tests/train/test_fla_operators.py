@@ -233,7 +233,7 @@ def test_a_run_records_its_backend_and_keeps_it(
         train(native, tmp_path / "run")
     with pytest.raises(ArgapError, match="needs a GPU, found cpu"):  # auto resumes what was started
         train(config, tmp_path / "run")
-    write_record(written, msgspec.structs.replace(run, finished=None, backend=None))  # of an earlier version
+    write_record(written, msgspec.structs.replace(run, finished=None, backend=None))  # a file that omits it
     assert train(config, tmp_path / "run").backend == "native"
     assert read_record(written, TrainRecord).backend == "native"
 

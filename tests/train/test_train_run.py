@@ -265,7 +265,7 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(FormatError, match="step-30: not a complete checkpoint"):
         train(toy(toy_values), tmp_path, device="cpu")
-    path.with_name("checksums.json").unlink()  # as an earlier argap left it
+    path.with_name("checksums.json").unlink()  # read unchecked
     state = read_json(path.with_name("state.json"))
     for change, said in (({"step": "30"}, "Expected `int`"), ({"losses": [None]}, "losses"), ({"step": -1}, ">= 0")):
         path.with_name("state.json").write_text(json.dumps(state | change))

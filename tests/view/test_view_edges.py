@@ -181,7 +181,7 @@ def test_windows_of_another_type_are_one_line(token_result, tmp_path, name, reco
 
 
 def test_a_document_without_a_source_is_one_line(token_result, tmp_path):
-    """In files of an earlier argap, which have no checksums."""
+    """In files without checksums, which are read unchecked."""
     copied(token_result, tmp_path / "out")
     (tmp_path / "out" / "checksums.json").unlink(missing_ok=True)
     cells, labels = tmp_path / "out" / "cells.parquet", tmp_path / "out" / "labels" / "labels.json"
