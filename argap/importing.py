@@ -226,8 +226,8 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     value = rows.logprob[at]
     made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
-        f"{path}: {_place(data, at)}: log-prob {'null or NaN' if np.isnan(value) else f'{value:g}'}; expected a natural "
-        "logarithm of at most 0 at all positions of a window but its first "
+        f"{path}: {_place(data, at)}: log-prob {'null or NaN' if np.isnan(value) else f'{value:g}'}; expected a "
+        "natural logarithm of at most 0 at all positions of a window but its first "
         f"(window {data.window[at]}, position {data.position[at]}){made_with}"
     )
 

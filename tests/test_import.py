@@ -236,7 +236,7 @@ def test_windows_longer_than_the_run_s_are_refused(data, text, folder, tmp_path)
         r"long\.jsonl: document 0, position 16: a log-prob at the first position of a window, where other windows have "
         "none; the file's own windows have up to 32 tokens, longer than `seq_len=16`: give the `seq_len` that it was"
     )
-    for seq_len, expected in ((16, said), (24, r"document 0, position 32: log-prob missing.*`seq_len=24`\?$")):
+    for seq_len, expected in ((16, said), (24, r"document 0, position 32: log-prob null or NaN.*`seq_len=24`\?$")):
         spec = EvaluationSpec(data=(str(text),), seq_len=seq_len)
         with pytest.raises(ArgapError, match=expected):
             import_run(file, tmp_path / "out", tokenizer=folder, spec=spec)

@@ -18,12 +18,8 @@ from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
 from argap.labels import check_documents
 from argap.lockstep import REMEDY
-<<<<<<< HEAD
 from argap.records import Breakdowns, Gap, Part, SliceResult
-=======
-from argap.records import Breakdowns, Gap, Part, Record, SliceResult
 from argap.reports.tables import few_documents
->>>>>>> wt/trial
 from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
 from argap.slice_library import library
@@ -51,73 +47,6 @@ class Setting(NamedTuple):
     reference: str
 
 
-<<<<<<< HEAD
-=======
-class Mark(Record, frozen=True):
-    """A published rule for τ."""
-
-    threshold: int
-    title: str
-
-
-class Overview(Record, frozen=True):
-    """All that the first sight of the page needs."""
-
-    name: str
-    gap: Gap
-    hits: str
-    """What the hits are called (`argap.records.Gap.hits`)."""
-    thresholds: tuple[int, ...]
-    marks: tuple[Mark, ...]
-    notes: tuple[str, ...]
-    """Of the table, at every τ and reference."""
-    no_tokens: str | None
-    """Why the tokens cannot be shown; None where they can."""
-    own_reference: str | None
-    """Why the reference cannot be switched; None where it can."""
-    library: tuple[SliceSpec, ...]
-    columns: tuple[str, ...]
-    """Of the tokens, for conditions."""
-    grouped: tuple[str, ...]
-    """Columns of the tokens that break the gap down."""
-    version: str
-
-
-class Bar(Record, frozen=True):
-    """A part of a breakdown, and the condition that selects its tokens."""
-
-    part: Part
-    where: str
-
-
-class Breakdown(Record, frozen=True):
-    """The gap taken apart by one partition of the tokens."""
-
-    by: str
-    bars: tuple[Bar, ...]
-
-
-class WindowScore(Record, frozen=True):
-    """A window and what a model loses in it."""
-
-    window: int
-    document: int
-    domain: str
-    source: str
-    n: int
-    delta: float
-    """ΔNLL, model minus reference: nats a token."""
-
-
-class Matches(Record, frozen=True):
-    """Tokens that were looked for."""
-
-    matches: tuple[Match, ...]
-    more: bool
-    """Whether there are further ones."""
-
-
->>>>>>> wt/trial
 class Answers:
     """Answers about one result, for any number of pages."""
 

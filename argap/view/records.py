@@ -21,6 +21,8 @@ class Overview(Record, frozen=True):
     """What the hits are called (`argap.records.Gap.hits`)."""
     thresholds: tuple[int, ...]
     marks: tuple[Mark, ...]
+    notes: tuple[str, ...]
+    """Of the table, at every τ and reference."""
     no_tokens: str | None
     """Why the tokens cannot be shown; None where they can."""
     own_reference: str | None
