@@ -98,7 +98,7 @@ def terminal(table: Table) -> "RichTable":
     for k, (title, align) in enumerate(table.aligned()):
         # Headings break; a number never does.
         width = max([HEADING, *(len(row[k]) for row in table.rows)])
-        result.add_column(Text("\n".join(wrap(title, width))), justify=align, no_wrap=True)
+        result.add_column(Text("\n".join(wrap(title, width, break_long_words=False))), justify=align, no_wrap=True)
     for k, row in enumerate(table.rows):
         result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
     return result

@@ -16,8 +16,12 @@ import numpy as np
 
 from argap.atomic import replacing
 from argap.checksums import sha256_of
+<<<<<<< HEAD
 from argap.corpus import open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
+=======
+from argap.corpus import Corpus, open_corpus
+>>>>>>> wt/trial
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
 from argap.records import read_record, write_record
@@ -59,10 +63,19 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
+<<<<<<< HEAD
     dtype = smallest_dtype(tokenizer.vocab_size)
+=======
+    dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+    # All before the first is read, so that a wrong path costs nobody the tokens of the others.
+    corpora = [open_corpus(source.path, text_column=source.text_column) for source in sources]
+>>>>>>> wt/trial
     with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
         digest = hashlib.sha256()
-        parts = [_write_source(file, digest, source, tokenizer, tokenizer.eos, dtype) for source in sources]
+        parts = [
+            _write_source(file, digest, source, corpus, tokenizer, tokenizer.eos, dtype)
+            for source, corpus in zip(sources, corpora, strict=True)
+        ]
         file.flush()
     about = TokensRecord(
         tokens=sum(part.tokens for part in parts),
@@ -93,10 +106,9 @@ def open_tokens(folder: Path) -> TokenFile:
 
 
 def _write_source(
-    file: IO[bytes], digest: Any, source: DataSource, tokenizer: Tokenizer, eos: int, dtype: str
+    file: IO[bytes], digest: Any, source: DataSource, corpus: Corpus, tokenizer: Tokenizer, eos: int, dtype: str
 ) -> SourceRecord:
     """Append the documents of ``source``, ``source.repeat`` times; tokenized once, then copied."""
-    corpus = open_corpus(source.path, text_column=source.text_column)
     start, tokens = file.tell(), 0
     for document in token_documents(corpus, tokenizer):
         data = np.append(document.ids, eos).astype(dtype).tobytes()

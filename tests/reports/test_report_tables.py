@@ -138,6 +138,13 @@ def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: Gap) -> None
             assert cell in line
 
 
+def test_a_heading_breaks_between_words(capsys) -> None:
+    print_tables([Table(("Model", "Architecture", "Peak memory"), (("m", "gla", "1"),), left=(0, 1))])
+    heading = capsys.readouterr().out
+    assert "Architecture" in heading
+    assert "Peak memory" not in heading
+
+
 def test_a_narrow_terminal_loses_no_number(
     by_hand: Gap, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

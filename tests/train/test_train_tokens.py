@@ -78,6 +78,14 @@ def test_a_failed_source_leaves_no_files(two: list[DataSource], toy_tokenizer: P
     assert not [p for p in (tmp_path / "c").rglob("*") if p.is_file()]
 
 
+def test_a_source_that_is_not_there_is_refused_before_any_is_read(
+    two: list[DataSource], toy_tokenizer: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ArgapError, match="^nowhere: no such file or folder"):
+        pack_tokens([*two, DataSource("nowhere")], load_tokenizer(toy_tokenizer), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_tokenizer_without_eos_is_refused(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((toy_tokenizer / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({}))
