@@ -181,13 +181,9 @@ def _print_lines(row: "ModelDescription") -> None:
     if row.flops is not None and row.train_tflops is not None:
         lines["window"] = f"{row.window:,} tokens"
         lines["operations"] = f"{row.flops / 1e9:.2f} GFLOPs, forward"
-<<<<<<< HEAD
-        lines["training"] = f"{row.train_tflops:.3g} TFLOPs, forward and backward"
-=======
         tera = printed or row.train_tflops >= 1
         training = f"{row.train_tflops:.2f} TFLOPs" if tera else f"{1000 * row.train_tflops:.2f} GFLOPs"
         lines["training"] = f"{training}, forward and backward"
->>>>>>> wt/trial
         if printed and printed.tflops:
             lines["training"] += f" (printed: {printed.tflops})"
         lines["state"] = f"{row.state_size:,} elements per sequence"

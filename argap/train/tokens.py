@@ -16,12 +16,8 @@ import numpy as np
 
 from argap.atomic import replacing
 from argap.checksums import sha256_of
-<<<<<<< HEAD
-from argap.corpus import open_corpus, say_remarks
+from argap.corpus import Corpus, open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
-=======
-from argap.corpus import Corpus, open_corpus
->>>>>>> wt/trial
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
 from argap.records import read_record, write_record
@@ -63,13 +59,9 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
-<<<<<<< HEAD
     dtype = smallest_dtype(tokenizer.vocab_size)
-=======
-    dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     # All before the first is read, so that a wrong path costs nobody the tokens of the others.
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in sources]
->>>>>>> wt/trial
     with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
         digest = hashlib.sha256()
         parts = [

@@ -81,7 +81,7 @@ def test_a_failed_source_leaves_no_files(two: list[DataSource], toy_tokenizer: P
 def test_a_source_that_is_not_there_is_refused_before_any_is_read(
     two: list[DataSource], toy_tokenizer: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ArgapError, match="^nowhere: no such file or folder"):
+    with pytest.raises(ArgapError, match=r"^nowhere: no such file or folder"):
         pack_tokens([*two, DataSource("nowhere")], load_tokenizer(toy_tokenizer), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
