@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import torch
 
 from argap.atomic import remove_leftovers
@@ -33,16 +34,24 @@ from argap.train.model import build_model
 from argap.train.tokens import pack_tokens
 
 
-def check_models(entries: Sequence[Entry], layout: Layout) -> None:
+def check_models(suite: Suite, entries: Sequence[Entry], layout: Layout, sets: Mapping[str, EvaluationSet]) -> None:
     """Build the model of each entry that is not finished, without weights, before any training.
 
-    Raises `ArgapError` for mixers that cannot be built or are not trusted.
+    ``sets``: the `evaluation_set` of each size. Raises `ArgapError` for mixers that cannot be built or are not trusted,
+    for a model that does not take the windows of the evaluation or of ``mqar``, and where the text of ``mqar`` is not
+    there.
     """
+    of_pairs = 0
+    if suite.mqar is not None:
+        of_pairs = suite.mqar.length
+        if suite.mqar.text is not None:
+            open_corpus(suite.mqar.text)
     tokenizer = cache(load_tokenizer)  # most members have the same
     for entry in entries:
         if open_finished(layout.run(entry)) is None:
             with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
-                build_model(entry.config, tokenizer(entry.config.tokenizer))
+                model = build_model(entry.config, tokenizer(entry.config.tokenizer))
+                model.model.check_length(max(of_pairs, int(np.diff(sets[entry.size].offsets).max())))
 
 
 def run_members(

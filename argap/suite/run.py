@@ -70,7 +70,7 @@ def run_suite(
         for size, data in windows.items():
             runs = dict.fromkeys(entry.name for entry in entries) | finished_runs(suite, size, layout)
             open_earlier(suite, size, runs, data.record, threshold, out / size)
-    check_models(entries, layout)
+    check_models(suite, entries, layout, windows)
     if ray:
         _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
     elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):

@@ -9,6 +9,7 @@ import msgspec
 from argap.configuration import Count, Length, Seed, check_ranges
 from argap.errors import FormatError
 from argap.records import Interval, Record, read_record
+from argap.synthetics.tasks.pretrained_mqar import layout
 
 FORMAT = 2
 """Of the scores. In format 1 the slice ``other`` also has the keys and the first values."""
@@ -30,6 +31,8 @@ class PretrainedTest(Record, frozen=True, omit_defaults=False):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        for pairs in self.pairs:  # what no example can hold is refused before a model is trained or loaded
+            layout(self.examples, pairs, length=self.length, alpha=self.alpha)
 
 
 class Measures(Record, frozen=True):

@@ -160,6 +160,29 @@ def test_a_model_that_cannot_be_built_is_refused_before_any_training(place, tmp_
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"evaluation": {"seq_len": 96}},
+            "base_conv at tiny: a window of 96 tokens; the model was made for at most 64 ",
+        ),
+        ({"mqar": {"length": 128}}, "base_conv at tiny: a window of 128 tokens; the model was made for at most 64 "),
+        ({"mqar": {"pairs": [2, 9]}}, "mqar: 9 pairs and their second occurrences need 36 tokens, the length is 32"),
+        ({"mqar": {"text": "nowhere"}}, "nowhere: no such file or folder"),
+    ],
+)
+def test_windows_that_no_model_takes_are_refused_before_any_training(place, tmp_path, change, message):
+    suite = yaml.safe_load((place / "suite.yaml").read_text())
+    for key, value in change.items():
+        suite[key] |= value
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    result = command(tmp_path, "run")
+    assert result.exit_code == 1
+    assert message in str(result.exception)
+    assert not (tmp_path / "work").exists()
+
+
 def test_micro_batch_size_may_change(place, tmp_path):
     suite = yaml.safe_load((place / "suite.yaml").read_text())
     suite["train"]["micro_batch_size"] = 2
