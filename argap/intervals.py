@@ -110,11 +110,16 @@ def unresolved(documents: int, worth: float, gap: Interval | None, part: Interva
     """
     if documents == 1:
         return "a single document"
-    if gap is not None and gap[0] <= 0 <= gap[1]:
+    if contains_zero(gap):
         return "the interval of the gap contains 0"
-    if part is not None and part[0] <= 0 <= part[1]:
+    if contains_zero(part):
         return "the interval of the slice's part of the gap contains 0"
     return f"{documents:,} documents are worth {int(worth)}" if worth < TOO_FEW else None
+
+
+def contains_zero(ends: Interval | None) -> bool:
+    """Whether an interval contains 0; an unknown one does not."""
+    return ends is not None and ends[0] <= 0 <= ends[1]
 
 
 def interval(values: np.ndarray) -> Interval:

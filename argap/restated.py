@@ -16,6 +16,7 @@ from argap.errors import ArgapError
 from argap.records import Gap
 from argap.slices import slices_of_cells
 from argap.summary import gap_rows
+from argap.threshold import Threshold, resolve_threshold
 
 
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
@@ -30,12 +31,26 @@ def check_setting(gap: Gap, threshold: int | None, reference: str) -> None:
     if threshold == gap.threshold:
         return
     if not (known := thresholds_of(gap)):
-        raise ArgapError(f"`threshold` {threshold}: the result has no training counts; add them with `argap label`")
+        raise _without_counts(threshold)
     if threshold not in known:
         raise ArgapError(
             f"`threshold` {threshold}: expected the upper end of a bin of its cells, one of "
             f"{', '.join(map(str, known))}; any other takes the tokens: `argap slice --threshold N`"
         )
+
+
+def threshold_in(gap: Gap, threshold: Threshold | None) -> int | None:
+    """τ for ``threshold``, any that tokens allow; None: the result's own. Raises `ArgapError` for one below 0, and for
+    any where the result has no training counts."""
+    if threshold is None:
+        return gap.threshold
+    if gap.index is None:
+        raise _without_counts(threshold)
+    return resolve_threshold(threshold, gap.index.exposed_tokens)
+
+
+def _without_counts(threshold: Threshold | None) -> ArgapError:
+    return ArgapError(f"`threshold` {threshold}: the result has no training counts; add them with `argap label`")
 
 
 def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFrame:

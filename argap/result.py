@@ -19,8 +19,9 @@ from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.frames import part_row, slice_frame
 from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
+from argap.restated import threshold_in
 from argap.slices import slices_of_cells
-from argap.threshold import Threshold, resolve_threshold
+from argap.threshold import Threshold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,15 +72,6 @@ class Result:
     def threshold(self) -> int | None:
         """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
         return self.record.threshold
-
-    def resolved_threshold(self, threshold: Threshold | None) -> int | None:
-        """τ for ``threshold``; None: the result's own. Raises `ArgapError` for one below 0, and for any where the
-        result has no training counts."""
-        if threshold is None:
-            return self.threshold
-        if self.record.index is None:
-            raise ArgapError(f"`threshold` {threshold}: the result has no training counts; add them with `argap label`")
-        return resolve_threshold(threshold, self.record.index.exposed_tokens)
 
     @property
     def evaluation(self) -> EvaluationRecord:
@@ -147,7 +139,7 @@ class Result:
         if not isinstance(slices, Mapping | None):
             raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
         wanted = shipped_slices(self.token_table) if slices is None else [Slice(*each) for each in slices.items()]
-        tau = self.resolved_threshold(threshold)
+        tau = threshold_in(self.record, threshold)
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
     def tokens(

@@ -8,7 +8,7 @@ unresolved: it must not be claimed.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from argap.intervals import FEW
+from argap.intervals import FEW, contains_zero
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
 from argap.reports.formats import MARKS, Table, best_in, csv_of
 from argap.reports.numbers import (
@@ -72,8 +72,7 @@ def closed_table(gap: Gap) -> Table | None:
     columns = ("Model", "Gap closed, overall", f"Gap closed, {gap.hits}")
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     notes = [f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."]
-    ends = next((row.delta.ci95 for row in gap.rows if row.model == base and row.delta), None)
-    if ends is not None and ends[0] <= 0 <= ends[1]:
+    if contains_zero(next((row.delta.ci95 for row in gap.rows if row.model == base and row.delta), None)):
         notes.append("Unresolved: the interval of that gap contains 0.")
     overall = [share.overall and share.overall.ppl for share in closed.values()]
     on_hits = [share.ar_hits and share.ar_hits.ppl for share in closed.values()]

@@ -39,6 +39,7 @@ def slice_(
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
     from argap.reports.tables import slices_table
+    from argap.restated import threshold_in
     from argap.result import open_result
     from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
@@ -55,7 +56,7 @@ def slice_(
     wanted = as_slices(read_slices(slices)) if slices else []
     wanted += [Slice(*pair) for pair in zip(names, wheres, strict=True)]
     opened = open_result(result)
-    tau = opened.resolved_threshold(None if threshold is None else parse_threshold(threshold))
+    tau = threshold_in(opened.record, None if threshold is None else parse_threshold(threshold))
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
