@@ -46,9 +46,9 @@ LAUNCHES = LaunchTable(
     {
         "any": {
             "forward": Launch({"BB": 32}, warps=4, stages=1),
-            "forward of blocks": Launch({"BB": 64}, warps=4, stages=1),
+            "forward of blocks": Launch({"BB": 64}, warps=4, stages=2),
             "backward": Launch({"BB": 64}, warps=4, stages=2),
-            "backward of blocks": Launch({"BB": 64}, warps=8, stages=1),
+            "backward of blocks": Launch({"BB": 16}, warps=4, stages=2),
         }
     },
 )
