@@ -190,14 +190,14 @@ def test_seeds_of_attention():
         return {m: own / n for m, own in sums.items()}, {m: own / hits for m, own in of_hits.items()}, due
 
     (gap, on_hits, due), (third, _, due_third) = (against(f"attention-seed{seed}") for seed in (1, 2))
-    due_first = against("attention")[2]
-    hardly = "delta_net", "delta_net_window", "delta_net_global", "hyena_window_256"
-    apart = *hardly, *(model for model in due if model.startswith(("attention", "linear_attention", "hybrid")))
+    first, _, due_first = against("attention")
+    hardly = "delta_net", "hyena_window_256", "attention", "linear_attention", "hybrid"
+    apart = [model for model in due if model.startswith(hardly)]
     plain = [share for each in (due, due_third) for model, share in each.items() if model not in apart]
     lower = [due_first[model] - due[model] for model in due if model not in apart or model == "linear_attention"]
     of_seeds = {
         name: sorted(round(share, 1) for model, share in due_first.items() if model.split("-")[0] == name)
-        for name in ("base_conv", "based", "retnet")
+        for name in ("base_conv", "based", "retnet", "delta_net")
     }
     of_model = {name: [own for model, own in gap.items() if model.split("-")[0] == name] for name in of_seeds}
     spread = {name: max(gaps) - min(gaps) for name, gaps in of_model.items()}
@@ -205,7 +205,7 @@ def test_seeds_of_attention():
     for said in (
         f"are up to {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
         f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f}, two of RetNet "
-        f"{spread['retnet']:.3f}.",
+        f"{spread['retnet']:.3f} and of DeltaNet {spread['delta_net']:.3f}.",
         f"Of the gap to attention's second seed all shares are {min(lower):.0f} to {max(lower):.0f} points lower",
         f"is {gap['mamba'] - gap['mamba_block']:.2f} nats ahead, as much as seeds of attention differ",
         f"{gap['attention']:.3f} and {third['attention']:.3f} nats ahead of the first, it is {min(plain):.0f} to "
@@ -214,6 +214,13 @@ def test_seeds_of_attention():
         f"second seed, and {on_hits['hybrid']:.3f} worse on AR hits",
         f"{gap['hybrid_programmatic']:.3f} nats behind its second seed and {third['hybrid_programmatic']:.3f} behind",
         f"and {gap['delta_net']:.3f} and {third['delta_net']:.3f} behind the second and third.",
+        f"The second is {gap['delta_net-seed1']:.3f} nats behind attention of its seed, "
+        f"{-first['delta_net-seed1']:.3f} ahead of the first and {third['delta_net-seed1']:.3f} behind the third",
+        f"they are {due['delta_net-seed1']:.0f}% of the gap to attention of its seed",
+        f"{gap['delta_net'] - gap['delta_net_global']:.3f} and "
+        f"{gap['delta_net-seed1'] - gap['delta_net_global']:.3f} ahead of DeltaNet's two seeds",
+        f"{gap['delta_net_window'] - gap['delta_net']:.3f} and {gap['delta_net_window'] - gap['delta_net-seed1']:.3f} "
+        f"behind DeltaNet's seeds, which are {spread['delta_net']:.3f} apart",
         f"{-gap['delta_net_global']:.3f} ahead of the second seed, {-third['delta_net_global']:.3f} of the third, and",
         f"On AR hits it is {-on_hits['delta_net_global']:.3f} nats ahead of the second seed",
         f"{gap['hyena_window_256']:.3f} behind its second seed and {third['hyena_window_256']:.3f} behind its third",
