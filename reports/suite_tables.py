@@ -50,7 +50,7 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
         "Three thresholds": threshold_table(result),
         "Rare bigrams": rare_table(result),
         "Recall of pairs": recall_table(result),
-        "Beside the paper": paper_table(result, labels) if labels else None,
+        "Beside the paper": paper_table(result, labels),
     }
     return {title: table for title, table in tables.items() if table is not None}
 
@@ -167,8 +167,9 @@ def rare_table(result: SizeResult) -> Table | None:
     return Table(("Model", *sizes), rows, (note,), best_in(rows, dict(enumerate(compared, 1))))
 
 
-def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
-    """This suite's percentages next to those published in the Zoology paper for the same mixers."""
+def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
+    """This suite's percentages next to those published in the Zoology paper for the same mixers; None where no model
+    compared has a label."""
     scales = ("70M", "125M", "360M", "1.4B")
     checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
     rows, doubts = [], []
@@ -184,6 +185,8 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
             for scale in scales
             if (check := checks.get((label, scale))) and not check.agrees
         ]
+    if not rows:
+        return None
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
         "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."

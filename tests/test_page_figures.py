@@ -96,11 +96,17 @@ def test_counts_of_finished_runs():
     assert wrong == []
 
 
+def only_size(place: Path) -> Path:
+    """The folder of a suite's one size."""
+    (gap,) = place.glob("*/gap.json")
+    return gap.parent
+
+
 def lost(
     place: Path, reference: str = "attention", /, *, hits: bool = False, nearest: int = 1, farthest: int = 10**9
 ) -> tuple[dict[str, float], int]:
     """The nats that each model loses to ``reference`` and the number of tokens: all, or the AR hits so far back."""
-    cells = pd.read_parquet(place / "7m" / "cells.parquet")
+    cells = pd.read_parquet(only_size(place) / "cells.parquet")
     if hits:
         there = cells["repeated"] & (cells["frequency_high"] <= 1250)
         cells = cells.loc[there & (cells["distance_low"] >= nearest) & (cells["distance_high"] <= farthest)]
@@ -117,8 +123,8 @@ def gaps_on_hits(place: Path, **distances: int) -> dict[str, float]:
 
 
 def gap_rows(place: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a suite's ``gap.json`` at 7 M parameters, by model."""
-    return {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+    """The rows of a suite's ``gap.json``, by model."""
+    return {row["model"]: row for row in json.loads((only_size(place) / "gap.json").read_text())["rows"]}
 
 
 def closed(row: dict[str, Any], overall: str, hits: str) -> Iterator[Check]:
@@ -136,12 +142,12 @@ def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Che
     return cell, *(100 * value for value in (due["value"], *ends))
 
 
-@pytest.mark.parametrize("suite", ["table1-7m", "table2-mini"])
+@pytest.mark.parametrize("suite", ["table1-7m", "table1-50m", "table2-mini"])
 def test_results_of_suites(suite):
     place = ROOT / "results" / suite
-    rows, seeds = gap_rows(place), read_size(place / "7m").spread()
+    rows, seeds, size = gap_rows(place), read_size(only_size(place)).spread(), only_size(place).name
     names = {
-        label.split("`")[1] if "`" in label else label: cells for label, *cells in table(place / "README.md", "7m")
+        label.split("`")[1] if "`" in label else label: cells for label, *cells in table(place / "README.md", size)
     }
     assert names.keys() == rows.keys()
 
@@ -273,6 +279,42 @@ def test_windows_by_distance():
             yield from ((cell, part[model]) for cell, part in zip(hits, parts, strict=True))
 
     assert unlike(checks()) == []
+
+
+def test_delta_net_at_50_m():
+    place = ROOT / "results" / "table1-50m"
+    readme = place / "README.md"
+    cells = pd.read_parquet(place / "50m" / "cells.parquet")
+    behind = (cells["logprob/attention"] - cells["logprob/delta_net"]).to_numpy()
+    n, hit = cells["n"].to_numpy(), (cells["repeated"] & (cells["frequency_high"] <= 1250)).to_numpy()
+    rows = {(row.model, row.task[:3]): row for row in open_recall(place.parent / "recall" / place.name).rows}
+    domains = {
+        "novels": "books", "FDA summaries": "fda_510k", "mathematics": "latex_math", "Stack Exchange": "stackexchange",
+        "web documentation": "web", "Wikipedia and the World Factbook": "wiki",
+    }  # fmt: skip
+
+    def gap(of: Any) -> float:
+        return behind[of].sum() / n[of].sum()
+
+    def checks() -> Iterator[Check]:
+        for label, tokens, hits, *gaps in table(readme, "", "tokens"):
+            of = (cells["domain"] == domains[label]).to_numpy()
+            yield from ((tokens, 100 * n[of].sum() / n.sum()), (hits, 100 * n[of & hit].sum() / n[of].sum()))
+            yield from ((cell, gap(part)) for cell, part in zip(gaps, (of, of & hit, of & ~hit), strict=True))
+        for model, *answers in table(readme, "", "SWDE form: contains"):
+            for task, contains, nll in zip(("swd", "fda", "squ"), answers[::2], answers[1::2], strict=True):
+                row = rows[model, task]
+                of_contains = [row.contains, *(row.ci95 or ())] if "(" in contains else [row.contains]
+                yield from ((contains, *(100 * value for value in of_contains)), (nll, row.gold_nll))
+
+    assert unlike(checks()) == []
+    ends = (1, 8), (9, 32), (33, 128), (129, 256), (257, 1024)
+    low, high = cells["distance_low"].to_numpy(), cells["distance_high"].to_numpy()
+    by_distance = [gap(hit & (low >= nearest) & (high <= farthest)) for nearest, farthest in ends]
+    assert (
+        "It is {:.2f} nats where the bigram occurred 1 to 8 tokens ago, {:.2f} at 9 to 32, {:.2f} at 33 to 128, "
+        "{:.2f} at 129 to 256, and {:.2f} beyond.".format(*by_distance)
+    ) in " ".join(readme.read_text().split())
 
 
 def test_recall_of_trained_models():

@@ -28,7 +28,7 @@ def files(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name not in pages}
 
 
-@pytest.mark.parametrize("suite", ["table1-mini", "table1-7m", "table2-mini", "recall-along-training"])
+@pytest.mark.parametrize("suite", ["table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training"])
 def test_tables_rebuild_byte_for_byte(suite, tmp_path):
     """No file is missing or left over: figures are SVG only, and git ignores the pages."""
     committed, copy = ROOT / "results" / suite, tmp_path / suite
@@ -43,7 +43,13 @@ def test_tables_rebuild_byte_for_byte(suite, tmp_path):
 
 @pytest.mark.parametrize(
     ("suite", "older"),
-    [("table1-7m", ""), ("table2-mini", ""), ("table1-mini", "base_conv"), ("recall-along-training", "base_conv")],
+    [
+        ("table1-7m", ""),
+        ("table1-50m", ""),
+        ("table2-mini", ""),
+        ("table1-mini", "base_conv"),
+        ("recall-along-training", "base_conv"),
+    ],
 )
 def test_results_can_grow(suite, older):
     """But not those of format 1, whose curves have no documents and whose ``base_conv`` is BaseConv with our

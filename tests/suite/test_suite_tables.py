@@ -8,7 +8,7 @@ import pandas as pd
 
 from argap.cells import PREFIX
 from argap.records import Bin
-from argap.reports.suite_tables import rare_table
+from argap.reports.suite_tables import paper_table, rare_table
 from argap.suite.result import SizeResult
 
 
@@ -37,3 +37,8 @@ def test_nll_on_rare_bigrams():
     ]
     assert "4, 2, 3 tokens" in table.notes[0]
     assert rare_table(SizeResult(Path("x"), gap, cells.query("frequency == 2"), ())) is None
+
+
+def test_no_model_to_compare_with_the_paper():
+    gap: Any = SimpleNamespace(compared=[SimpleNamespace(model="m", gap_due_to_ar=object())])
+    assert paper_table(SizeResult(Path("x"), gap, pd.DataFrame(), ()), {"ref": "Attention"}) is None
