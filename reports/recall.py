@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from argap.atomic import write_text
 from argap.errors import ArgapError
 from argap.recall.examples import COPY
-from argap.recall.link import Correlations, GapLink
+from argap.recall.link import LEAST, Correlations, GapLink
 from argap.recall.result import RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Failures, Score
@@ -215,6 +215,8 @@ def _scope(result: RecallResult) -> list[str]:
         f"{flip.lost} lost (McNemar's exact p = {flip.p_value:.3g})."
         for flip in result.flips
     ]
+    if result.link and max(len(link.points) for link in result.link) < LEAST:
+        return [*lines, f"AR gaps are correlated with recall where at least {LEAST} models are compared."]
     return [*lines, *map(link_text, result.link)]
 
 

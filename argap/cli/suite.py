@@ -48,6 +48,7 @@ def run(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
+    from argap.reports.formats import print_tables
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
@@ -73,7 +74,7 @@ def run(
         log_to=log_to or (),
     )
     if wrote:
-        typer.echo(write_suite(loaded, folder))
+        print_tables(write_suite(loaded, folder))
 
 
 @app.command()
@@ -107,8 +108,7 @@ def trajectory(
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
     from argap.parallel import join_torchrun
     from argap.reports.drawing import save
-    from argap.reports.formats import latex as in_latex
-    from argap.reports.formats import markdown as in_markdown
+    from argap.reports.formats import markdown, print_tables
     from argap.reports.suite_tables import trajectory_table
     from argap.reports.training_figures import recall_along_training
     from argap.scorer import ScoreOptions, parse_batch_size
@@ -124,13 +124,13 @@ def trajectory(
     if parallel is not None and not parallel.is_main:
         return
     table = trajectory_table(along, given.reference, gap)
-    write_text(folder / "trajectory.md", in_markdown(table))
+    write_text(folder / "trajectory.md", markdown(table))
     figure = recall_along_training(along, list(given.series), given.reference, gap)
     save(figure, folder / "figures", "recall_along_training")
     if output.as_json:
         typer.echo(along.to_json(orient="records", indent=2))
-    else:  # Markdown is also what a terminal shows
-        typer.echo((in_latex if output.latex else in_markdown)(table))
+    else:
+        print_tables([table], output.form)
 
 
 @app.command()
@@ -141,16 +141,17 @@ def table(
     output: Output,
 ) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
+    from argap.reports.formats import print_tables
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
-    text = write_suite(loaded, folder, "latex" if output.latex else "markdown")
+    tables = write_suite(loaded, folder)
     if output.as_json:
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))
         print_json({each.size: each.gap for each in results})
-    else:  # Markdown is also what a terminal shows
-        typer.echo(text)
+    else:
+        print_tables(tables, output.form)

@@ -35,15 +35,20 @@ def generate(
         Literal["paper", "zoology"], typer.Option(help="As in the paper's Algorithm 1, or in its public code.")
     ] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there already.")] = False,
 ) -> None:
     """Write an MQAR data set. Labels are -100 at unsupervised positions."""
+    from argap.errors import ArgapError
     from argap.synthetics.config import default_pairs
-    from argap.synthetics.tasks.examples import write_examples
+    from argap.synthetics.tasks.examples import examples_file, write_examples
     from argap.synthetics.tasks.mqar import MqarConfig, build
 
+    path = examples_file(out)
+    if path.exists() and not overwrite:
+        raise ArgapError(f"{path}: a file is already there; choose another `out`, or use `overwrite=True`")
     (default,) = default_pairs(length)
     config = MqarConfig(examples, length, pairs or default, vocab_size, alpha, fill, layout)
-    path = write_examples(out, build(config, seed))
+    write_examples(path, build(config, seed))
     typer.echo(f"{path}: {examples:,} examples of {length} tokens, {config.pairs} KV pairs each")
 
 

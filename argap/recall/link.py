@@ -17,6 +17,9 @@ from argap.errors import ArgapError
 from argap.recall.scores import DISTANCES, NOT_IN_PROMPT, Score, bin_names
 from argap.records import Record, read_gap
 
+LEAST = 3
+"""Models that a correlation needs."""
+
 
 class ArNll(NamedTuple):
     """One model's NLL on the AR hits of a text, in nats."""
@@ -41,8 +44,8 @@ class LinkPoint(Record, frozen=True):
 
 
 class Correlations(Record, frozen=True):
-    """Across models, of AR gaps with gaps on a task; None for fewer than three, and where one of the gaps does not
-    vary."""
+    """Across models, of AR gaps with gaps on a task; None for fewer than `LEAST`, and where one of the gaps does
+    not vary."""
 
     pearson: float | None = None
     """With the recall gaps."""
@@ -124,12 +127,12 @@ def _correlations(points: Sequence[LinkPoint], ar_gaps: Sequence[float | None]) 
 
 
 def _correlate(x: Sequence[float | None], y: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Pearson's and Spearman's over the pairs without a None; None for fewer than three, and where a side does not
+    """Pearson's and Spearman's over the pairs without a None; None for fewer than `LEAST`, and where a side does not
     vary."""
     from scipy.stats import pearsonr, spearmanr
 
     pairs = [pair for pair in zip(x, y, strict=True) if None not in pair]
-    if len(pairs) < 3 or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+    if len(pairs) < LEAST or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
         return None, None
     x, y = zip(*pairs, strict=True)
     return float(pearsonr(x, y).statistic), float(spearmanr(x, y).statistic)  # pyright: ignore

@@ -14,7 +14,7 @@ from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.result import open_recall
 from argap.recall.scores import Group, Score
 from argap.records import read_gap
-from argap.reports.recall import link_text
+from argap.reports.recall import link_text, recall_table
 from argap.reports.recall_figure import link_figure
 
 RESULT = Path(__file__).parents[2] / "results" / "table1-7m" / "7m"
@@ -114,3 +114,10 @@ def test_the_figure_of_the_link_moves_each_model_to_the_golds_distances() -> Non
     older = msgspec.structs.replace(result, link=[msgspec.structs.replace(link, points=without)])
     assert link_figure(older) is None
     assert link_figure(msgspec.structs.replace(result, link=[])) is None
+
+
+def test_two_models_have_no_correlation() -> None:
+    """One sentence for all sets, where it is the number of models that is too small."""
+    few, enough = (open_recall(RESULT.parents[1] / "recall" / name) for name in ("table1-50m", "table1-7m"))
+    assert recall_table(few).notes[-1] == "AR gaps are correlated with recall where at least 3 models are compared."
+    assert all("AR gap across 7 models" in note for note in recall_table(enough).notes[-3:])

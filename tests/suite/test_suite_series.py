@@ -68,7 +68,7 @@ def run(folder: Path, given: dict[str, Any], *more: str) -> Any:
 def test_a_series_gives_a_trajectory_and_a_result(place, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(place / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    done = run(tmp_path, described(place))
+    done = run(tmp_path, described(place), "--markdown")
     assert done.exit_code == 0, done.output
     out = tmp_path / "out"
     found = pd.read_parquet(out / "trajectory.parquet")

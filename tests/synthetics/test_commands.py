@@ -38,6 +38,18 @@ def test_generate_writes_what_build_gives(tmp_path):
         np.testing.assert_array_equal(written["distance"], made.slices["distance"])
 
 
+def test_generate_replaces_no_file_unasked(tmp_path):
+    path = tmp_path / "data.npz"
+    path.write_text("mine")
+    result = CliRunner().invoke(app, ["synthetics", "generate", "--out", str(path.with_suffix(""))])
+    assert isinstance(result.exception, ArgapError)
+    assert str(result.exception).startswith(f"{path}: a file is already there")
+    assert path.read_text() == "mine"
+    call("generate", "--out", path, "--examples", 1, "--overwrite")
+    with np.load(path) as written:
+        assert written["inputs"].shape == (1, 64)
+
+
 def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
     flags = ["--width", 8, "--length", 16, "--pairs", 2, "--lr", 1e-3, "--lr", 1e-2, "--device", "cpu"]
     printed = call("train", "argap.models.gla:GLA", *flags, *SETTINGS, "--out", tmp_path, "--json")

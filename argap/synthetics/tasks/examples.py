@@ -53,10 +53,12 @@ def check_size(examples: int, length: int) -> None:
         )
 
 
-def write_examples(path: Path, examples: Examples) -> Path:
-    """Write ``inputs``, ``labels`` and every slice to an ``.npz`` file; return its path, with the suffix added."""
-    if path.suffix != ".npz":
-        path = path.with_name(path.name + ".npz")
+def examples_file(out: Path) -> Path:
+    """The file of `write_examples` for ``out``: the suffix ``.npz`` is added where it has another."""
+    return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
+
+
+def write_examples(path: Path, examples: Examples) -> None:
+    """Write ``inputs``, ``labels`` and every slice to an ``.npz`` file."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, inputs=examples.inputs, labels=examples.labels, **examples.slices)  # pyright: ignore[reportArgumentType]
-    return path
