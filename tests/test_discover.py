@@ -239,3 +239,11 @@ def test_a_single_document_has_no_halves(result):
     alone = replace(result.record, documents=1)
     with pytest.raises(ArgapError, match="too few documents"):
         discover(result.folder, alone, "m2")
+
+
+@pytest.mark.parametrize(("result", "contains"), [("table1-7m", True), ("table2-mini", False)])
+def test_the_command_says_which_tokens_have_distance_0(result, contains, run_command):
+    code, out, _ = run_command("discover", str(MINI.parent / result / "7m"), "--model", "base_conv")
+    assert code == 0
+    assert ("distance <=" in out) == contains
+    assert ("distance is 0 for tokens that are not repeated" in out) == contains
