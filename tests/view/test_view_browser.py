@@ -157,6 +157,15 @@ def test_the_table_is_sorted_by_a_heading(page, address):
     page.expect(order, ["ref", "m-1", "m2"])
 
 
+def test_a_phone_shows_the_share(page, address):
+    page.resize(390, 844)
+    open_settled(page, address)
+    page.expect("document.querySelector('.models .due').getBoundingClientRect().right < innerWidth", True)
+    page.resize(1440, 900)
+    page.expect("document.querySelectorAll('.models tbody tr:first-child .wide').length", 4)
+    page.expect("document.querySelector('.models .wide').offsetWidth > 0", True)
+
+
 def test_the_table_is_copied_as_it_is_printed(page, address, result):
     page.allow("clipboardReadWrite", "clipboardSanitizedWrite")
     open_settled(page, f"{address}#tau=10")
