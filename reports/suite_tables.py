@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX
+from argap.intervals import unresolved
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Table, best_in, csv_of
@@ -200,6 +201,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
+    reason = None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
     columns, cells = ["Training tokens"], {}
     for model in models:
         columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
@@ -211,15 +213,18 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
             for tokens in own["tokens"]:
                 share = shares.get(tokens, nan)
-                cells[model, tokens].append(DASH if isnan(share) else percent(share, 0))
+                text = DASH if isnan(share) else percent(share, 0)
+                cells[model, tokens].append(f"({text})" if reason and text != DASH else text)
     rows = []
     for tokens in sorted(trajectory["tokens"].unique()):
         row = [short(tokens)]
         for model in models:
             row += cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
         rows.append(tuple(row))
-    note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
-    return Table(columns, rows, (note,), left=())
+    notes = [f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."]
+    if reason:
+        notes.append(f"In parentheses, not to be claimed: {reason}.")
+    return Table(columns, rows, notes, left=())
 
 
 def suite_csv(results: list[SizeResult]) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from argap.cells import PREFIX
 from argap.records import Bin
-from argap.reports.suite_tables import paper_table, rare_table
+from argap.reports.suite_tables import paper_table, rare_table, trajectory_table
 from argap.suite.result import SizeResult
 
 
@@ -42,3 +42,19 @@ def test_nll_on_rare_bigrams():
 def test_no_model_to_compare_with_the_paper():
     gap: Any = SimpleNamespace(compared=[SimpleNamespace(model="m", gap_due_to_ar=object())])
     assert paper_table(SizeResult(Path("x"), gap, pd.DataFrame(), ()), {"ref": "Attention"}) is None
+
+
+def test_shares_along_training_from_few_documents():
+    """The reference and the model have NLLs of 2 and 3 on one hit, of 1 and 2 on the other token: half of the gap."""
+    columns = ["model", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nll_other"]
+    trajectory = pd.DataFrame([("ref", 100, 1, 2.0, 1, 1.0), ("m", 100, 1, 3.0, 1, 2.0)], columns=columns)
+    tables = []
+    for worth in (19.0, 20.0):
+        gap: Any = SimpleNamespace(hits="hits", unit="token", index=None, documents=50, effective_documents=worth)
+        tables.append(trajectory_table(trajectory, "ref", gap))
+    assert [table.rows for table in tables] == [
+        [("100", "2.00", "1.00", "3.00", "2.00", "(50%)")],
+        [("100", "2.00", "1.00", "3.00", "2.00", "50%")],
+    ]
+    assert tables[0].notes[1:] == ["In parentheses, not to be claimed: 50 documents are worth 19."]
+    assert tables[1].notes[1:] == []
