@@ -304,6 +304,7 @@ def test_delta_net_at_50_m():
         for model, *answers in table(readme, "", "SWDE form: contains"):
             for task, contains, nll in zip(("swd", "fda", "squ"), answers[::2], answers[1::2], strict=True):
                 row = rows[model, task]
+                assert row.gold_nll is not None
                 of_contains = [row.contains, *(row.ci95 or ())] if "(" in contains else [row.contains]
                 yield from ((contains, *(100 * value for value in of_contains)), (nll, row.gold_nll))
 

@@ -46,7 +46,7 @@ def discover(
         if (drawn := found.sample) is not None:
             read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
             notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
-        if any("distance <=" in each.where for each in found.slices):
+        if any("distance <=" in (each.where or "") for each in found.slices):
             notes.append("distance is 0 for tokens that are not repeated, so distance <= N contains them.")
         shown, unit = [found.whole, *found.slices], record.unit
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
