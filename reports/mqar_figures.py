@@ -103,11 +103,12 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
     names = list(dict.fromkeys(runs["name"]))
     look = looks(names)
     for (length, other), axes in zip(shapes, each, strict=True):
-        for name in names:
+        for name, beneath in zip(names, np.linspace(1, 0, len(names)), strict=True):  # lines that coincide are all seen
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
             # An unclipped line without points would have an infinite extent and collapse the layout.
-            drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6, "clip_on": points.empty}
+            drawn = look[name].curve | {"markersize": 4 + 3 * beneath, "linewidth": 1.3 + 1.9 * beneath}
+            drawn["clip_on"] = points.empty
             axes.plot(points["at"], points["accuracy"], label=plain(name), **drawn)
         axes.set_title(f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {_spaced(other)}")
         _accuracy_axis(axes)

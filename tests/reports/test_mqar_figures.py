@@ -40,6 +40,8 @@ def test_each_length_has_a_panel_and_each_model_its_points():
     assert [axes.get_title("left") for axes in figure.axes] == ["N 64, D 4", "N 128, D 8"]
     lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].get_lines()}
     assert lines == {"a": [0.5, 0.999], "b": [0.1, 0.2]}
+    beneath, above = figure.axes[0].get_lines()
+    assert beneath.get_linewidth() > above.get_linewidth() + 1  # still seen where both coincide
 
 
 def test_a_model_without_a_finished_run_at_a_length_leaves_the_panels_their_width():
