@@ -310,8 +310,7 @@ def test_delta_net_at_50_m():
 
     assert unlike(checks()) == []
     ends = (1, 8), (9, 32), (33, 128), (129, 256), (257, 1024)
-    low, high = cells["distance_low"].to_numpy(), cells["distance_high"].to_numpy()
-    by_distance = [gap(hit & (low >= nearest) & (high <= farthest)) for nearest, farthest in ends]
+    by_distance = [gaps_on_hits(place, nearest=low, farthest=high)["delta_net"] for low, high in ends]
     assert (
         "It is {:.2f} nats where the bigram occurred 1 to 8 tokens ago, {:.2f} at 9 to 32, {:.2f} at 33 to 128, "
         "{:.2f} at 129 to 256, and {:.2f} beyond.".format(*by_distance)

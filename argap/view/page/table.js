@@ -37,7 +37,8 @@ const COLUMNS = [
   ["due", "% of gap due to AR", (row) => row.due?.value ?? null],
 ];
 
-const WIDE = ["parameters", "overall", "other", "gap"]; // not on a phone
+/** The class of columns that a phone does not show. */
+const wide = (column) => ["parameters", "overall", "other", "gap"].includes(column) && "wide";
 
 export function table(overview) {
   const body = h("tbody");
@@ -66,7 +67,7 @@ export function table(overview) {
 function drawHead(head, overview) {
   const [key, direction] = sorting();
   const titles = { other: `Other ${unit()}s`, ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
-  fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" ? "left" : WIDE.includes(name_) && "wide", "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
+  fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" ? "left" : wide(name_), "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
     h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
     h("td"), h("th.interval", { scope: "col" }, "95% interval"));
 }
@@ -105,9 +106,9 @@ function line(row, marks) {
     : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && `m${chosen % MOST}` }), name(row.model));
   return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), "data-key": !row.reference && row.model, onclick: row.reference ? null : () => choose(row.model) },
     h("th.left", { scope: "row" }, title),
-    h("td.wide", {}, parameters(row.parameters)),
-    ["overall", "ar_hits", "other"].map((part) => h("td", { class: WIDE.includes(part) && "wide" }, loss(row[part], unit()))),
-    h("td.wide", {}, row.gap ? nats(row.gap.nll) : DASH),
+    h("td", { class: wide("parameters") }, parameters(row.parameters)),
+    ["overall", "ar_hits", "other"].map((part) => h("td", { class: wide(part) }, loss(row[part], unit()))),
+    h("td", { class: wide("gap") }, row.gap ? nats(row.gap.nll) : DASH),
     h("td.due", {}, row.due?.unresolved && !row.pending && due !== DASH ? `(${due})` : due, h("sup", {}, reasons(row).map((reason) => marks.get(reason)))),
     h("td.whisk", {}, known && whisker(row.due)),
     h("td.interval", {}, row.pending && row.due ? "…" : known ? percentRange(row.due.ci95) : DASH));
