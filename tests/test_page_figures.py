@@ -281,6 +281,18 @@ def test_windows_by_distance():
     assert unlike(checks()) == []
 
 
+def answers(page: Path, rows: dict[tuple[str, str], Any]) -> Iterator[Check]:
+    """The cells of a table of recall; ``rows`` by model and the first three letters of the task."""
+    for model, *cells in table(page, "", "SWDE form: contains"):
+        for task, contains, nll in zip(("swd", "fda", "squ"), cells[::2], cells[1::2], strict=True):
+            if row := rows.get((model, task)):
+                values = [row.contains, *(row.ci95 or ())] if "(" in contains else [row.contains]
+                yield contains, *(100 * value for value in values)
+                yield nll, row.gold_nll
+            else:
+                assert (contains, nll) == ("—", "—")
+
+
 def test_delta_net_at_50_m():
     place = ROOT / "results" / "table1-50m"
     readme = place / "README.md"
@@ -288,6 +300,7 @@ def test_delta_net_at_50_m():
     behind = (cells["logprob/attention"] - cells["logprob/delta_net"]).to_numpy()
     n, hit = cells["n"].to_numpy(), (cells["repeated"] & (cells["frequency_high"] <= 1250)).to_numpy()
     rows = {(row.model, row.task[:3]): row for row in open_recall(place.parent / "recall" / place.name).rows}
+    assert len(rows) == 6
     domains = {
         "novels": "books", "FDA summaries": "fda_510k", "mathematics": "latex_math", "Stack Exchange": "stackexchange",
         "web documentation": "web", "Wikipedia and the World Factbook": "wiki",
@@ -301,12 +314,7 @@ def test_delta_net_at_50_m():
             of = (cells["domain"] == domains[label]).to_numpy()
             yield from ((tokens, 100 * n[of].sum() / n.sum()), (hits, 100 * n[of & hit].sum() / n[of].sum()))
             yield from ((cell, gap(part)) for cell, part in zip(gaps, (of, of & hit, of & ~hit), strict=True))
-        for model, *answers in table(readme, "", "SWDE form: contains"):
-            for task, contains, nll in zip(("swd", "fda", "squ"), answers[::2], answers[1::2], strict=True):
-                row = rows[model, task]
-                assert row.gold_nll is not None
-                of_contains = [row.contains, *(row.ci95 or ())] if "(" in contains else [row.contains]
-                yield from ((contains, *(100 * value for value in of_contains)), (nll, row.gold_nll))
+        yield from answers(readme, rows)
 
     assert unlike(checks()) == []
     ends = (1, 8), (9, 32), (33, 128), (129, 256), (257, 1024)
@@ -328,14 +336,7 @@ def test_recall_of_trained_models():
         links += [link for link in result.link if link.task.startswith(task)]
 
     def checks() -> Iterator[Check]:
-        for model, *cells in table(readme, "", "SWDE form: contains"):
-            for task, contains, nll in zip(of_set, cells[::2], cells[1::2], strict=True):
-                if row := rows.get((model, task)):
-                    values = [row.contains, *(row.ci95 or ())] if "(" in contains else [row.contains]
-                    yield contains, *(100 * value for value in values)
-                    yield nll, row.gold_nll
-                else:
-                    assert (contains, nll) == ("—", "—")
+        yield from answers(readme, {(model, task[:3]): row for (model, task), row in rows.items()})
         for label, hits, *cells in table(readme, "", "AR hits"):
             pairs = zip(links, cells[::2], cells[1::2], strict=True)
             if label.startswith("Pearson"):
