@@ -116,9 +116,9 @@ def lost(
     return behind, int(cells["n"].to_numpy().sum())
 
 
-def gaps_on_hits(place: Path, **distances: int) -> dict[str, float]:
-    """The mean gap to attention of each model, in nats, on the AR hits so far back."""
-    sums, n = lost(place, hits=True, **distances)
+def gaps_on_hits(place: Path, reference: str = "attention", /, **distances: int) -> dict[str, float]:
+    """The mean gap of each model to ``reference``, in nats, on the AR hits so far back."""
+    sums, n = lost(place, reference, hits=True, **distances)
     return {model: own / n for model, own in sums.items()}
 
 
@@ -203,15 +203,17 @@ def test_seeds_of_attention():
     lower = [due_first[model] - due[model] for model in due if model not in apart or model == "linear_attention"]
     of_seeds = {
         name: sorted(round(share, 1) for model, share in due_first.items() if model.split("-")[0] == name)
-        for name in ("base_conv", "based", "retnet", "delta_net")
+        for name in ("base_conv", "based", "retnet", "delta_net", "hyena")
     }
     of_model = {name: [own for model, own in gap.items() if model.split("-")[0] == name] for name in of_seeds}
+    behind = [each[f"delta_net{seed}"] for each in (first, gap, third) for seed in ("", "-seed1", "-seed2")]
     spread = {name: max(gaps) - min(gaps) for name, gaps in of_model.items()}
     text = " ".join((place / "README.md").read_text().split())
     for said in (
         f"are up to {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
-        f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f}, two of RetNet "
-        f"{spread['retnet']:.3f} and of DeltaNet {spread['delta_net']:.3f}.",
+        f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f} and of DeltaNet "
+        f"{spread['delta_net']:.3f}, two of RetNet {spread['retnet']:.3f} and of Hyena {spread['hyena']:.3f}.",
+        f"Its three seeds are between {max(behind):.3f} nats behind and {-min(behind):.3f} ahead of attention's three.",
         f"Of the gap to attention's second seed all shares are {min(lower):.0f} to {max(lower):.0f} points lower",
         f"is {gap['mamba'] - gap['mamba_block']:.2f} nats ahead, as much as seeds of attention differ",
         f"{gap['attention']:.3f} and {third['attention']:.3f} nats ahead of the first, it is {min(plain):.0f} to "
@@ -222,10 +224,14 @@ def test_seeds_of_attention():
         f"and {gap['delta_net']:.3f} and {third['delta_net']:.3f} behind the second and third.",
         f"The second is {gap['delta_net-seed1']:.3f} nats behind attention of its seed, "
         f"{-first['delta_net-seed1']:.3f} ahead of the first and {third['delta_net-seed1']:.3f} behind the third",
-        f"they are {due['delta_net-seed1']:.0f}% of the gap to attention of its seed",
-        f"{gap['delta_net'] - gap['delta_net_global']:.3f} and "
-        f"{gap['delta_net-seed1'] - gap['delta_net_global']:.3f} ahead of DeltaNet's two seeds",
-        f"{gap['delta_net_window'] - gap['delta_net']:.3f} and {gap['delta_net_window'] - gap['delta_net-seed1']:.3f} "
+        f"the third is {third['delta_net-seed2']:.3f}, {first['delta_net-seed2']:.3f} and "
+        f"{gap['delta_net-seed2']:.3f} behind attention of its seed, the first and the second.",
+        f"they are {due['delta_net-seed1']:.0f} and {due_third['delta_net-seed2']:.0f}% of the gap to attention of "
+        "their seeds",
+        f"{min(of_model['delta_net']) - gap['delta_net_global']:.3f} to "
+        f"{max(of_model['delta_net']) - gap['delta_net_global']:.3f} ahead of DeltaNet's three seeds",
+        f"{gap['delta_net_window'] - max(of_model['delta_net']):.3f} to "
+        f"{gap['delta_net_window'] - min(of_model['delta_net']):.3f} "
         f"behind DeltaNet's seeds, which are {spread['delta_net']:.3f} apart",
         f"{-gap['delta_net_global']:.3f} ahead of the second seed, {-third['delta_net_global']:.3f} of the third, and",
         f"On AR hits it is {-on_hits['delta_net_global']:.3f} nats ahead of the second seed",
@@ -234,10 +240,19 @@ def test_seeds_of_attention():
         f"with windows of 64 ({due['hyena_window_64']:.0f}% in place of 94), RWKV-4 in its own block "
         f"({due['rwkv4_channel']:.0f} for 95) and Based ({due['based']:.0f} for 85)",
         f"BaseConv's three seeds have {of_seeds['base_conv'][0]} to {of_seeds['base_conv'][-1]}%, Based's "
-        f"{of_seeds['based'][0]} to {of_seeds['based'][-1]}% and RetNet's two {of_seeds['retnet'][0]} and "
-        f"{of_seeds['retnet'][-1]}%",
+        f"{of_seeds['based'][0]} to {of_seeds['based'][-1]}%, RetNet's two {of_seeds['retnet'][0]} and "
+        f"{of_seeds['retnet'][-1]}% and Hyena's {of_seeds['hyena'][0]} and {of_seeds['hyena'][-1]}%",
     ):
         assert said in text
+
+
+def test_order_of_models_on_random_pairs():
+    place = ROOT / "results" / "table1-7m"
+    answers = pd.DataFrame(json.loads((place / "7m" / "mqar.json").read_text())["rows"]).query("slice == 'ar'")
+    nll = answers.pivot(index="model", columns="pairs", values="nll")
+    ranks = nll.corrwith(pd.Series(gaps_on_hits(place)), method="spearman")
+    said = f"rank correlation {ranks[4]:.2f} with 4 pairs and {ranks[256]:.2f} with 256, over {len(nll)} models"
+    assert said in " ".join((place / "README.md").read_text().split())
 
 
 def test_table_2_of_the_paper():
@@ -293,36 +308,107 @@ def answers(page: Path, rows: dict[tuple[str, str], Any]) -> Iterator[Check]:
                 assert (contains, nll) == ("—", "—")
 
 
-def test_delta_net_at_50_m():
+def test_gaps_by_distance_and_domain_at_50_m():
     place = ROOT / "results" / "table1-50m"
     readme = place / "README.md"
     cells = pd.read_parquet(place / "50m" / "cells.parquet")
-    behind = (cells["logprob/attention"] - cells["logprob/delta_net"]).to_numpy()
     n, hit = cells["n"].to_numpy(), (cells["repeated"] & (cells["frequency_high"] <= 1250)).to_numpy()
-    rows = {(row.model, row.task[:3]): row for row in open_recall(place.parent / "recall" / place.name).rows}
-    assert len(rows) == 6
     domains = {
         "novels": "books", "FDA summaries": "fda_510k", "mathematics": "latex_math", "Stack Exchange": "stackexchange",
         "web documentation": "web", "Wikipedia and the World Factbook": "wiki",
     }  # fmt: skip
-
-    def gap(of: Any) -> float:
-        return behind[of].sum() / n[of].sum()
+    ends = (1, 10**9), (1, 8), (9, 32), (33, 128), (129, 256), (257, 10**9)
+    parts = [
+        [gaps_on_hits(place, f"attention{seed}", nearest=a, farthest=b) for a, b in ends] for seed in ("", "-seed1")
+    ]
+    counts = [lost(place, hits=True, nearest=low, farthest=high)[1] for low, high in ends]
 
     def checks() -> Iterator[Check]:
+        for label, *gaps in table(readme, "", "all AR hits"):
+            own = [100 * count / counts[0] for count in counts]
+            if not label.startswith("%"):
+                own = [part[label] for part in parts["-seed1" in label]]
+            yield from zip(gaps, own, strict=True)
         for label, tokens, hits, *gaps in table(readme, "", "tokens"):
             of = (cells["domain"] == domains[label]).to_numpy()
             yield from ((tokens, 100 * n[of].sum() / n.sum()), (hits, 100 * n[of & hit].sum() / n[of].sum()))
-            yield from ((cell, gap(part)) for cell, part in zip(gaps, (of, of & hit, of & ~hit), strict=True))
-        yield from answers(readme, rows)
+            for model, cell in zip(("base_conv", "based", "delta_net"), gaps, strict=True):
+                behind = (cells["logprob/attention"] - cells[f"logprob/{model}"]).to_numpy()
+                yield cell, behind[of].sum() / n[of].sum(), 100 * behind[of & hit].sum() / behind[of].sum()
 
     assert unlike(checks()) == []
-    ends = (1, 8), (9, 32), (33, 128), (129, 256), (257, 1024)
-    by_distance = [gaps_on_hits(place, nearest=low, farthest=high)["delta_net"] for low, high in ends]
-    assert (
-        "It is {:.2f} nats where the bigram occurred 1 to 8 tokens ago, {:.2f} at 9 to 32, {:.2f} at 33 to 128, "
-        "{:.2f} at 129 to 256, and {:.2f} beyond.".format(*by_distance)
-    ) in " ".join(readme.read_text().split())
+
+
+def test_seeds_at_50_m():
+    """What the page says of two seeds of each model: distances in nats, and what a model closes of BaseConv's gap."""
+    place, seeds, models = ROOT / "results" / "table1-50m", ("", "-seed1"), ("base_conv", "based", "delta_net")
+
+    def nats(**hits: Any) -> dict[str, dict[str, float]]:
+        parts = {f"attention{seed}": lost(place, f"attention{seed}", **hits) for seed in seeds}
+        return {reference: {model: own / n for model, own in sums.items()} for reference, (sums, n) in parts.items()}
+
+    def of(gaps: dict[str, dict[str, float]], model: str) -> list[float]:
+        """The gaps to attention of the same seed."""
+        return [gaps[f"attention{seed}"][f"{model}{seed}"] for seed in seeds]
+
+    def closed_by(model: str, **distances: int) -> list[float]:
+        gaps = nats(hits=True, **distances)
+        return [100 - 100 * own / base for own, base in zip(of(gaps, model), of(gaps, "base_conv"), strict=True)]
+
+    overall, on_hits = nats(), nats(hits=True)
+    sums, n = lost(place)
+    of_hits, hits = lost(place, hits=True)
+    apart = {model: abs(sums[model] - sums[f"{model}-seed1"]) / n for model in ("attention", *models)}
+    every = {model: [gaps[f"{model}{seed}"] for gaps in overall.values() for seed in seeds] for model in models}
+    base_conv, based, delta_net = (f"{min(every[m]):.2f} to {max(every[m]):.2f}" for m in models)
+    behind = [
+        [(rows[f"delta_net{seed}"] - rows[f"based{seed}"]) / count for seed in seeds]
+        for rows, count in (
+            (sums, n),
+            (of_hits, hits),
+            ({model: own - of_hits[model] for model, own in sums.items()}, n - hits),
+        )
+    ]
+    text = " ".join((place / "README.md").read_text().split())
+    for said in (
+        f"Attention's two are {apart['attention']:.3f} nats apart ({-on_hits['attention']['attention-seed1']:.3f} on "
+        f"AR hits), BaseConv's {apart['base_conv']:.3f}, Based's {apart['based']:.3f} and DeltaNet's "
+        f"{apart['delta_net']:.3f}.",
+        f"BaseConv is {base_conv} nats behind attention, Based {based} and DeltaNet {delta_net}.",
+        "Overall Based is {:.3f} and {:.3f} nats ahead of DeltaNet of the same seed".format(*behind[0]),
+        "On AR hits it is {:.3f} and {:.3f} behind".format(*(-own for own in behind[1])),
+        "on all other tokens {:.3f} and {:.3f} ahead".format(*behind[2]),
+        "Based closes {:.0f} and {:.0f}% of BaseConv's gap".format(*closed_by("based", farthest=128)),
+        "DeltaNet {:.0f} and {:.0f}%. Further back".format(*closed_by("delta_net", farthest=128)),
+        "DeltaNet {:.0f} and {:.0f}%. At 7 M".format(*closed_by("delta_net", nearest=129)),
+        "It is {:.3f} and {:.3f} nats behind attention of its seed".format(*of(overall, "delta_net")),
+    ):
+        assert said in text
+    assert {round(share) for share in closed_by("based", nearest=129)} == {6}
+
+
+def test_recall_at_50_m():
+    readme = ROOT / "results" / "table1-50m" / "README.md"
+    result = open_recall(ROOT / "results" / "recall" / "table1-50m")
+    rows = {(row.model, row.task[:3]): row for row in result.rows}
+    assert len(table(readme, "", "SWDE form: contains")) == len(rows) / 3 == 6
+    assert unlike(answers(readme, rows)) == []
+    links = {link.task[:3]: link for link in result.link}
+    points = {(point.model, task): point for task, link in links.items() for point in link.points}
+    right = [round(row.contains * row.n) for (model, task), row in rows.items() if task == "fda" and model[:3] != "att"]
+    text = " ".join(readme.read_text().split())
+    for said in (
+        "is {:.2f}, {:.2f} and {:.2f} in the three forms".format(*(link.pearson_gold for link in links.values())),
+        "and {:.2f}, {:.2f} and {:.2f} with".format(*(link.at_distances.pearson_gold for link in links.values())),
+        "({:.2f} and {:.2f} nats at the distances of the SWDE form, {:.2f} and {:.2f} of the FDA form)".format(
+            *(points[model, task].ar_gap_at_distances for task in ("swd", "fda") for model in ("based", "delta_net"))
+        ),
+        "({:.2f} and {:.2f}; {:.2f} and {:.2f} nats)".format(
+            *(points[model, task].gold_gap_nll for task in ("swd", "fda") for model in ("based", "delta_net"))
+        ),
+        f"17 of 300 right, the other models {min(right)} to {max(right)}",
+    ):
+        assert said in text
 
 
 def test_recall_of_trained_models():
