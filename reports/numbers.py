@@ -41,6 +41,15 @@ def nats(value: float) -> str:
     return f"{value:z.3f}".replace("-", "−")
 
 
+def signed(value: float, digits: int = 3) -> str:
+    """A difference of NLLs with its sign.
+
+    >>> signed(0.5061), signed(-0.5061, 2)
+    ('+0.506', '−0.51')
+    """
+    return f"{value:+z.{digits}f}".replace("-", "−")
+
+
 def mean_nll(value: float | None) -> str:
     """A mean NLL in nats, a dash where there is none.
 

@@ -1,7 +1,6 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
 from math import isnan, nan
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from argap.intervals import unresolved
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Table, best_in, csv_of
-from argap.reports.numbers import DASH, mean_nll, percent, percent_range, short, threshold_text
+from argap.reports.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.provenance import between_pairs
 from argap.reports.tables import (
     closed_table,
@@ -24,7 +23,7 @@ from argap.reports.tables import (
     notes_of,
     scores_of,
 )
-from argap.suite.result import Member, SizeResult
+from argap.suite.result import Member, SeedScores, SizeResult
 from argap.suite.trajectory import share_along
 from argap.threshold import PAPER_THRESHOLD
 
@@ -35,8 +34,7 @@ DOUBT = "†"
 
 
 def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
-    """All tables of one size: gap with its spread over seeds, share closed, cost, thresholds, rare bigrams, MQAR, and
-    the paper's figures.
+    """All tables of one size: gap, share closed, seeds, cost, thresholds, rare bigrams, MQAR and the paper's figures.
 
     Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
     """
@@ -47,6 +45,7 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
 def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Table]:
     """Those of `tables_of_size` that other results do not have, by title."""
     tables = {
+        "Seeds": seeds_table(result),
         "Cost": cost_table(result),
         "Three thresholds": threshold_table(result),
         "Rare bigrams": rare_table(result),
@@ -54,6 +53,42 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
         "Beside the paper": paper_table(result, labels),
     }
     return {title: table for title, table in tables.items() if table is not None}
+
+
+def seeds_table(result: SizeResult) -> Table | None:
+    """NLL, gap and share of each seed of the members trained from several; None where there is none."""
+    if not result.seeds:
+        return None
+    by_member: dict[str, list[SeedScores]] = {}
+    for seed in result.seeds:
+        by_member.setdefault(seed.member, []).append(seed)
+
+    def apart(member: str, part: str) -> float:
+        values = [seed.nll[part] for seed in by_member.get(member, [])]
+        return max(values) - min(values) if values else 0.0
+
+    def cell(seed: SeedScores, part: str) -> str:
+        own = seed.nll[part]
+        return DASH if isnan(own) else nats(own) + ("" if seed.over is None else f" ({signed(seed.over[part])})")
+
+    def share(seed: SeedScores) -> str:
+        if seed.over is None or isnan(seed.share):
+            return DASH
+        spread = max(apart(seed.member, "overall"), apart(result.reference, "overall"))
+        clear = few is None and abs(seed.over["overall"]) >= spread
+        return percent(seed.share) if clear else f"({percent(seed.share)})"
+
+    few = _few_documents(result.gap)
+    rows = [(seed.name, *(cell(seed, part) for part in result.parts), share(seed)) for seed in result.seeds]
+    ranges = ", ".join(f"{m} {nats(apart(m, 'overall'))} ({nats(apart(m, 'ar_hits'))})" for m in by_member)
+    notes = [
+        f"NLL in nats (over {result.reference}'s of the same seed, or its first). Range over seeds, in nats (on AR "
+        f"hits): {ranges}."
+    ]
+    if any(cells[-1].startswith("(") for cells in rows):
+        below = f"the gap is below the range of the model or of {result.reference}"
+        notes.append(f"In parentheses, not to be claimed: {few or below}.")
+    return Table(("Model", "Overall", "AR hits", "Other tokens", "% of gap due to AR"), rows, notes)
 
 
 def cost_table(result: SizeResult) -> Table:
@@ -156,7 +191,7 @@ def rare_table(result: SizeResult) -> Table | None:
 
     def cell(model: str, name: str) -> str:
         own, over = nll[model, name], nll[model, name] - nll[result.reference, name]
-        return f"{own:.2f}" + ("" if model == result.reference else f" ({over:+z.2f})".replace("-", "−"))
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({signed(over, 2)})")
 
     rows = [(model, *(cell(model, name) for name in sizes)) for model in models]
     compared = [[None if model == result.reference else nll[model, name] for model in models] for name in sizes]
@@ -201,7 +236,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
-    reason = None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
+    reason = _few_documents(gap)
     columns, cells = ["Training tokens"], {}
     for model in models:
         columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
@@ -248,23 +283,21 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
     return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
 
 
+def _few_documents(gap: Gap) -> str | None:
+    """Why no share of it may be claimed, where it has too few documents."""
+    return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
+
+
 def _gap_with_spread(result: SizeResult) -> Table:
-    """`gap_table` with a note for each member trained from several seeds, and the range over seeds in place of the
-    interval where it is wider."""
+    """`gap_table`, with the range over seeds in place of the interval where it is wider."""
     table = gap_table(result.gap)
-    rows, notes = [], []
+    rows, notes = [], list(table.notes)
     for cells in table.rows:
         over_seeds = result.interval_over_seeds(cells[0])
         rows.append((*cells[:-1], f"{percent_range(*over_seeds)} {SEEDS}") if over_seeds else cells)
     if any(row[-1].endswith(SEEDS) for row in rows):
         notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
-    for member, values in result.spread().items():
-        known = [value for value in values if not isnan(value)]
-        note = f"{member}, {len(values)} seeds: {', '.join(DASH if isnan(v) else percent(v) for v in values)}"
-        if len(known) > 1:
-            note += f"; mean {percent(fmean(known))}, standard deviation {100 * stdev(known):.1f} points"
-        notes.append(note + ".")
-    return Table(table.columns, tuple(rows), (*table.notes, *notes), table.best)
+    return Table(table.columns, tuple(rows), notes, table.best)
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:

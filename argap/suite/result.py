@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from argap.breakdowns import threshold_share
-from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
+from argap.cells import PREFIX, hits_and_others, models_of, read_cells, sum_by
 from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
@@ -62,6 +63,20 @@ class Members(Record, frozen=True):
     """``members.json``."""
 
     members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class SeedScores:
+    """One seed of a member that was trained from several."""
+
+    name: str
+    member: str
+    nll: dict[str, float]
+    """On all scored tokens, ``ar_hits`` and ``other`` (`SizeResult.parts`), in nats; NaN without tokens."""
+    over: dict[str, float] | None
+    """The same above the reference's of the same seed, or of seed 0 if that is missing; None for the reference."""
+    share: float
+    """Of that gap, on the AR hits; NaN: no gap, and for the reference."""
 
 
 @dataclass(frozen=True)
@@ -200,19 +215,39 @@ class SizeResult:
         check_files(self.folder, [path], remedy=REMEDY)
         return [line for line in read_log(path) if isinstance(line, StepLine)]
 
-    def spread(self) -> dict[str, list[float]]:
-        """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.
+    @cached_property
+    def parts(self) -> dict[str, np.ndarray]:
+        """bool: the cells of all scored tokens (``overall``), and of the slices ``ar_hits`` and ``other``."""
+        everything = np.ones(len(self.cells), bool)
+        return {"overall": everything} | hits_and_others(self.cells, self.gap.threshold)
 
-        Each is compared with the reference of the same seed, or of seed 0 if that is missing.
-        """
-        hits = ar_hits(self.cells, self.gap.threshold)
-        names = {(m.member, m.seed): m.name for m in self.members}
+    @cached_property
+    def seeds(self) -> list[SeedScores]:
+        """Every seed of the members trained from several, by member."""
+        n = {part: int(self.cells["n"].to_numpy()[rows].sum()) for part, rows in self.parts.items()}
+        names: dict[str, dict[int, str]] = {}
+        for member in self.members:
+            names.setdefault(member.member, {})[member.seed] = member.name
+        found = []
+        for member, of_seed in names.items():
+            for seed, name in of_seed.items() if len(of_seed) > 1 else ():
+                own, against = self._nll(name, n), names[self.reference].get(seed, self.reference)
+                if member == self.reference:
+                    found.append(SeedScores(name, member, own, None, nan))
+                    continue
+                over = {part: own[part] - theirs for part, theirs in self._nll(against, n).items()}
+                on_hits = -over["ar_hits"] if n["ar_hits"] else 0.0
+                value = gap_due_to_ar(on_hits, -over["overall"], n["ar_hits"] / n["overall"]).value
+                found.append(SeedScores(name, member, own, over, nan if value is None else value))
+        return found
+
+    def spread(self) -> dict[str, list[float]]:
+        """The share of the gap for each seed, for members trained from several. NaN: no gap."""
         shares: dict[str, list[float]] = {}
-        for (member, seed), name in names.items():
-            if member != self.reference:
-                against = names.get((self.reference, seed), self.reference)
-                shares.setdefault(member, []).append(self._share(name, against, hits))
-        return {member: values for member, values in shares.items() if len(values) > 1}
+        for seed in self.seeds:
+            if seed.over is not None:
+                shares.setdefault(seed.member, []).append(seed.share)
+        return shares
 
     def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
         """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
@@ -224,12 +259,10 @@ class SizeResult:
         low, high = min(known), max(known)
         return (low, high) if due.ci95 is None or high - low > due.ci95[1] - due.ci95[0] else None
 
-    def _share(self, model: str, reference: str, hits: np.ndarray) -> float:
-        n = self.cells["n"].to_numpy()
-        lost = (self.cells[PREFIX + model] - self.cells[PREFIX + reference]).to_numpy()
-        on_hits = lost[hits].sum() / max(n[hits].sum(), 1)
-        value = gap_due_to_ar(on_hits, lost.sum() / n.sum(), n[hits].sum() / n.sum()).value
-        return float("nan") if value is None else value
+    def _nll(self, model: str, n: Mapping[str, int]) -> dict[str, float]:
+        """Of each of `parts`. ``n``: its scored tokens."""
+        logprob = self.cells[PREFIX + model].to_numpy()
+        return {part: -logprob[rows].sum() / n[part] if n[part] else nan for part, rows in self.parts.items()}
 
     def _table(self, name: str, *columns: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"

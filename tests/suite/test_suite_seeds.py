@@ -9,6 +9,7 @@ import pytest
 
 from argap.cells import PREFIX
 from argap.records import GapRow, GapShare, SliceScores
+from argap.reports.suite_tables import seeds_table
 from argap.suite.result import SizeResult, below_seeds, seed_ranges
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,36 @@ def test_the_wider_range_is_shown(
     gap: Any = SimpleNamespace(rows=(row("ref", 1.0, reference=True), row("m", 2.0, ci95=interval)))
     monkeypatch.setattr(SizeResult, "spread", lambda self: {"m": shares})
     assert SizeResult(Path("x"), gap, pd.DataFrame(), ()).interval_over_seeds("m") == shown
+
+
+def test_each_seed_is_compared_with_the_reference_of_its_seed() -> None:
+    # Two AR hits and eight other tokens; sums of log p.
+    logprobs = {
+        "ref": [-2, -16], "m": [-8, -24], "close": [-2, -17],
+        "ref-seed1": [-1, -16], "m-seed1": [-9, -20], "close-seed1": [-2, -15],
+        "m-seed2": [-8, -16],
+    }  # fmt: skip
+    cells = pd.DataFrame({"n": [2, 8], "repeated": [True, False]} | {PREFIX + m: v for m, v in logprobs.items()})
+    members: Any = [
+        SimpleNamespace(name=name, member=name.split("-")[0], seed=int(name.partition("-seed")[2] or 0))
+        for name in logprobs
+    ]
+    gap: Any = SimpleNamespace(reference="ref", threshold=None, documents=None)
+    result = SizeResult(Path("x"), gap, cells, members)
+    shares = {"m": [6 / 14, 8 / 12, 6 / 6], "close": [0, 1]}  # the third is compared with the first of ref
+    assert result.spread() == {member: pytest.approx(values) for member, values in shares.items()}
+    table = seeds_table(result)
+    assert table is not None
+    assert table.rows == [
+        ("ref", "1.800", "1.000", "2.000", "—"),
+        ("ref-seed1", "1.700", "0.500", "2.000", "—"),
+        ("m", "3.200 (+1.400)", "4.000 (+3.000)", "3.000 (+1.000)", "42.9%"),
+        ("m-seed1", "2.900 (+1.200)", "4.500 (+4.000)", "2.500 (+0.500)", "66.7%"),
+        ("m-seed2", "2.400 (+0.600)", "4.000 (+3.000)", "2.000 (+0.000)", "(100.0%)"),
+        ("close", "1.900 (+0.100)", "1.000 (+0.000)", "2.125 (+0.125)", "(0.0%)"),
+        ("close-seed1", "1.700 (+0.000)", "1.000 (+0.500)", "1.875 (−0.125)", "(100.0%)"),
+    ]
+    assert "ref 0.100 (0.500), m 0.800 (0.500), close 0.200 (0.000)" in table.notes[0]
 
 
 def test_the_committed_table_shows_what_seeds_change() -> None:
