@@ -172,7 +172,7 @@ def test_results_on_the_first_page():
     }  # fmt: skip
 
     def checks() -> Iterator[Check]:
-        for label, hits, other, share, _ in table(ROOT / "README.md", "", "7 M: AR hits"):
+        for label, hits, other, share in table(ROOT / "README.md", "7 M", "AR hits"):
             row = rows[names.get(label, label.split()[0])]
             yield from ((hits, row["ar_hits"]["ppl"]), (other, row["other"]["ppl"]))
             if "nats" not in share:
@@ -385,6 +385,16 @@ def test_seeds_at_50_m():
     ):
         assert said in text
     assert {round(share) for share in closed_by("based", nearest=129)} == {6}
+    near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
+    shares = {m: [100 * share for share in values] for m, values in read_size(only_size(place)).spread().items()}
+    first_page = " ".join((ROOT / "README.md").read_text().split())
+    for said in (
+        "AR hits are {:.0f} and {:.0f}% of Based's gap".format(*shares["based"]),
+        "(two seeds) and {:.0f} and {:.0f}% of DeltaNet's.".format(*shares["delta_net"]),
+        "Based closes {:.0f} and {:.0f}% of BaseConv's gap on AR hits, and 6% beyond;".format(*near["based"]),
+        "DeltaNet {:.0f} and {:.0f}%, and {:.0f} and {:.0f}% beyond".format(*near["delta_net"], *far["delta_net"]),
+    ):
+        assert said in first_page
 
 
 def test_recall_at_50_m():
