@@ -17,8 +17,9 @@ from argap.errors import ArgapError, FormatError
 from argap.records import read_gap
 from argap.token_batches import TokenReader
 from argap.token_columns import UNIT
+from tests.page_tables import table, unlike
 
-MINI = Path(__file__).parent.parent / "results" / "table1-mini"
+RESULTS = Path(__file__).parent.parent / "results"
 
 
 def best_by_hand(codes, n, lost, bins, min_share):
@@ -135,20 +136,20 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
         discover(result.folder, result.record, "m2", limit_tokens=1)
 
 
-@pytest.mark.parametrize(
-    ("size", "where", "tokens", "gap"),
-    [
-        ("7m", "repeated AND train_count <= 2000", 0.143, 0.841),
-        ("50m", "distance > 1 AND train_count <= 1250", 0.109, 0.674),
-    ],
-)
-def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, where, tokens, gap):
-    found = discover(MINI / size, read_gap(MINI / size), "base_conv")
+PUBLISHED = table(RESULTS.parent / "docs" / "slices.md", "result, model")
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
+def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
+    place, model = row[0].split(", ")
+    folder = RESULTS.parent / place.strip("`")
+    found = discover(folder, read_gap(folder), model)
     assert not found.tokens
     assert len(found.leaves) == 5
-    rare = next(each for each in found.slices if each.where == where)
-    assert rare.share == pytest.approx(tokens, abs=5e-4)
-    assert rare.models[-1].gap_due_to.value == pytest.approx(gap, abs=5e-4)
+    rare = next(each for each in found.slices if each.where == row[1].strip("`"))
+    due = rare.models[-1].gap_due_to
+    assert due.unresolved is None
+    assert unlike([(row[2], 100 * rare.share), (row[3], *(100 * value for value in (due.value, *due.ci95)))]) == []
     assert sum(each.share for each in found.leaves) == pytest.approx(1)
     parts = [each.models[-1].contribution.nll for each in found.leaves]
     assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
@@ -243,7 +244,7 @@ def test_a_single_document_has_no_halves(result):
 
 @pytest.mark.parametrize(("result", "contains"), [("table1-7m", True), ("table2-mini", False)])
 def test_the_command_says_which_tokens_have_distance_0(result, contains, run_command):
-    code, out, _ = run_command("discover", str(MINI.parent / result / "7m"), "--model", "base_conv")
+    code, out, _ = run_command("discover", str(RESULTS / result / "7m"), "--model", "base_conv")
     assert code == 0
     assert ("distance <=" in out) == contains
     assert ("distance is 0 for tokens that are not repeated" in out) == contains
