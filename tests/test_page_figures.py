@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from argap.recall.result import open_recall
-from argap.suite.result import read_size
+from argap.suite.result import read_size, seed_ranges
 from argap.synthetics.selection import best_runs
 from argap.synthetics.sweep import load_sweep
 from tests.page_tables import ROOT, Check, table, tables, unlike
@@ -242,6 +242,20 @@ def test_seeds_of_attention():
         f"BaseConv's three seeds have {of_seeds['base_conv'][0]} to {of_seeds['base_conv'][-1]}%, Based's "
         f"{of_seeds['based'][0]} to {of_seeds['based'][-1]}%, RetNet's two {of_seeds['retnet'][0]} and "
         f"{of_seeds['retnet'][-1]}% and Hyena's {of_seeds['hyena'][0]} and {of_seeds['hyena'][-1]}%",
+    ):
+        assert said in text
+
+
+def test_how_many_seeds():
+    place = ROOT / "results" / "table1-7m" / "7m"
+    result = read_size(place)
+    based = result.spread()["based"]
+    low, high = gap_rows(place.parent)["based"]["gap_due_to_ar"]["ci95"]
+    text = " ".join((ROOT / "docs" / "faq.md").read_text().split())
+    for said in (
+        f"seeds of one model are up to {max(seed_ranges(result.cells, result.members).values()):.3f} nats apart",
+        f"by {100 * (max(based) - min(based)):.1f} points over three seeds",
+        f"its first is {100 * (high - low):.1f} points wide",
     ):
         assert said in text
 
