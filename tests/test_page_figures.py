@@ -401,6 +401,12 @@ def test_seeds_at_50_m():
     assert {round(share) for share in closed_by("based", nearest=129)} == {6}
     near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
     shares = {m: [100 * share for share in values] for m, values in read_size(only_size(place)).spread().items()}
+    logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
+    trained = [[logs[f"{model}{seed}"] - logs[f"attention{seed}"] for model in models] for seed in seeds]
+    assert (
+        "it is {:.3f} nats above attention's for BaseConv, {:.3f} for Based and {:.3f} for DeltaNet (second seeds: "
+        "{:.3f}, {:.3f} and {:.3f}). On other text they are {:.3f}, {:.3f} and {:.3f} behind."
+    ).format(*trained[0], *trained[1], *(of(overall, model)[0] for model in models)) in text
     first_page = " ".join((ROOT / "README.md").read_text().split())
     for said in (
         "AR hits are {:.0f} and {:.0f}% of Based's gap".format(*shares["based"]),
