@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,16 +14,23 @@ from argap.reports.suite_figures import CAPTIONS, draw_suite
 from argap.reports.suite_tables import further_tables, suite_csv, tables_of_size
 from argap.reports.write import write_report
 from argap.suite.config import Suite
-from argap.suite.result import read_sizes
+from argap.suite.result import SizeResult, read_sizes
 from argap.suite.staged import put_in_place, whole
 
 
-def write_suite(suite: Suite, out: Path) -> list[Table]:
+class Written(NamedTuple):
+    """What `write_suite` read and wrote."""
+
+    results: list[SizeResult]
+    tables: list[Table]
+    """Of ``table.md``, the first of each size with the size as its title."""
+
+
+def write_suite(suite: Suite, out: Path) -> Written:
     """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
     A result whose writing was killed is put in place first. Sizes without a result are skipped; a note names the
-    members that a size lacks. Returns the tables of ``table.md``, the first of each size with the size as its title.
-    Raises `FormatError` if there is no result, or a file is missing or invalid.
+    members that a size lacks. Raises `FormatError` if there is no result, or a file is missing or invalid.
     """
     for folder in (out / size for size in suite.sizes):
         if whole(folder) != folder:
@@ -44,4 +52,4 @@ def write_suite(suite: Suite, out: Path) -> list[Table]:
         write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
     write_text(out / "table.md", "\n".join(sections))
     write_text(out / "table.csv", suite_csv(results))
-    return written
+    return Written(results, written)

@@ -64,18 +64,18 @@ def seeds_table(result: SizeResult) -> Table | None:
         by_member.setdefault(seed.member, []).append(seed)
 
     def apart(member: str, part: str) -> float:
-        values = [seed.nll[part] for seed in by_member.get(member, [])]
-        return max(values) - min(values) if values else 0.0
+        values = [nll for seed in by_member.get(member, []) if (nll := seed.nll[part]) is not None]
+        return max(values, default=0.0) - min(values, default=0.0)
 
     def cell(seed: SeedScores, part: str) -> str:
-        own = seed.nll[part]
-        return DASH if isnan(own) else nats(own) + ("" if seed.over is None else f" ({signed(seed.over[part])})")
+        own, over = seed.nll[part], None if seed.over is None else seed.over[part]
+        return DASH if own is None else nats(own) + ("" if over is None else f" ({signed(over)})")
 
     def share(seed: SeedScores) -> str:
-        if seed.over is None or isnan(seed.share):
+        if seed.over is None or seed.share is None:
             return DASH
         spread = max(apart(seed.member, "overall"), apart(result.reference, "overall"))
-        clear = few is None and abs(seed.over["overall"]) >= spread
+        clear = few is None and abs(seed.over["overall"] or 0.0) >= spread
         return percent(seed.share) if clear else f"({percent(seed.share)})"
 
     few = _few_documents(result.gap)

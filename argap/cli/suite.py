@@ -74,7 +74,7 @@ def run(
         log_to=log_to or (),
     )
     if wrote:
-        print_tables(write_suite(loaded, folder))
+        print_tables(write_suite(loaded, folder).tables)
 
 
 @app.command()
@@ -147,11 +147,10 @@ def table(
 
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
-    tables = write_suite(loaded, folder)
+    written = write_suite(loaded, folder)
     if output.as_json:
-        from argap.suite.result import read_sizes
+        from argap.records import as_json
 
-        results = read_sizes(folder, list(loaded.sizes))
-        print_json({each.size: each.gap for each in results})
+        print_json({each.size: as_json(each.gap) | {"seeds": each.seeds} for each in written.results})
     else:
-        print_tables(tables, output.form)
+        print_tables(written.tables, output.form)

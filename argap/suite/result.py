@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
 from pathlib import Path
 
 import msgspec
@@ -71,12 +70,12 @@ class SeedScores:
 
     name: str
     member: str
-    nll: dict[str, float]
-    """On all scored tokens, ``ar_hits`` and ``other`` (`SizeResult.parts`), in nats; NaN without tokens."""
-    over: dict[str, float] | None
+    nll: dict[str, float | None]
+    """On all scored tokens, ``ar_hits`` and ``other`` (`SizeResult.parts`), in nats; None without tokens."""
+    over: dict[str, float | None] | None
     """The same above the reference's of the same seed, or of seed 0 if that is missing; None for the reference."""
-    share: float
-    """Of that gap, on the AR hits; NaN: no gap, and for the reference."""
+    share: float | None
+    """Of that gap, on the AR hits; None: no gap, and for the reference."""
 
 
 @dataclass(frozen=True)
@@ -224,45 +223,46 @@ class SizeResult:
     @cached_property
     def seeds(self) -> list[SeedScores]:
         """Every seed of the members trained from several, by member."""
-        n = {part: int(self.cells["n"].to_numpy()[rows].sum()) for part, rows in self.parts.items()}
         names: dict[str, dict[int, str]] = {}
         for member in self.members:
             names.setdefault(member.member, {})[member.seed] = member.name
         found = []
         for member, of_seed in names.items():
             for seed, name in of_seed.items() if len(of_seed) > 1 else ():
-                own, against = self._nll(name, n), names[self.reference].get(seed, self.reference)
-                if member == self.reference:
-                    found.append(SeedScores(name, member, own, None, nan))
-                    continue
-                over = {part: own[part] - theirs for part, theirs in self._nll(against, n).items()}
-                on_hits = -over["ar_hits"] if n["ar_hits"] else 0.0
-                value = gap_due_to_ar(on_hits, -over["overall"], n["ar_hits"] / n["overall"]).value
-                found.append(SeedScores(name, member, own, over, nan if value is None else value))
+                logprob, over, share = self.cells[PREFIX + name].to_numpy(), None, None
+                if member != self.reference:
+                    against = self.cells[PREFIX + names[self.reference].get(seed, self.reference)].to_numpy()
+                    over = self._means(against - logprob)
+                    hits = float(self.cells["n"].to_numpy()[self.parts["ar_hits"]].sum()) / self.totals["n"]
+                    share = gap_due_to_ar(-(over["ar_hits"] or 0.0), -(over["overall"] or 0.0), hits).value
+                found.append(SeedScores(name, member, self._means(-logprob), over, share))
         return found
 
     def spread(self) -> dict[str, list[float]]:
-        """The share of the gap for each seed, for members trained from several. NaN: no gap."""
+        """The share of the gap for each seed that has a gap, of members trained from several."""
         shares: dict[str, list[float]] = {}
         for seed in self.seeds:
             if seed.over is not None:
-                shares.setdefault(seed.member, []).append(seed.share)
+                shares.setdefault(seed.member, []).extend([] if seed.share is None else [seed.share])
         return shares
 
     def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
         """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
         documents of its first seed, or where there is no such interval; None elsewhere."""
-        known = [value for value in self.spread().get(member, []) if value == value]
+        known = self.spread().get(member, [])
         due = next((row.gap_due_to_ar for row in self.gap.rows if row.model == member), None)
         if len(known) < 2 or due is None:
             return None
         low, high = min(known), max(known)
         return (low, high) if due.ci95 is None or high - low > due.ci95[1] - due.ci95[0] else None
 
-    def _nll(self, model: str, n: Mapping[str, int]) -> dict[str, float]:
-        """Of each of `parts`. ``n``: its scored tokens."""
-        logprob = self.cells[PREFIX + model].to_numpy()
-        return {part: -logprob[rows].sum() / n[part] if n[part] else nan for part, rows in self.parts.items()}
+    def _means(self, sums: np.ndarray) -> dict[str, float | None]:
+        """A sum for each cell, over the tokens of each of `parts`; None without tokens."""
+        n = self.cells["n"].to_numpy()
+        return {
+            part: float(sums[rows].sum() / n[rows].sum()) if n[rows].any() else None
+            for part, rows in self.parts.items()
+        }
 
     def _table(self, name: str, *columns: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"

@@ -49,6 +49,19 @@ def test_table_rebuilds_from_committed_files_alone(place, tmp_path):
             assert (tmp_path / "out" / path.relative_to(place / "out")).read_bytes() == path.read_bytes(), path.name
 
 
+def test_the_table_as_json_has_every_seed(place, tmp_path):
+    shutil.copytree(place / "out", tmp_path / "out")
+    shutil.copy(place / "suite.yaml", tmp_path)
+    found = json.loads(command(tmp_path, "table", "--json").output)["tiny"]
+    assert [row["model"] for row in found["rows"]] == ["attention", "base_conv"]
+    seeds = {seed["name"]: seed for seed in found["seeds"]}
+    assert list(seeds) == ["attention", "attention-seed1", "base_conv", "base_conv-seed1"]
+    assert seeds["attention-seed1"]["over"] is None
+    own, theirs = (seeds[name]["nll"]["overall"] for name in ("base_conv-seed1", "attention-seed1"))
+    assert seeds["base_conv-seed1"]["over"]["overall"] == pytest.approx(own - theirs)
+    assert seeds["base_conv"]["nll"]["ar_hits"] == pytest.approx(found["rows"][1]["ar_hits"]["nll"])
+
+
 def test_the_table_names_members_without_a_result(place, tmp_path):
     shutil.copytree(place / "out", tmp_path / "out")
     suite = yaml.safe_load((place / "suite.yaml").read_text())
