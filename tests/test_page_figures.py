@@ -355,58 +355,62 @@ def test_gaps_by_distance_and_domain_at_50_m():
 
 def test_seeds_at_50_m():
     """What the page says of two seeds of each model: distances in nats, and what a model closes of BaseConv's gap."""
-    place, seeds, models = ROOT / "results" / "table1-50m", ("", "-seed1"), ("base_conv", "based", "delta_net")
-
-    def nats(**hits: Any) -> dict[str, dict[str, float]]:
-        parts = {f"attention{seed}": lost(place, f"attention{seed}", **hits) for seed in seeds}
-        return {reference: {model: own / n for model, own in sums.items()} for reference, (sums, n) in parts.items()}
-
-    def of(gaps: dict[str, dict[str, float]], model: str) -> list[float]:
-        """The gaps to attention of the same seed."""
-        return [gaps[f"attention{seed}"][f"{model}{seed}"] for seed in seeds]
+    place, models = ROOT / "results" / "table1-50m", ("base_conv", "based", "delta_net")
+    result = read_size(place / "50m")
+    apart, nll = seed_ranges(result.cells, result.members), {seed.name: seed.nll for seed in result.seeds}
+    pairs = {name: [name, f"{name}-seed1"] for name in ("attention", *models)}
+    every = {
+        model: [
+            f"{nll[own]['overall'] - nll[theirs]['overall']:.2f}"
+            for own in pairs[model]
+            for theirs in pairs["attention"]
+        ]
+        for model in models
+    }
+    behind = {
+        part: [nll[own][part] - nll[based][part] for own, based in zip(pairs["delta_net"], pairs["based"], strict=True)]
+        for part in nll["attention"]
+    }
+    over = {
+        model: [
+            nll[own]["overall"] - nll[theirs]["overall"] for own, theirs in zip(names, pairs["attention"], strict=True)
+        ]
+        for model, names in pairs.items()
+    }
 
     def closed_by(model: str, **distances: int) -> list[float]:
-        gaps = nats(hits=True, **distances)
-        return [100 - 100 * own / base for own, base in zip(of(gaps, model), of(gaps, "base_conv"), strict=True)]
+        """The percentage of BaseConv's gap on the AR hits so far back, for both seeds."""
+        gaps = [gaps_on_hits(place, reference, **distances) for reference in pairs["attention"]]
+        return [
+            100 - 100 * each[own] / each[base]
+            for each, own, base in zip(gaps, pairs[model], pairs["base_conv"], strict=True)
+        ]
 
-    overall, on_hits = nats(), nats(hits=True)
-    sums, n = lost(place)
-    of_hits, hits = lost(place, hits=True)
-    apart = {model: abs(sums[model] - sums[f"{model}-seed1"]) / n for model in ("attention", *models)}
-    every = {model: [gaps[f"{model}{seed}"] for gaps in overall.values() for seed in seeds] for model in models}
-    base_conv, based, delta_net = (f"{min(every[m]):.2f} to {max(every[m]):.2f}" for m in models)
-    behind = [
-        [(rows[f"delta_net{seed}"] - rows[f"based{seed}"]) / count for seed in seeds]
-        for rows, count in (
-            (sums, n),
-            (of_hits, hits),
-            ({model: own - of_hits[model] for model, own in sums.items()}, n - hits),
-        )
-    ]
+    near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
+    logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
+    trained = [logs[pairs[m][k]] - logs[pairs["attention"][k]] for k in (0, 1) for m in models]
+    of_hits = nll["attention"]["ar_hits"] - nll["attention-seed1"]["ar_hits"]
     text = " ".join((place / "README.md").read_text().split())
     for said in (
-        f"Attention's two are {apart['attention']:.3f} nats apart ({-on_hits['attention']['attention-seed1']:.3f} on "
-        f"AR hits), BaseConv's {apart['base_conv']:.3f}, Based's {apart['based']:.3f} and DeltaNet's "
-        f"{apart['delta_net']:.3f}.",
-        f"BaseConv is {base_conv} nats behind attention, Based {based} and DeltaNet {delta_net}.",
-        "Overall Based is {:.3f} and {:.3f} nats ahead of DeltaNet of the same seed".format(*behind[0]),
-        "On AR hits it is {:.3f} and {:.3f} behind".format(*(-own for own in behind[1])),
-        "on all other tokens {:.3f} and {:.3f} ahead".format(*behind[2]),
-        "Based closes {:.0f} and {:.0f}% of BaseConv's gap".format(*closed_by("based", farthest=128)),
-        "DeltaNet {:.0f} and {:.0f}%. Further back".format(*closed_by("delta_net", farthest=128)),
-        "DeltaNet {:.0f} and {:.0f}%. At 7 M".format(*closed_by("delta_net", nearest=129)),
-        "It is {:.3f} and {:.3f} nats behind attention of its seed".format(*of(overall, "delta_net")),
+        f"Attention's two are {apart['attention']:.3f} nats apart ({of_hits:.3f} on AR hits), BaseConv's "
+        f"{apart['base_conv']:.3f}, Based's {apart['based']:.3f} and DeltaNet's {apart['delta_net']:.3f}.",
+        "BaseConv is {} to {} nats behind attention, Based {} to {} and DeltaNet {} to {}.".format(
+            *(end(every[model]) for model in models for end in (min, max))
+        ),
+        "Overall Based is {:.3f} and {:.3f} nats ahead of DeltaNet of the same seed".format(*behind["overall"]),
+        "On AR hits it is {:.3f} and {:.3f} behind".format(*(-own for own in behind["ar_hits"])),
+        "on all other tokens {:.3f} and {:.3f} ahead".format(*behind["other"]),
+        "Based closes {:.0f} and {:.0f}% of BaseConv's gap".format(*near["based"]),
+        "DeltaNet {:.0f} and {:.0f}%. Further back".format(*near["delta_net"]),
+        "DeltaNet {:.0f} and {:.0f}%. At 7 M".format(*far["delta_net"]),
+        "It is {:.3f} and {:.3f} nats behind attention of its seed".format(*over["delta_net"]),
+        "it is {:.3f} nats above attention's for BaseConv, {:.3f} for Based and {:.3f} for DeltaNet (second seeds: "
+        "{:.3f}, {:.3f} and {:.3f})".format(*trained),
+        "On other text they are {:.3f}, {:.3f} and {:.3f} behind".format(*(over[model][0] for model in models)),
     ):
         assert said in text
-    assert {round(share) for share in closed_by("based", nearest=129)} == {6}
-    near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
-    shares = {m: [100 * share for share in values] for m, values in read_size(only_size(place)).spread().items()}
-    logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
-    trained = [[logs[f"{model}{seed}"] - logs[f"attention{seed}"] for model in models] for seed in seeds]
-    assert (
-        "it is {:.3f} nats above attention's for BaseConv, {:.3f} for Based and {:.3f} for DeltaNet (second seeds: "
-        "{:.3f}, {:.3f} and {:.3f}). On other text they are {:.3f}, {:.3f} and {:.3f} behind."
-    ).format(*trained[0], *trained[1], *(of(overall, model)[0] for model in models)) in text
+    assert {round(share) for share in far["based"]} == {6}
+    shares = {model: [100 * share for share in values] for model, values in result.spread().items()}
     first_page = " ".join((ROOT / "README.md").read_text().split())
     for said in (
         "AR hits are {:.0f} and {:.0f}% of Based's gap".format(*shares["based"]),
