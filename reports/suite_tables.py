@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX
-from argap.intervals import unresolved
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Table, best_in, csv_of
@@ -23,7 +22,7 @@ from argap.reports.tables import (
     notes_of,
     scores_of,
 )
-from argap.suite.result import Member, SeedScores, SizeResult
+from argap.suite.result import Member, SeedScores, SizeResult, few_documents
 from argap.suite.trajectory import share_along
 from argap.threshold import PAPER_THRESHOLD
 
@@ -64,7 +63,7 @@ def seeds_table(result: SizeResult) -> Table | None:
         by_member.setdefault(seed.member, []).append(seed)
 
     def apart(member: str, part: str) -> float:
-        values = [nll for seed in by_member.get(member, []) if (nll := seed.nll[part]) is not None]
+        values = [nll for seed in by_member[member] if (nll := seed.nll[part]) is not None]
         return max(values, default=0.0) - min(values, default=0.0)
 
     def cell(seed: SeedScores, part: str) -> str:
@@ -72,22 +71,19 @@ def seeds_table(result: SizeResult) -> Table | None:
         return DASH if own is None else nats(own) + ("" if over is None else f" ({signed(over)})")
 
     def share(seed: SeedScores) -> str:
-        if seed.over is None or seed.share is None:
+        if seed.share is None:
             return DASH
-        spread = max(apart(seed.member, "overall"), apart(result.reference, "overall"))
-        clear = few is None and abs(seed.over["overall"] or 0.0) >= spread
-        return percent(seed.share) if clear else f"({percent(seed.share)})"
+        return f"({percent(seed.share)})" if seed.unresolved else percent(seed.share)
 
-    few = _few_documents(result.gap)
     rows = [(seed.name, *(cell(seed, part) for part in result.parts), share(seed)) for seed in result.seeds]
     ranges = ", ".join(f"{m} {nats(apart(m, 'overall'))} ({nats(apart(m, 'ar_hits'))})" for m in by_member)
     notes = [
         f"NLL in nats (over {result.reference}'s of the same seed, or its first). Range over seeds, in nats (on AR "
         f"hits): {ranges}."
     ]
-    if any(cells[-1].startswith("(") for cells in rows):
+    if any(seed.unresolved for seed in result.seeds):
         below = f"the gap is below the range of the model or of {result.reference}"
-        notes.append(f"In parentheses, not to be claimed: {few or below}.")
+        notes.append(f"In parentheses, not to be claimed: {few_documents(result.gap) or below}.")
     return Table(("Model", "Overall", "AR hits", "Other tokens", "% of gap due to AR"), rows, notes)
 
 
@@ -236,7 +232,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
-    reason = _few_documents(gap)
+    reason = few_documents(gap)
     columns, cells = ["Training tokens"], {}
     for model in models:
         columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
@@ -281,11 +277,6 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
     record |= {"model": row.model, "gap_due_to_ar": gap and gap.value, **ends_of("ci95", gap)}
     return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
-
-
-def _few_documents(gap: Gap) -> str | None:
-    """Why no share of it may be claimed, where it has too few documents."""
-    return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
 
 
 def _gap_with_spread(result: SizeResult) -> Table:

@@ -76,6 +76,8 @@ class SeedScores:
     """The same above the reference's of the same seed, or of seed 0 if that is missing; None for the reference."""
     share: float | None
     """Of that gap, on the AR hits; None: no gap, and for the reference."""
+    unresolved: str | None
+    """Why the share must not be claimed."""
 
 
 @dataclass(frozen=True)
@@ -223,19 +225,23 @@ class SizeResult:
     @cached_property
     def seeds(self) -> list[SeedScores]:
         """Every seed of the members trained from several, by member."""
+        ranges, few = seed_ranges(self.cells, self.members), few_documents(self.gap)
         names: dict[str, dict[int, str]] = {}
         for member in self.members:
             names.setdefault(member.member, {})[member.seed] = member.name
         found = []
         for member, of_seed in names.items():
             for seed, name in of_seed.items() if len(of_seed) > 1 else ():
-                logprob, over, share = self.cells[PREFIX + name].to_numpy(), None, None
+                logprob, over, share, reason = self.cells[PREFIX + name].to_numpy(), None, None, None
                 if member != self.reference:
                     against = self.cells[PREFIX + names[self.reference].get(seed, self.reference)].to_numpy()
                     over = self._means(against - logprob)
                     hits = float(self.cells["n"].to_numpy()[self.parts["ar_hits"]].sum()) / self.totals["n"]
-                    share = gap_due_to_ar(-(over["ar_hits"] or 0.0), -(over["overall"] or 0.0), hits).value
-                found.append(SeedScores(name, member, self._means(-logprob), over, share))
+                    gap = over["overall"] or 0.0
+                    share = gap_due_to_ar(-(over["ar_hits"] or 0.0), -gap, hits).value
+                    if share is not None:
+                        reason = few or _seed_doubt(gap, ranges, member, self.reference)
+                found.append(SeedScores(name, member, self._means(-logprob), over, share, reason))
         return found
 
     def spread(self) -> dict[str, list[float]]:
@@ -314,11 +320,23 @@ def seed_doubts(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> dict[str
     reference = next(row for row in rows if row.reference)
     found = {}
     for row in rows:
-        spread = max(ranges.get(reference.model, 0.0), ranges.get(row.model, 0.0))
         own, theirs = row.overall.nll, reference.overall.nll
-        if own is not None and theirs is not None and (gap := abs(own - theirs)) < spread:
-            found[row.model] = f"the gap of {gap:.3f} nats is smaller than the {spread:.3f} between seeds"
-    return found
+        if own is not None and theirs is not None:
+            found[row.model] = _seed_doubt(own - theirs, ranges, row.model, reference.model)
+    return {model: reason for model, reason in found.items() if reason}
+
+
+def _seed_doubt(gap: float, ranges: Mapping[str, float], member: str, reference: str) -> str | None:
+    """Why a gap in nats must not be taken apart. ``ranges``: `seed_ranges`."""
+    spread = max(ranges.get(reference, 0.0), ranges.get(member, 0.0))
+    if abs(gap) >= spread:
+        return None
+    return f"the gap of {abs(gap):.3f} nats is smaller than the {spread:.3f} between seeds"
+
+
+def few_documents(gap: Gap) -> str | None:
+    """Why no share of a gap may be claimed, where it has too few documents."""
+    return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
 
 
 def doubted(due: GapShare | None, reason: str | None) -> GapShare | None:

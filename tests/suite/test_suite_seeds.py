@@ -92,6 +92,7 @@ def test_each_seed_is_compared_with_the_reference_of_its_seed() -> None:
         ("close", "1.900 (+0.100)", "1.000 (+0.000)", "2.125 (+0.125)", "(0.0%)"),
         ("close-seed1", "1.700 (+0.000)", "1.000 (+0.500)", "1.875 (−0.125)", "(100.0%)"),
     ]
+    assert [seed.name for seed in result.seeds if seed.unresolved] == ["m-seed2", "close", "close-seed1"]
     assert "ref 0.100 (0.500), m 0.800 (0.500), close 0.200 (0.000)" in table.notes[0]
 
 
