@@ -1,5 +1,7 @@
 """The share of the gap due to AR as a curve over the threshold τ."""
 
+import textwrap
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,6 +32,8 @@ LOWEST = -0.5  # keep in sync with "below −50%" in the figure
 """Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
 BANDS = 4
 """Models with intervals as bands; more of them have whiskers at the marked thresholds."""
+LINE = 88
+"""Characters of a line above the curves."""
 NAMED = 24
 """Names that fit beside the curves; of more models only those of interest are named."""
 
@@ -38,16 +42,16 @@ NAMED = 24
 def share_by_threshold(gap: Gap) -> Figure:
     """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
 
-    Models without a gap, and those always below `LOWEST`, are named but not drawn; a name in parentheses is
-    unresolved at the result's threshold.
+    Models without a gap, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
+    named but not drawn. Where none is resolved, all are drawn, their names in parentheses.
     """
     models = [row.model for row in gap.compared]
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
     shares = {model: np.array([_raw(point.gap_due_to[model]) for point in gap.curve]) for model in models}
-    highest = {model: float(values.max()) for model, values in shares.items()}  # NaN where there is no gap
-    ends = {model: float(shares[model][-1]) for model, top in highest.items() if top > LOWEST}
+    omitted = _omitted(gap, {model: float(values.max()) for model, values in shares.items()})
+    ends = {model: float(shares[model][-1]) for model in models if model not in omitted}
     look = highlight(gap.models, of_interest(gap, ends))
     marks = _marks(gap)
     above.set_xscale("symlog", linthresh=1)
@@ -69,9 +73,8 @@ def share_by_threshold(gap: Gap) -> Figure:
         for mark in marks:
             dashed(axes, mark)
     _name_marks(above, marks)
-    omitted = [f"{plain(model)} ({_reason(gap, model, top)})" for model, top in highest.items() if model not in ends]
     if omitted:
-        above.set_title(f"Not drawn: {', '.join(omitted)}", fontsize=8, fontweight="normal", color=FAINT)
+        above.set_title(_not_drawn(omitted), fontsize=8, fontweight="normal", color=FAINT)
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
@@ -88,11 +91,25 @@ def share_by_threshold(gap: Gap) -> Figure:
     return figure
 
 
-def _reason(gap: Gap, model: str, highest: float) -> str:
-    """Why a model is not drawn; ``highest``: its largest share, NaN where there is no gap."""
-    if np.isnan(highest):
-        return "no gap" if model in gap.deltas else "infinite"
-    return "below −50%"
+def _omitted(gap: Gap, highest: dict[str, float]) -> dict[str, str]:
+    """Why models are not drawn. ``highest``: the largest share of each, NaN where there is no gap."""
+    found = {}
+    for model, top in highest.items():
+        if np.isnan(top):
+            found[model] = "no gap" if model in gap.deltas else "infinite"
+        elif top <= LOWEST:
+            found[model] = "below −50%"
+    unresolved = {model: "unresolved" for model in highest if model not in found and _unresolved(gap, model)}
+    return found | (unresolved if len(found) + len(unresolved) < len(highest) else {})
+
+
+def _not_drawn(omitted: dict[str, str]) -> str:
+    """In lines that fit the figure: which models are not drawn, by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for model, reason in omitted.items():
+        by_reason.setdefault(reason, []).append(plain(model))
+    parts = [f"{', '.join(models)} ({reason})" for reason, models in by_reason.items()]
+    return textwrap.fill(f"Not drawn: {'; '.join(parts)}", LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _name_marks(axes: Axes, marks: list[int]) -> None:
@@ -121,9 +138,13 @@ def _marks(gap: Gap) -> list[int]:
     return sorted({gap.threshold, resolve_threshold("scaled", gap.index.exposed_tokens)})
 
 
-def _label(gap: Gap, model: str) -> str:
+def _unresolved(gap: Gap, model: str) -> bool:
     due = gap.row(model).gap_due_to_ar
-    return f"({plain(model)})" if due is not None and due.unresolved else plain(model)
+    return due is not None and due.unresolved is not None
+
+
+def _label(gap: Gap, model: str) -> str:
+    return f"({plain(model)})" if _unresolved(gap, model) else plain(model)
 
 
 def _draw_intervals(axes: Axes, gap: Gap, model: str, look: Look, marks: list[int] | None, shift: float) -> None:

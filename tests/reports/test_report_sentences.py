@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from argap.records import Case, Delta, Gap, GapShare, SliceScores
@@ -94,6 +95,24 @@ def test_of_many_curves_those_at_the_ends_are_in_colour(make_gap: Maker, monkeyp
     assert {"m0", "m1", "m7", "m8"} == {
         name for text in share_by_threshold(gap).axes[0].texts if (name := text.get_text()) in gap.models
     }
+
+
+def test_the_curve_of_an_unresolved_share_is_not_drawn(make_gap: Maker) -> None:
+    """A gap below the seeds' range can have a share of many times the gap, which would flatten all other curves."""
+    gap = make_gap({"near": 0.01, "far": 0.3, "ahead": -0.4})
+    due = GapShare(3.0, 3.0, "explained", (2.0, 4.0), None, "the gap is smaller than the seeds' range")
+
+    def above(*unresolved: str) -> Axes:
+        rows = [replace(row, gap_due_to_ar=due) if row.model in unresolved else row for row in gap.rows]
+        return share_by_threshold(replace(gap, rows=tuple(rows))).axes[0]
+
+    assert above("near").get_title("left") == "Not drawn: ahead (no gap); near (unresolved)"
+    assert [line.get_label() for line in above("near").get_lines() if not str(line.get_label()).startswith("_")] == [
+        "far"
+    ]
+    all_open = above("near", "far")
+    assert all_open.get_title("left") == "Not drawn: ahead (no gap)"
+    assert {"(near)", "(far)"} <= {line.get_label() for line in all_open.get_lines()}
 
 
 def test_models_unresolved_for_one_reason_share_a_sentence(by_hand: Gap) -> None:
