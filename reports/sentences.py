@@ -18,7 +18,8 @@ CAPTIONS = {
     "share_by_threshold": (
         "The share of the gap that is due to AR, by the threshold τ: AR hits are repeated bigrams seen at most τ times "
         "in training. Dashed: the threshold of this result, and 1,250 scaled to the training text. Bands or whiskers: "
-        "95% intervals, cut at the axes; a model in parentheses is unresolved."
+        "95% intervals, cut at the axes. A model whose share is unresolved is not drawn, or, if all are, in "
+        "parentheses."
     ),
     "gap_by_distance": (
         "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
