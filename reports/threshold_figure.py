@@ -1,6 +1,6 @@
 """The share of the gap due to AR as a curve over the threshold τ."""
 
-import textwrap
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def _not_drawn(omitted: dict[str, str]) -> str:
     for model, reason in omitted.items():
         by_reason.setdefault(reason, []).append(plain(model))
     parts = [f"{', '.join(models)} ({reason})" for reason, models in by_reason.items()]
-    return textwrap.fill(f"Not drawn: {'; '.join(parts)}", LINE, break_long_words=False, break_on_hyphens=False)
+    return fill(f"Not drawn: {'; '.join(parts)}", LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _name_marks(axes: Axes, marks: list[int]) -> None:

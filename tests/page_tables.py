@@ -8,6 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def on_one_line(page: Path) -> str:
+    """The text of a page, without its line breaks."""
+    return " ".join(page.read_text().split())
+
+
 def tables(text: str) -> Iterator[list[list[str]]]:
     """The cells of every table, its header first; an empty first cell repeats the one above."""
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):

@@ -12,7 +12,7 @@ import pytest
 from argap.suite.result import SizeResult, read_size, seed_ranges
 from argap.synthetics.selection import best_runs
 from argap.synthetics.sweep import load_sweep
-from tests.page_tables import ROOT, Check, table, tables, unlike
+from tests.page_tables import ROOT, Check, on_one_line, table, tables, unlike
 
 MQAR = ROOT / "results" / "mqar"
 PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("results/*/README.md")]
@@ -90,7 +90,7 @@ def test_counts_of_finished_runs():
     }
     wrong = []
     for page in PAGES:
-        text = " ".join(page.read_text().split())
+        text = on_one_line(page)
         said = re.findall(r"\b(\d+) of (?:the )?(\d+)(?: runs|\))", text)
         said += [(n, n) for n in re.findall(r"\ball (\d+) runs", text)]
         wrong += [(page.name, *pair) for pair in said if tuple(map(int, pair)) not in counts]
@@ -214,7 +214,7 @@ def test_seeds_of_attention():
     of_model = {name: [own for model, own in gap.items() if model.split("-")[0] == name] for name in of_seeds}
     behind = [each[f"delta_net{seed}"] for each in (first, gap, third) for seed in ("", "-seed1", "-seed2")]
     spread = {name: max(gaps) - min(gaps) for name, gaps in of_model.items()}
-    text = " ".join((place / "README.md").read_text().split())
+    text = on_one_line(place / "README.md")
     for said in (
         f"are up to {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
         f"three of BaseConv {spread['base_conv']:.3f}, three of Based {spread['based']:.3f} and of DeltaNet "
@@ -258,7 +258,7 @@ def test_how_many_seeds():
     apart = [max(seed_ranges(each.cells, each.members).values()) for each in (result, larger)]
     based = result.spread()["based"]
     low, high = gap_rows(place.parent)["based"]["gap_due_to_ar"]["ci95"]
-    text = " ".join((ROOT / "docs" / "faq.md").read_text().split())
+    text = on_one_line(ROOT / "docs" / "faq.md")
     for said in (
         f"seeds of one model are up to {apart[0]:.3f} nats apart",
         f"(../results/table1-50m/README.md#results) up to {apart[1]:.3f}.",
@@ -274,7 +274,7 @@ def test_order_of_models_on_random_pairs():
     nll = answers.pivot(index="model", columns="pairs", values="nll")
     ranks = nll.corrwith(pd.Series(gaps_on_hits(place)), method="spearman")
     said = f"rank correlation {ranks[4]:.2f} with 4 pairs and {ranks[256]:.2f} with 256, over {len(nll)} models"
-    assert said in " ".join((place / "README.md").read_text().split())
+    assert said in on_one_line(place / "README.md")
 
 
 def test_table_2_of_the_paper():
@@ -375,7 +375,7 @@ def test_seeds_at_50_m():
     logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
     trained = {model: [logs[model + seed] - logs[f"attention{seed}"] for seed in SEEDS] for model in models}
     of_hits = [nll[f"attention{seed}"]["ar_hits"] for seed in SEEDS]
-    text = " ".join((place / "README.md").read_text().split()).replace("−", "-")
+    text = on_one_line(place / "README.md").replace("−", "-")
     for said in (
         f"Attention's three are up to {apart['attention']:.3f} nats apart ({max(of_hits) - min(of_hits):.3f} on AR "
         f"hits), BaseConv's {apart['base_conv']:.3f}, Based's {apart['based']:.3f} and DeltaNet's "
@@ -400,7 +400,7 @@ def test_seeds_at_50_m():
     ):
         assert said in text
     shares = {model: [100 * share for share in values] for model, values in result.spread().items()}
-    first_page = " ".join((ROOT / "README.md").read_text().split())
+    first_page = on_one_line(ROOT / "README.md")
     for said in (
         f"AR hits are {min(shares['based']):.0f} to {max(shares['based']):.0f}% of Based's gap (three seeds) and "
         f"{min(shares['delta_net']):.0f} to {max(shares['delta_net']):.0f}% of DeltaNet's.",
@@ -439,16 +439,13 @@ def test_variants_of_delta_net():
             yield from zip(paper, printed[name], strict=True)
 
     assert unlike(checks()) == []
-    due = {
-        name: [
-            round(100 * of_hits[name + seed] / own[name + seed])
-            for seed in seeds[name]
-            for (own, _), (of_hits, _) in [[lost(place, f"delta_net{seed}", hits=hits) for hits in (False, True)]]
-        ]
-        for name in ("delta_net_l1_elu", "delta_net_no_conv")
-    }
+    due: dict[str, list[int]] = {"delta_net_l1_elu": [], "delta_net_no_conv": []}
+    for seed in SEEDS[:2]:
+        (own, _), (of_hits, _) = (lost(place, f"delta_net{seed}", hits=hits) for hits in (False, True))
+        for name, percents in due.items():
+            percents.append(round(100 * of_hits[name + seed] / own[name + seed]))
     norm = [nll[f"delta_net_l1_elu{seed}"]["overall"] - nll[f"delta_net_l2_elu{seed}"]["overall"] for seed in SEEDS[:2]]
-    text = " ".join((place / "README.md").read_text().split())
+    text = on_one_line(place / "README.md")
     for said in (
         "with either norm {:.3f} and {:.3f} nats".format(*norm),
         "is worth {:.3f} and {:.3f} nats here".format(*behind["delta_net_no_conv", "overall"]),
@@ -456,7 +453,7 @@ def test_variants_of_delta_net():
         "{} and {}% of the convolution's part".format(*due["delta_net_no_conv"]),
     ):
         assert said in text
-    first_page = " ".join((ROOT / "README.md").read_text().split())
+    first_page = on_one_line(ROOT / "README.md")
     assert (
         "is {:.2f} and {:.2f} nats behind DeltaNet (two seeds), and AR hits are {} and {}% of that".format(
             *behind["delta_net_no_conv", "overall"], *due["delta_net_no_conv"]

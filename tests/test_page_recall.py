@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.recall.result import open_recall
-from tests.page_tables import ROOT, Check, table, unlike
+from tests.page_tables import ROOT, Check, on_one_line, table, unlike
 
 
 def answers(page: Path, rows: dict[tuple[str, str], Any]) -> Iterator[Check]:
@@ -29,7 +29,7 @@ def test_recall_at_50_m():
     links = {link.task[:3]: link for link in result.link}
     points = {(point.model, task): point for task, link in links.items() for point in link.points}
     right = [round(row.contains * row.n) for (model, task), row in rows.items() if task == "fda" and model[:3] != "att"]
-    text = " ".join(readme.read_text().split())
+    text = on_one_line(readme)
     for said in (
         "is {:.2f}, {:.2f} and {:.2f} in the three forms".format(*(link.pearson_gold for link in links.values())),
         "and {:.2f}, {:.2f} and {:.2f} with".format(*(link.at_distances.pearson_gold for link in links.values())),
@@ -85,7 +85,7 @@ def test_recall_of_trained_models():
     retnet = within_and_beyond("retnet_window", "retnet-seed1")
     delta_net = within_and_beyond("delta_net_window", "base_conv-seed1")
     based = within_and_beyond("based-seed1", "base_conv-seed1")
-    text = " ".join(readme.read_text().split())
+    text = on_one_line(readme)
     for said in (
         "closes {:.0f} and {:.0f}% of RetNet's gap, beyond it {:.0f} and {:.0f}%".format(*retnet),
         "closes {:.0f} and {:.0f}% of BaseConv's gap within, {:.0f} and {:.0f}% beyond it".format(*delta_net),
