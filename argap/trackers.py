@@ -12,12 +12,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from argap.errors import ArgapError, extra
-
-if TYPE_CHECKING:
-    from argap.records import Gap
 
 PROJECT = "argap"
 
@@ -133,24 +130,3 @@ class Trackers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def metrics_of(gap: "Gap") -> dict[str, float | None]:
-    """The table of a result as metrics: for each model its NLLs, gap and share of the gap (a fraction; left out where
-    it must not be claimed)."""
-    metrics: dict[str, float | None] = {"share_ar_hits": gap.rows[0].share_ar_hits}
-    for row in gap.rows:
-        metrics |= {f"{row.model}/nll_{name}": getattr(row, name).nll for name in ("overall", "ar_hits", "other")}
-        if row.delta is not None:
-            metrics[f"{row.model}/gap"] = row.delta.nll
-        due = row.gap_due_to_ar
-        if due is not None and not due.unresolved:
-            metrics[f"{row.model}/gap_due_to_ar"] = due.value
-    return metrics
-
-
-def log_result(gap: "Gap", names: Sequence[str], folder: Path) -> None:
-    """Log a result's `metrics_of` as a run of its own, at step 0."""
-    if names:
-        with Trackers(names, folder, {"reference": gap.reference, "fingerprint": gap.fingerprint}) as trackers:
-            trackers.log(metrics_of(gap), 0)

@@ -106,10 +106,11 @@ def score(
     from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
+    from argap.results.metrics import log_result
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
-    from argap.trackers import check_trackers, log_result
+    from argap.trackers import check_trackers
 
     check_trackers(log_to or ())
     specs = None if slices is None else read_slices(slices)

@@ -8,13 +8,14 @@ from argap.labels import label
 from argap.progress import say
 from argap.ray_tasks import completed, connect, task_device
 from argap.records import Record, read_gap
+from argap.results.metrics import log_result
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
 from argap.suite.members import check_models, evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
-from argap.trackers import check_trackers, log_result
+from argap.trackers import check_trackers
 
 
 class Status(Record, frozen=True):

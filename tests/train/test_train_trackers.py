@@ -10,7 +10,8 @@ import pytest
 from argap.errors import ArgapError
 from argap.records import as_json
 from argap.result import open_result
-from argap.trackers import Trackers, check_trackers, log_result, metrics_of
+from argap.results.metrics import log_result, metrics_of
+from argap.trackers import Trackers, check_trackers
 from argap.train import load_config, read_log, train
 
 
