@@ -13,6 +13,7 @@ import numpy as np
 
 from argap.bins import distance_bins
 from argap.labels import Labels
+from argap.portions import Scores
 from argap.records import KNOWN, EarlierOccurrence, Examples, ExampleWindow
 from argap.tokenizer import Tokenizer
 
@@ -27,15 +28,6 @@ RULE = (
     f"AR hits that the reference gives at least {100 * KNOWN:.0f}%, with the largest difference of log-probs, "
     "reference minus model; at most one of each domain and distance band, and one of each document"
 )
-
-
-class Scores(NamedTuple):
-    """One model's predictions. Legend: N tokens of the evaluation set."""
-
-    logprob: np.ndarray
-    """float32 ``[N]``, nats; NaN at position 0 of a window."""
-    top1: np.ndarray
-    """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
 class Candidate(NamedTuple):

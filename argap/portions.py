@@ -2,16 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from argap.ahead import read_ahead
 from argap.checksums import check_files
-from argap.example_windows import Scores
 from argap.labels import TABLES, Labels, labels_of_rows
 from argap.lockstep import Rows, read_rows
 from argap.runs import check_logprobs, check_parts, no_logprob
 from argap.tokens import TokenTable
+
+
+class Scores(NamedTuple):
+    """One model's predictions. Legend: N tokens of the evaluation set."""
+
+    logprob: np.ndarray
+    """float32 ``[N]``, nats; NaN at position 0 of a window."""
+    top1: np.ndarray
+    """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
 @dataclass(frozen=True)
