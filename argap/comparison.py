@@ -25,7 +25,7 @@ from argap.lock import one_writer
 from argap.portions import read_portions
 from argap.progress import say
 from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
-from argap.reports.write import remove_report
+from argap.results.layout import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
 from argap.segments.runs import align_finished, check_tokens
@@ -213,6 +213,14 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
         return _earlier(out).slices
     except FormatError:
         return ()
+
+
+def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
+    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = msgspec.structs.replace(read_gap(folder), slices=tuple(slices))
+    remove_report(folder)
+    write_record(folder / "gap.json", gap)
+    return gap
 
 
 @one_writer("folder")

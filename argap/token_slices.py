@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 from argap.checksums import check_files
 from argap.documents import FILE as DOCUMENTS
@@ -15,8 +14,7 @@ from argap.errors import ArgapError, MismatchError, within
 from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import WINDOWS
 from argap.lockstep import REMEDY
-from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
-from argap.reports.write import remove_report
+from argap.records import EvaluationRecord, Gap, SliceResult
 from argap.resumable import folder_name
 from argap.runs import Run, open_run, token_parts
 from argap.slice_library import BUILT_IN, SliceSpec, check_names, filled, library
@@ -108,14 +106,6 @@ def check_where(
     """What `check_slices` checks of one, beside its name."""
     with within(f"slice {spec.name}"):
         check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
-
-
-def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
-    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
-    gap = replace(read_gap(folder), slices=tuple(slices))
-    remove_report(folder)
-    write_record(folder / "gap.json", gap)
-    return gap
 
 
 def prepare(table: TokenTable) -> None:

@@ -1,4 +1,4 @@
-"""The files for people beside a ``gap.json``: written by `write_report`, removed by `remove_report`."""
+"""Write the files for people beside a ``gap.json``; `argap.results.layout` names and removes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
 from argap.reports.formats import in_markdown, latex, markdown
 from argap.reports.overview import overview
 from argap.reports.provenance import provenance
-from argap.reports.sentences import CAPTIONS, headlines
+from argap.reports.sentences import headlines
 from argap.reports.tables import csv_text, slices_csv, tables_of
 
 if TYPE_CHECKING:
@@ -68,17 +68,3 @@ def card(gap: Gap) -> str:
         "\n".join(f"- {name}: {in_markdown(value)}" for name, value in provenance(gap)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def remove_report(folder: Path) -> None:
-    """Remove what `write_report` wrote to ``folder``, and nothing else: call it before a new ``gap.json`` is written,
-    so that no table or figure of the old result stays beside it."""
-    folder = Path(folder)
-    for name in ("report.html", "table.md", "table.tex", "table.csv", "slices.csv"):
-        (folder / name).unlink(missing_ok=True)
-    figures = folder / "figures"
-    for name in CAPTIONS:
-        for suffix in ("svg", "png", "pdf"):
-            (figures / f"{name}.{suffix}").unlink(missing_ok=True)
-    if figures.is_dir() and not any(figures.iterdir()):
-        figures.rmdir()

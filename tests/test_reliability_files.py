@@ -18,7 +18,7 @@ from argap.atomic import read_json, write_json
 from argap.bigram_index.manifest import read_manifest
 from argap.checkpoint import find_checkpoint
 from argap.checksums import FILE, FileChecksums, read_checksums
-from argap.comparison import compare_runs, label_result
+from argap.comparison import compare_runs, label_result, record_slices
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
@@ -30,7 +30,7 @@ from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
 from argap.scorer import ScoreOptions, score
 from argap.threshold import parse_threshold
-from argap.token_slices import Slice, record_slices, score_slices
+from argap.token_slices import Slice, score_slices
 from tests.conftest import flip_bit
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"

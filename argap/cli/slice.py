@@ -38,12 +38,13 @@ def slice_(
         return
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
+    from argap.comparison import record_slices
     from argap.reports.tables import slices_table
     from argap.restated import threshold_in
     from argap.result import open_result
     from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
-    from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices, shipped_slices
+    from argap.token_slices import Slice, as_slices, score_by, score_slices, shipped_slices
 
     wheres = where or []
     names = name or [f"slice {k}" for k in range(1, len(wheres) + 1)]

@@ -31,8 +31,10 @@ from argap.records import (
     write_record,
 )
 from argap.reports.page import TEMPLATES
+from argap.reports.sentences import CAPTIONS
 from argap.reports.tokens import visible
-from argap.reports.write import remove_report, write_report
+from argap.reports.write import write_report
+from argap.results.layout import FIGURES, remove_report
 
 Maker = Callable[..., Any]
 
@@ -320,6 +322,10 @@ def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
 
 
+def test_every_figure_with_a_caption_is_removed_with_the_report() -> None:
+    assert tuple(CAPTIONS) == FIGURES
+
+
 def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> None:
     remove_report(tmp_path / "no such folder")
     folder = tmp_path / "result"
@@ -347,7 +353,7 @@ def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
 def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap: Maker) -> None:
     write_record(tmp_path / "gap.json", make_gap({}))
     code = (
-        "import sys; from pathlib import Path; from argap.reports.write import remove_report, write_report\n"
+        "import sys; from pathlib import Path; from argap.reports.write import write_report\n"
         "print({'torch', 'matplotlib', 'jinja2', 'rich', 'pandas'} & set(sys.modules))\n"
         "write_report(Path(sys.argv[1])); print({'torch', 'transformers', 'pandas'} & set(sys.modules))"
     )

@@ -1,0 +1,1 @@
+"""Results: ``gap.json`` and what stands beside it, from finished runs and their labels."""
