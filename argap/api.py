@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from argap.errors import ArgapError
+from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Packing
 from argap.result import Result, open_result
-from argap.threshold import PAPER_THRESHOLD, Threshold
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from argap.bigram_index.store import BigramIndex
-    from argap.per_model import PerModel
-    from argap.slice_library import SliceSpec
-    from argap.targets import LiveTarget
+    from argap.scoring.per_model import PerModel
+    from argap.scoring.sources import LiveTarget
+    from argap.slices.library import SliceSpec
 
     Model = str | PathLike[str] | PreTrainedModel
 
@@ -126,10 +126,10 @@ def score(
     >>> argap.score(model, "my-llama", tokenizer=tokenizer, data="text/")                # doctest: +SKIP
     >>> argap.score({"bf16": "my-llama"}, "my-llama", dtype={"bf16": "bfloat16"})        # doctest: +SKIP
     """
-    from argap.per_model import ModelSettings, per_model
-    from argap.pipeline import score_models
-    from argap.scorer import ScoreOptions
-    from argap.trust import trusting
+    from argap.results.pipeline import score_models
+    from argap.runtime.trust import trusting
+    from argap.scoring.per_model import ModelSettings, per_model
+    from argap.scoring.scorer import ScoreOptions
 
     spec = EvaluationSpec(
         data=tuple(_texts(data)),
@@ -193,7 +193,7 @@ def compare(
     >>> import argap
     >>> argap.compare("runs/demo/base_conv", "runs/demo/attention", threshold=100)      # doctest: +SKIP
     """
-    from argap.comparison import compare_runs
+    from argap.results.compare import compare_runs
 
     compare_runs(
         _texts(runs),
@@ -233,14 +233,14 @@ def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tup
 def _source(
     name: str | None, model: "Model", tokenizers: "PerModel", in_memory: "PreTrainedTokenizerBase | None"
 ) -> "str | LiveTarget":
-    """A model as `argap.pipeline.score_models` takes it."""
-    from argap.targets import with_name
+    """A model as `argap.results.pipeline.score_models` takes it."""
+    from argap.scoring.sources import with_name
 
     if isinstance(model, str | PathLike):
         return str(model) if name is None else with_name(name, str(model))
-    from argap.live import live_model
-    from argap.targets import LiveTarget
-    from argap.tokenizer import load_tokenizer, tokenizer_in_memory
+    from argap.checkpoints.live import live_model
+    from argap.scoring.sources import LiveTarget
+    from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory
 
     live = live_model(model, name)
     source = tokenizers.of(live.name)
@@ -258,6 +258,6 @@ def _slice_specs(slices: Slices | None) -> "list[SliceSpec] | None":
     """Slices to record, their names and syntax checked. Raises `ArgapError`."""
     if slices is None:
         return None
-    from argap.slice_library import as_specs, read_slices
+    from argap.slices.library import as_specs, read_slices
 
     return as_specs(slices) if isinstance(slices, Mapping) else read_slices(Path(slices))

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import pandas as pd
 
-from argap.breakdowns import By, as_part, partition
-from argap.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
-from argap.checksums import check_files
 from argap.errors import ArgapError
-from argap.frames import part_row, slice_frame
+from argap.files.checksums import check_files
+from argap.metric.threshold import Threshold
 from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
-from argap.restated import threshold_in
-from argap.slices import slices_of_cells
-from argap.threshold import Threshold
+from argap.results.frames import part_row, slice_frame
+from argap.results.restated import threshold_in
+from argap.slices.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
+from argap.slices.figures import slices_of_cells
+from argap.slices.partitions import By, as_part, partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from argap.token_batches import Mask
-    from argap.tokens import TokenTable
+    from argap.tokens.batches import Mask
+    from argap.tokens.table import TokenTable
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Result:
     ) -> pd.DataFrame:
         """All tokens, the AR hits and your own slices, computed from the tokens in one pass.
 
-        ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
+        ``slices``: a name for each condition, SQL over the columns that `argap.tokens.table` lists or a function of a
         `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
         that ship (``argap slice --list``), without an index those that need no training counts. ``threshold``: maximum
         exposures of an AR hit's bigram, or ``"scaled"``, by default the result's.
@@ -134,7 +134,7 @@ class Result:
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
     ) -> tuple[SliceResult, ...]:
         """What `gap` tabulates, as records."""
-        from argap.token_slices import Slice, score_slices, shipped_slices
+        from argap.slices.of_tokens import Slice, score_slices, shipped_slices
 
         if not isinstance(slices, Mapping | None):
             raise ArgapError(f"`slices` {slices!r}: expected a name for each condition, as {{'far': 'distance > 9'}}")
@@ -150,7 +150,7 @@ class Result:
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> "pa.Table":
-        """The scored tokens that a condition selects, in order, with the columns that `argap.tokens` lists.
+        """The scored tokens that a condition selects, in order, with the columns that `argap.tokens.table` lists.
 
         ``where``: as in `gap`; None: all. ``models``: those with a field in ``nll`` and ``top1``. ``columns``: some of
         them. ``limit``: the first rows only. Raises `ArgapError` as `gap` does.
@@ -161,7 +161,7 @@ class Result:
         >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
         >>> result.tokens("word = 'self'", columns=["piece", "nll"], limit=10)   # doctest: +SKIP
         """
-        from argap.token_slices import select
+        from argap.slices.of_tokens import select
 
         return select(self.token_table, where, models=models, columns=columns, limit=limit)
 
@@ -192,7 +192,7 @@ class Result:
         >>> import argap
         >>> argap.open_result("results/table1-mini/7m").discover("base_conv")    # doctest: +SKIP
         """
-        from argap.discover import discover
+        from argap.slices.discover import discover
 
         found = discover(
             self.folder, self.record, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens
@@ -205,7 +205,7 @@ class Result:
     @cached_property
     def token_table(self) -> "TokenTable":
         """The files that `gap` and `tokens` read. Raises `ArgapError` where they are not there."""
-        from argap.token_slices import open_tokens
+        from argap.slices.of_tokens import open_tokens
 
         return open_tokens(self.folder, self.record)
 
@@ -214,7 +214,7 @@ class Result:
 
         ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a column of the tokens whose values
         are the bins: one kept of the source (``argap score --keep``), ``source``, or a boolean one
-        (`argap.token_columns`). The bins of a column of spans are the combinations of their labels.
+        (`argap.records.columns`). The bins of a column of spans are the combinations of their labels.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
@@ -246,7 +246,7 @@ class Result:
         except ArgapError as error:
             expected = ", ".join(known)
             raise ArgapError(f"`by` {column}: expected {expected}, or a column of the tokens; {error}") from None
-        from argap.token_slices import GROUPED, score_by
+        from argap.slices.of_tokens import GROUPED, score_by
 
         if column not in (*GROUPED, *table.kept):
             raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys((*known, *GROUPED, *table.kept)))}")
@@ -272,7 +272,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The table of the terminal, for notebooks."""
-        from argap.reports.tables import tables_of
+        from argap.reports.tables.result import tables_of
 
         parts = []
         for table in tables_of(self.record):

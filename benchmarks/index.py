@@ -40,7 +40,7 @@ def measure_lookup(name: str, stream: str, scratch: Path, repeats: int) -> dict:
 
 def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """Count a stream read from disk in blocks with `BigramCounter`, as with ``--memory 2GB``."""
-    from argap.bigram_index.count import BigramCounter, chunk_tokens
+    from argap.bigram_index.counting.count import BigramCounter, chunk_tokens
     from argap.bigram_index.parquet_parts import write_parts
 
     COUNTERS["argap"](np.load(scratch / "real.npy", mmap_mode="r")[:1_000_000].copy())
@@ -70,9 +70,9 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
 def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """Build an index from raw text, and time the tokenizer alone on the same text with its own batching."""
     from argap.bigram_index.build import build_from_source
-    from argap.bigram_index.token_source import TokenSource
+    from argap.bigram_index.sources.token_source import TokenSource
     from argap.corpus import open_corpus
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(DATA / "gpt2")
     corpus = DATA / "corpus" / "train-00001-of-00004.parquet"
@@ -148,7 +148,7 @@ def copy_bandwidth() -> float:
 def prepare(scratch: Path, tokens: int, sustained: int, entries: int) -> None:
     from argap.corpus import open_corpus
     from argap.corpus.tokenize import token_documents
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     scratch.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -173,7 +173,7 @@ def prepare(scratch: Path, tokens: int, sustained: int, entries: int) -> None:
             shuffled(tokens).tofile(file)
 
     def entries_of(name: str, stream: np.ndarray) -> None:
-        from argap.bigram_index.count_numba import count_stream
+        from argap.bigram_index.counting.count_numba import count_stream
 
         run = count_stream(stream, VOCAB)
         first = np.repeat(np.arange(VOCAB, dtype=np.uint64), np.diff(run.indptr))

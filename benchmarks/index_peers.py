@@ -23,13 +23,13 @@ def packed(tokens: np.ndarray) -> np.ndarray:
 
 
 def count_argap(tokens: np.ndarray) -> int:
-    from argap.bigram_index.count_numba import count_stream
+    from argap.bigram_index.counting.count_numba import count_stream
 
     return len(count_stream(tokens, VOCAB).second)
 
 
 def count_argap_one_thread(tokens: np.ndarray) -> int:
-    from argap.bigram_index.count_numba import count_stream
+    from argap.bigram_index.counting.count_numba import count_stream
 
     return len(count_stream(tokens, VOCAB, threads=1).second)
 
@@ -90,9 +90,9 @@ COUNTERS = {
 
 
 def lookup_argap(keys, counts, first, second):
-    from argap.bigram_index import csr
-    from argap.bigram_index.lookup_numba import count_pairs
-    from argap.bigram_index.sorted_runs import MemoryRun
+    from argap.bigram_index.counting import csr
+    from argap.bigram_index.counting.lookup_numba import count_pairs
+    from argap.bigram_index.counting.sorted_runs import MemoryRun
 
     indptr = np.searchsorted(keys, np.arange(VOCAB + 1, dtype=np.uint64) << np.uint64(32))
     run = MemoryRun(indptr, (keys & np.uint64(0xFFFF)).astype(np.uint16), counts)

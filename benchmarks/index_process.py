@@ -38,7 +38,7 @@ def main() -> None:
     options.add_argument("--tokenizer", required=True)
     options.add_argument("--rounds", type=int, default=3)
     arguments = options.parse_args()
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     eos = str(load_tokenizer(arguments.tokenizer).eos)
     shard = str(arguments.shard)

@@ -19,7 +19,7 @@ from kernel_case import Case
 from measured import machine, parser
 from triton.testing import do_bench
 
-from argap.atomic import write_json
+from argap.files.atomic import write_json
 
 CASES = Path(__file__).resolve().parent / "kernel_cases"
 PEERS = ("flash-linear-attention", "fla-core", "liger-kernel", "cut-cross-entropy", "causal-conv1d")

@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from argap.ahead import available_cores
-from argap.atomic import write_json
+from argap.files.atomic import write_json
+from argap.runtime.threads import available_cores
 
 DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
 """Tokenizer and checkpoints that ship with argap."""

@@ -20,12 +20,12 @@ from lm_eval.models.huggingface import HFLM
 from measured import DEMO, parser, save
 from transformers import AutoTokenizer
 
-from argap.checkpoint import find_checkpoint
-from argap.loading import load_model
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.recall.decoding import Decoder
 from argap.recall.fixture import fixture_rows
 from argap.recall.lm_eval_model import ArgapLM
-from argap.tokenizer import load_tokenizer, tokenizer_folder
+from argap.text.tokenizer import load_tokenizer, tokenizer_folder
 
 
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:

@@ -94,11 +94,11 @@ def one_document(folder: Path, amount: int) -> Run:
 def labelled(folder: Path, path: Path) -> Run:
     """Count the text's bigrams, build the evaluation set, label it with the counts, and write the labels."""
     from argap.bigram_index.build import build_from_source
-    from argap.bigram_index.token_source import TokenSource
+    from argap.bigram_index.sources.token_source import TokenSource
     from argap.corpus import open_corpus
-    from argap.evaluation import build_evaluation_set
-    from argap.labels import label_portions, write_labels
-    from argap.tokenizer import load_tokenizer
+    from argap.evaluation.windows import build_evaluation_set
+    from argap.text.tokenizer import load_tokenizer
+    from argap.tokens.labels import label_portions, write_labels
 
     tokenizer = load_tokenizer(DEMO / "tokenizer")
 
@@ -115,11 +115,11 @@ def scored(folder: Path, amount: int) -> Run:
     """Windows, shards and labels of ``amount`` packed tokens in documents of 10,000."""
     import numpy as np
 
-    from argap import runs
     from argap.corpus import open_corpus
-    from argap.evaluation import build_evaluation_set
-    from argap.labels import label_portions, write_labels
-    from argap.tokenizer import load_tokenizer
+    from argap.evaluation.windows import build_evaluation_set
+    from argap.text.tokenizer import load_tokenizer
+    from argap.tokens import runs
+    from argap.tokens.labels import label_portions, write_labels
 
     tokenizer, rng = load_tokenizer(DEMO / "tokenizer"), np.random.default_rng(0)
     with (folder / "text.bin").open("wb") as file:
@@ -145,8 +145,8 @@ def tokens(folder: Path, amount: int) -> Run:
     """Compare two runs of ``amount`` tokens."""
     from synthetic_result import write_result
 
-    from argap.comparison import compare_runs
-    from argap.tokenizer import load_tokenizer
+    from argap.results.compare import compare_runs
+    from argap.text.tokenizer import load_tokenizer
 
     write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
 
@@ -161,10 +161,10 @@ def view(folder: Path, amount: int) -> Run:
     """The answers of `argap view` to a page that is opened, and to a user who moves τ, slices, reads and searches."""
     from synthetic_result import write_result
 
-    from argap.comparison import compare_runs
-    from argap.interrupt import Interrupt
     from argap.result import open_result
-    from argap.tokenizer import load_tokenizer
+    from argap.results.compare import compare_runs
+    from argap.runtime.interrupt import Interrupt
+    from argap.text.tokenizer import load_tokenizer
     from argap.view.answers import Answers as OfView
     from argap.view.answers import Setting
 

@@ -29,11 +29,11 @@ import torch
 from measured import DEMO, parser, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from argap.batches import Batches
-from argap.checkpoint import find_checkpoint
-from argap.evaluation import EvaluationSet
-from argap.fused import liger_patches
-from argap.loading import load_model
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
+from argap.evaluation.windows import EvaluationSet
+from argap.scoring.batches import Batches
+from argap.scoring.fused import liger_patches
 
 BATCH, LENGTH = 8, 2048
 
@@ -203,7 +203,7 @@ def on_fla_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     """
     import fla.models  # pyright: ignore[reportMissingImports]
 
-    from argap.train.autotuning import compile_at_once
+    from argap.models.fla.autotuning import compile_at_once
 
     compile_at_once()
     family, options = FLA[name]
@@ -238,8 +238,8 @@ def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[s
 
 def by_references(function: Callable[[], Any]) -> Any:
     """``function()`` where the kernels around the mixers run their references."""
-    from argap.kernels import gated_norm, gated_product, residual_norm, rotary, token_shift
-    from argap.models import rwkv4
+    from argap.kernels.fused import gated_norm, gated_product, residual_norm, rotary, token_shift
+    from argap.models.mixers import rwkv4
 
     modules: tuple[Any, ...] = (gated_norm, gated_product, residual_norm, rotary, rwkv4, token_shift)
     chosen = residual_norm.runs_kernels
@@ -338,8 +338,8 @@ def on_cpu() -> Iterator[tuple[str, str, Way]]:
     from lm_eval.models.huggingface import HFLM
 
     from argap.corpus import open_corpus
-    from argap.evaluation import build_evaluation_set
-    from argap.tokenizer import load_tokenizer
+    from argap.evaluation.windows import build_evaluation_set
+    from argap.text.tokenizer import load_tokenizer
 
     config = GPT2(n_positions=CPU_LENGTH)
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

@@ -52,7 +52,7 @@ def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:
     """A randomly initialised native model with the demo's tokenizer."""
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     torch.manual_seed(0)
     tokenizer = load_tokenizer(DEMO / "tokenizer")

@@ -57,7 +57,7 @@ def masks_of(column: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def argap_compare(folder: Path) -> None:
-    from argap.comparison import compare_runs
+    from argap.results.compare import compare_runs
 
     compare_runs([str(folder / name) for name in MODELS[1:]], str(folder / MODELS[0]), folder / "out")
 
@@ -77,7 +77,7 @@ def argap_discover(folder: Path) -> None:
 
 
 def argap_report(folder: Path) -> None:
-    from argap.reports.write import write_report
+    from argap.reports.pages.write import write_report
 
     write_report(folder / "out")
 
@@ -158,7 +158,7 @@ def with_polars(folder: Path) -> dict[str, list[float]]:
 
 
 def _pieces(folder: Path) -> list[str]:
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     return load_tokenizer(folder / "labels").pieces
 
@@ -213,7 +213,7 @@ def main() -> None:
     options = flags.parse_args()
     from synthetic_result import write_result
 
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     skipped = {*options.skip, *(() if find_spec("polars") else ["slices, Polars"])}
     steps = [name for name in STEPS if name not in skipped]

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.checksums import write_checksums
-from argap.labels import FORMAT
-from argap.parquet import ParquetPortions, required, write_parquet
+from argap.files.checksums import write_checksums
+from argap.files.parquet import ParquetPortions, required, write_parquet
 from argap.records import (
     CheckpointRecord,
     EvaluationRecord,
@@ -23,8 +22,9 @@ from argap.records import (
     SourceRecord,
     write_record,
 )
-from argap.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.labels import FORMAT
+from argap.tokens.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
 
 SEQ_LEN = 2048
 WINDOWS = 64

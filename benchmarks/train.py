@@ -37,13 +37,14 @@ import torch
 from measured import DEMO, machine, parser, save, seconds_since_start
 from train_rows import by_length, one_by_one, path_of
 
-from argap.atomic import read_json, write_json
+from argap.files.atomic import read_json, write_json
 from argap.models import ArgapForCausalLM
+from argap.models.fla import autotuning
+from argap.models.fla.operators import choose_backend, use_fla
 from argap.models.presets import build_config
 from argap.models.sizes import build_at
-from argap.parallel import Parallel
-from argap.train import DataSource, TrainConfig, autotuning
-from argap.train.fla_operators import choose_backend, use_fla
+from argap.runtime.torchrun import Parallel
+from argap.train import DataSource, TrainConfig
 from argap.train.loop import Trainer
 from argap.train.windows import Windows
 
@@ -297,7 +298,7 @@ def prepare_parity(architecture: str, sizes: Sizes) -> tuple[ArgapForCausalLM, A
     """Two equal models, the configuration, and a text's windows."""
     from argap.corpus import open_corpus  # here, because a speed row's time to the first step counts its imports
     from argap.corpus.tokenize import token_documents
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(str(DEMO / "tokenizer"))
     ids = np.concatenate([document.ids for document in token_documents(open_corpus("stdlib:heldout"), tokenizer)])

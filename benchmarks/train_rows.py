@@ -12,7 +12,7 @@ from typing import Any
 
 from measured import seconds_since_start
 
-from argap.atomic import read_json
+from argap.files.atomic import read_json
 
 SCRIPT = Path(__file__).with_name("train.py")
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}

@@ -18,9 +18,9 @@ from measured import machine, parser
 from train import ON_GPU, Sizes, build, new_trainer, random_windows, train_config
 
 from argap.kernels.launch import device_class
+from argap.models.fla import autotuning, tuned
+from argap.models.fla.operators import use_fla
 from argap.models.sizes import SIZES
-from argap.train import autotuning, tuned
-from argap.train.fla_operators import use_fla
 
 ARCHITECTURES = "delta_net,gla,retnet,linear_attention"
 """The kernels of Based's operator have no configurations to choose from."""

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from argap.atomic import replacing_folder
-from argap.bigram_index.count import BigramCounter, chunk_tokens
+from argap.bigram_index.counting.count import BigramCounter, chunk_tokens
 from argap.bigram_index.manifest import check_multiplier, refuse_existing
+from argap.bigram_index.sources.token_cache import cached_tokens
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.bigram_index.store import BigramIndex, open_index, write_index
-from argap.bigram_index.token_cache import cached_tokens
-from argap.bigram_index.token_source import TokenSource
 from argap.errors import ArgapError
+from argap.files.atomic import replacing_folder
 
 Progress = Callable[[int, int], None]
 """Called from time to time with the documents and tokens counted so far."""

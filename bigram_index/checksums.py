@@ -7,8 +7,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
-from argap.checksums import BLOCK, crc32_of_blocks
 from argap.errors import FormatError
+from argap.files.checksums import BLOCK, crc32_of_blocks
 from argap.records import Record
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from argap.ahead import gathered
 from argap.bigram_index.store import BigramIndex
-from argap.bins import Binning
 from argap.errors import ArgapError
+from argap.metric.bins import Binning
+from argap.runtime.threads import gathered
 
 PIECE = 2**20  # bigrams looked up at a time
 
@@ -34,7 +34,7 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     totals = np.zeros(len(binning.bins()), dtype=np.int64)
     for piece in gathered(documents, PIECE):
         first, second = (np.concatenate([ids[part] for ids in piece]) for part in (slice(-1), slice(1, None)))
-        seen = np.rint(index.exposures(first, second))  # as in `argap.labels.count_exposures`
+        seen = np.rint(index.exposures(first, second))  # as in `argap.tokens.labels.count_exposures`
         totals += np.bincount(binning.index(seen), minlength=len(totals))
     total = int(totals.sum())
     if not total:

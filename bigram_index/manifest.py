@@ -7,9 +7,9 @@ bytes.
 import re
 from pathlib import Path
 
-from argap.atomic import read_json, write_json
-from argap.configuration import Vocabulary
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import read_json, write_json
+from argap.files.configs import Vocabulary
 from argap.records import Count, Record, as_json, to_record
 
 FORMAT = "argap bigram index"
@@ -48,7 +48,7 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     tokenizer: str
     tokenizer_fingerprint: str
-    """SHA-256 over the tokenizer's parts (`argap.tokenizer.Tokenizer.fingerprint`)."""
+    """SHA-256 over the tokenizer's parts (`argap.text.tokenizer.Tokenizer.fingerprint`)."""
     vocab_size: Vocabulary
     documents: Count
     """Documents with at least one token."""

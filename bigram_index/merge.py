@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from argap.atomic import replacing_folder
-from argap.bigram_index import count
-from argap.bigram_index.count import chunk_tokens, merge_runs
+from argap.bigram_index.counting import count
+from argap.bigram_index.counting.count import chunk_tokens, merge_runs
+from argap.bigram_index.counting.sorted_runs import Rows, Run, row_ranges
 from argap.bigram_index.manifest import Weight, check_multiplier, refuse_existing
 from argap.bigram_index.parquet_parts import ParquetRun
-from argap.bigram_index.shard import unite
-from argap.bigram_index.sorted_runs import Rows, Run, row_ranges
+from argap.bigram_index.sources.shard import unite
 from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.bigram_index.token_stats import sum_stats, weighted_sum
 from argap.errors import ArgapError, MismatchError
+from argap.files.atomic import replacing_folder
 
 
 def merge_indexes(

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.ahead import gathered
 from argap.errors import ArgapError, FormatError
-from argap.parquet import write_parquet
+from argap.files.parquet import write_parquet
+from argap.runtime.threads import gathered
 
 LONGEST = 5
 PIECE = 2**20  # tokens handled at a time

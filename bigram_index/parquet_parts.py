@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.ahead import map_ahead
 from argap.bigram_index import checksums
+from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import REBUILD, Part
-from argap.bigram_index.sorted_runs import Rows
 from argap.errors import FormatError
+from argap.runtime.threads import map_ahead
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])
 PART_ROWS = 2**21

@@ -5,7 +5,7 @@ Rates are those of ``benchmarks/results/index.json``, per core, unless others ar
 
 from dataclasses import dataclass
 
-from argap.bigram_index.count import chunk_tokens, token_type
+from argap.bigram_index.counting.count import chunk_tokens, token_type
 from argap.errors import ArgapError
 
 TOKENIZE_RATE = 1.1e6

@@ -15,12 +15,12 @@ from pathlib import Path
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.manifest import FILE, refuse_existing
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.shard import Shard
+from argap.bigram_index.sources.shard import Shard
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.bigram_index.store import BigramIndex
-from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
-from argap.ray_tasks import connect, result_of
-from argap.tokenizer import load_tokenizer
+from argap.runtime.ray import connect, result_of
+from argap.text.tokenizer import load_tokenizer
 
 FAN_IN = 8
 RETRIES = 10
@@ -45,7 +45,7 @@ class Job:
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.ray_tasks.connect` does, and
+    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.runtime.ray.connect` does, and
     whatever a shard's build raises.
     """
     refuse_existing(out, overwrite=overwrite)

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from argap.bigram_index import checksums, csr
-from argap.bigram_index.engines import looking_up
+from argap.bigram_index import checksums
+from argap.bigram_index.counting import csr
+from argap.bigram_index.counting.engines import looking_up
+from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
-from argap.bigram_index.sorted_runs import Rows
 from argap.bigram_index.token_stats import TokenStats, read_stats, write_stats
 from argap.errors import ArgapError, MismatchError
 
@@ -111,7 +112,7 @@ def write_index(
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
     ``stats``: called for the counts of tokens once ``rows`` are exhausted. For the others see `Manifest`. Raises
-    `OSError` where the disk refuses (`argap.atomic.replacing_folder` reports it in one line).
+    `OSError` where the disk refuses (`argap.files.atomic.replacing_folder` reports it in one line).
     """
     parts, bigrams = write_parts(folder, rows)
     contents = Manifest(

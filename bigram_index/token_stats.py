@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index import checksums
-from argap.bigram_index.engines import counting
+from argap.bigram_index.counting.engines import counting
 from argap.bigram_index.manifest import REBUILD, StatsFile
 from argap.bigram_index.parquet_parts import as_arrow, as_numpy
 from argap.errors import ArgapError
-from argap.parquet import read_parquet, write_parquet
+from argap.files.parquet import read_parquet, write_parquet
 
 FILE = "stats.parquet"
 

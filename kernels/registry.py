@@ -7,31 +7,29 @@ import torch
 
 from argap.kernels.launch import LaunchTable, device_class, triton
 
-OPS = (
-    "linear_logprob",
-    "linear_attention",
-    "gla",
-    "taylor_attention",
-    "delta_rule",
-    "short_convolution",
-    "selective_scan",
-    "wkv",
-    "long_convolution",
-    "residual_norm",
-    "rotary",
-    "gated_product",
-    "gated_norm",
-    "token_shift",
-)
-"""Each names a module of this package and a function in it."""
-
-PARTS = {
-    "delta_rule": ("delta_rule_inverse",),
-    "long_convolution": ("one_kernel_convolution", "toeplitz_convolution", "trained_convolution"),
-    "selective_scan": ("selective_scan_backward",),
-    "taylor_attention": ("taylor_sums",),
+OPS: dict[str, tuple[str, ...]] = {
+    "linear_logprob": ("head.linear_logprob",),
+    "linear_attention": ("recurrent.linear_attention",),
+    "gla": ("recurrent.gla",),
+    "taylor_attention": ("recurrent.taylor_attention", "recurrent.taylor_sums"),
+    "delta_rule": ("recurrent.delta_rule", "recurrent.delta_rule_inverse"),
+    "short_convolution": ("convolution.short_convolution",),
+    "selective_scan": ("scan.selective_scan", "scan.selective_scan_backward"),
+    "wkv": ("recurrent.wkv",),
+    "long_convolution": (
+        "convolution.long_convolution",
+        "convolution.one_kernel_convolution",
+        "convolution.toeplitz_convolution",
+        "convolution.trained_convolution",
+    ),
+    "residual_norm": ("fused.residual_norm",),
+    "rotary": ("fused.rotary",),
+    "gated_product": ("fused.gated_product",),
+    "gated_norm": ("fused.gated_norm",),
+    "token_shift": ("fused.token_shift",),
 }
-"""Further modules with launch tables of an op."""
+"""The modules of each op below `argap.kernels`: its own, which has a function of its name, then others with launch
+tables."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,10 @@ def device() -> torch.device:
 
 def describe(name: str) -> Op:
     """The op ``name``, one of `OPS`, on this machine's `device`."""
-    module = import_module(f"argap.kernels.{name}")
-    parts = [module, *(import_module(f"argap.kernels.{part}") for part in PARTS.get(name, ()))]
-    tables = [value for part in parts for value in vars(part).values() if isinstance(value, LaunchTable)]
+    modules = [import_module(f"argap.kernels.{module}") for module in OPS[name]]
+    tables = [value for part in modules for value in vars(part).values() if isinstance(value, LaunchTable)]
     runs = "triton" if tables and triton is not None and device().type == "cuda" else "reference"
-    about = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    about = (modules[0].__doc__ or "").strip().splitlines()[0].rstrip(".")
     return Op(name, about, runs, [row for table in tables for row in _rows(table, runs == "triton")])
 
 

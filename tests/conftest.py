@@ -48,7 +48,7 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.fixture(scope="session")
 def tokenizer():
     """The demo's tokenizer: byte-level BPE with 8,192 entries; EOS is id 0."""
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     return load_tokenizer(ROOT / "argap" / "demo" / "tokenizer")
 
@@ -58,7 +58,7 @@ def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) ->
     from tokenizers import Tokenizer as Backend
     from tokenizers import models, pre_tokenizers
 
-    from argap.tokenizer import Tokenizer
+    from argap.text.tokenizer import Tokenizer
 
     backend: Any = Backend(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -136,7 +136,7 @@ def own_home(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def no_lines_by_the_clock(monkeypatch):
     """What is printed does not depend on the machine's speed: lines of progress come only where a test wants them."""
-    from argap import progress
+    from argap.runtime import progress
 
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 3600.0)
 
@@ -155,7 +155,7 @@ def token_result(tmp_path_factory, tokenizer):
 
     from argap.corpus import open_corpus
     from argap.corpus.tokenize import token_documents
-    from argap.evaluation import build_evaluation_set
+    from argap.evaluation.windows import build_evaluation_set
 
     place = tmp_path_factory.mktemp("token-result")
     code = Path(json.decoder.__file__).read_text()
@@ -225,10 +225,10 @@ def write_drawn_result(
     """
     import numpy as np
 
-    from argap.comparison import write_gap
-    from argap.labels import label, write_labels
     from argap.records import RunIdentity, RunResult, SourceRecord
-    from argap.runs import begin_run, finish_run, new_record, shard_path, write_shard
+    from argap.results.compare import write_gap
+    from argap.tokens.labels import label, write_labels
+    from argap.tokens.runs import begin_run, finish_run, new_record, shard_path, write_shard
 
     labels = label(data, index)
     generator = np.random.default_rng(0)
@@ -287,8 +287,8 @@ def fla_models() -> Any:
 
 @pytest.fixture
 def pickles_read_here(monkeypatch):
-    """`argap.convert` reads pickles in this process; a process of its own imports torch for each."""
-    from argap import convert, unpickle
+    """`argap.checkpoints.convert` reads pickles in this process; a process of its own imports torch for each."""
+    from argap.checkpoints import convert, unpickle
 
     monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 

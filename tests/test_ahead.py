@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from argap.ahead import lazy, map_ahead, read_ahead
+from argap.runtime.threads import lazy, map_ahead, read_ahead
 
 
 def test_items_come_in_order_and_few_are_made_ahead():

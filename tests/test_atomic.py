@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from argap.atomic import parse_json, read_json, replacing, replacing_folder, write_json
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import parse_json, read_json, replacing, replacing_folder, write_json
 
 
 def write_half(path: Path, error: BaseException) -> None:

@@ -11,18 +11,19 @@ import pytest
 import torch
 
 import argap
-from argap import checkpoint, scorer
-from argap.batches import Batches
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints import find as checkpoint
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model, runs_native
 from argap.cli import main
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
-from argap.evaluation import build_evaluation_set
-from argap.heads import find_head
-from argap.loading import load_model, runs_native
+from argap.evaluation.windows import build_evaluation_set
 from argap.models.hub.load import INDEX, indexed_files
-from argap.runs import open_run, read_logprobs
-from argap.tokenizer import load_tokenizer
+from argap.scoring import scorer
+from argap.scoring.batches import Batches
+from argap.scoring.heads import find_head
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens.runs import open_run, read_logprobs
 from tests.gguf_files import small_llama, write_gguf
 
 METHODS = {

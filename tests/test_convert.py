@@ -12,12 +12,12 @@ from safetensors import safe_open
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from argap import checkpoint as checkpoint_module
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints import find as checkpoint_module
+from argap.checkpoints.convert import convert
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.cli import app
-from argap.convert import convert
 from argap.errors import ArgapError
-from argap.loading import load_model
 
 SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from argap.intervals import FEW, DocumentBootstrap
-from argap.slices import SliceScorer
+from argap.metric.intervals import FEW, DocumentBootstrap
+from argap.slices.figures import SliceScorer
 
 SHARE = 0.6
 """Of the population's gap that is on the slice."""

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from argap import demo
-from argap.atomic import read_json
 from argap.bigram_index.store import open_index
-from argap.pipeline import score_models
+from argap.checkpoints.references import BUILT_IN
+from argap.files.atomic import read_json
 from argap.records import EvaluationSpec
-from argap.references import BUILT_IN
-from argap.tokenizer import load_tokenizer
+from argap.results.pipeline import score_models
+from argap.text.tokenizer import load_tokenizer
 
 CHECKPOINTS = sorted((demo.HERE / "checkpoints").iterdir())
 

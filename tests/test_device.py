@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.device import resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
-from argap.parallel import join
+from argap.runtime.device import resolve_device, resolve_dtype, use_device
+from argap.runtime.torchrun import join
 
 KNOWN = "expected auto, cpu, cuda or cuda:N"
 

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 import argap
-from argap.atomic import read_json
-from argap.condition_tree import Feature, grow
-from argap.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import read_json
+from argap.metric.condition_tree import Feature, grow
 from argap.records import read_gap
-from argap.token_batches import TokenReader
-from argap.token_columns import UNIT
+from argap.records.columns import UNIT
+from argap.slices.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
+from argap.tokens.batches import TokenReader
 from tests.page_tables import table, unlike
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -87,7 +87,7 @@ def test_stretches_of_documents_are_drawn():
 
 @pytest.mark.parametrize("gap", [1, 100, 10**9])
 def test_rows_of_the_wanted_windows(result, monkeypatch, gap):
-    monkeypatch.setattr("argap.lockstep.GAP", gap)
+    monkeypatch.setattr("argap.tokens.rows.GAP", gap)
     table = result.token_table
     units = np.where(np.arange(len(table.scored_of_document)) % 3 == 1, 0, -1).astype(np.int32)
     parts = list(TokenReader(table, ["token"]).rows())
@@ -106,7 +106,7 @@ def test_rows_of_the_wanted_windows(result, monkeypatch, gap):
 
 
 def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_command):
-    monkeypatch.setattr("argap.discover.DRAWN", 1)  # each document on its own
+    monkeypatch.setattr("argap.slices.discover.DRAWN", 1)  # each document on its own
     n = result.token_table.scored_of_document
     limit = int(n.sum() * 0.6)
     drawn = draw(n, limit)
@@ -158,8 +158,8 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
 
 def test_sums_of_portions_are_added_up(result, monkeypatch):
     expected = discover(result.folder, result.record, "m-1")
-    monkeypatch.setattr("argap.slice_sums.ROWS", 1)
-    monkeypatch.setattr("argap.discover.GROUPS", 5)
+    monkeypatch.setattr("argap.slices.tally.ROWS", 1)
+    monkeypatch.setattr("argap.slices.discover.GROUPS", 5)
     found = discover(result.folder, result.record, "m-1")
     assert [each.where for each in found.slices] == [each.where for each in expected.slices]
     assert [each.n for each in found.slices] == [each.n for each in expected.slices]

@@ -8,9 +8,9 @@ from tokenizers import models, pre_tokenizers
 from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
-from argap.evaluation import build_evaluation_set, check_spec
+from argap.evaluation.windows import build_evaluation_set, check_spec
 from argap.records import LONGEST_WINDOW, EvaluationSpec
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
-from argap.evaluation import EvaluationSet
-from argap.example_windows import AFTER, BEFORE, FARTHEST, LEAD, SNIPPET, add_models, choose_examples
-from argap.labels import Labels
+from argap.evaluation.windows import EvaluationSet
 from argap.records import ExampleWindow, IndexRecord, LabelsRecord
-from argap.repeats import find_repeats
-from argap.tokenizer import Tokenizer
+from argap.results.example_windows import AFTER, BEFORE, FARTHEST, LEAD, SNIPPET, add_models, choose_examples
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.labels import Labels
+from argap.tokens.repeats import find_repeats
 
 EOS = 0
 NO_INDEX = IndexRecord("", "words", "", 0, 0, 0, False)

@@ -72,13 +72,13 @@ def test_every_word_of_agreement_is_explained() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (["a", "`argap/gap.py`", "", "[x](../results/mqar/README.md)", "agrees"], None),
-        (["a", "`argap/gap.py`", "", "", "agrees"], "agrees, but no result"),
-        (["a", "`argap/gap.py`", "", "`tests/test_gap.py`", "done"], "agreement 'done'"),
+        (["a", "`argap/metric/share.py`", "", "[x](../results/mqar/README.md)", "agrees"], None),
+        (["a", "`argap/metric/share.py`", "", "", "agrees"], "agrees, but no result"),
+        (["a", "`argap/metric/share.py`", "", "`tests/test_gap.py`", "done"], "agreement 'done'"),
         (["a", "`argap/nothing.py`", "", "", "ready"], "no file argap/nothing.py"),
         (["a", "", "", "`tests/test_gap.py::test_nothing`", "tested"], "no test tests/test_gap.py::test_nothing"),
         (["a", "", "", "", "ready"], "ready, but nothing to run"),
-        (["a", "`argap/gap.py`", "", "", "tested"], "tested, but by no test"),
+        (["a", "`argap/metric/share.py`", "", "", "tested"], "tested, but by no test"),
         (["a", "", "", "absent"], "4 cells"),
     ],
 )

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.llama import modeling_llama
 
-import argap.fused as fusion
-from argap.fused import _fused_on_cuda, fuse, fuse_by_liger, fuse_rotary, liger_patches
+import argap.scoring.fused as fusion
+from argap.scoring.fused import _fused_on_cuda, fuse, fuse_by_liger, fuse_rotary, liger_patches
 
 pytest.importorskip("liger_kernel")
 monkey_patch = liger_patches()

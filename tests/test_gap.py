@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from argap.gap import gap_due_to_ar, perplexity, share_closed
+from argap.metric.share import gap_due_to_ar, perplexity, share_closed
 from argap.records import ClosedShare
 
 

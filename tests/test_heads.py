@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, LlamaConfig
 from transformers.activations import NewGELUActivation
 
-from argap.fused import fuse_activations
-from argap.heads import find_head, logprobs_of_model
+from argap.scoring.fused import fuse_activations
+from argap.scoring.heads import find_head, logprobs_of_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

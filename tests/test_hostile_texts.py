@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from argap.records import Examples, Gap, read_gap, read_record, write_record
-from argap.reports.formats import csv_of, latex, markdown
-from argap.reports.page import TEMPLATES
-from argap.reports.tables import tables_of
-from argap.reports.write import write_report
+from argap.reports.pages.page import TEMPLATES
+from argap.reports.pages.write import write_report
+from argap.reports.tables.formats import csv_of, latex, markdown
+from argap.reports.tables.result import tables_of
 from argap.result import open_result
 from tests.view.browser import Browser
 

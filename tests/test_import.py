@@ -14,19 +14,19 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from argap import atomic
 from argap.api import open_result
 from argap.bigram_index.store import open_index
 from argap.cli import app
-from argap.comparison import compare_runs, label_result
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation import EvaluationSet, build_evaluation_set
-from argap.importing import import_run
-from argap.labels import label
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.files import atomic
 from argap.records import EvaluationSpec, read_gap
-from argap.runs import open_run, read_logprobs
-from argap.tokenizer import load_tokenizer
+from argap.results.compare import compare_runs, label_result
+from argap.scoring.importing import import_run
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens.labels import label
+from argap.tokens.runs import open_run, read_logprobs
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
 DOCUMENTS = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5, "the end of the mat"]

@@ -16,17 +16,17 @@ from argap.cli import app
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError
-from argap.evaluation import EvaluationSet, build_evaluation_set
-from argap.gap import gap_due_to_ar
-from argap.importing import import_run
-from argap.labels import label
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.metric.share import gap_due_to_ar
 from argap.records import INFINITE, EvaluationSpec, read_gap
-from argap.reports.sentences import headlines
-from argap.reports.tables import gap_table
-from argap.reports.write import write_report
+from argap.reports.pages.write import write_report
+from argap.reports.tables.result import gap_table
+from argap.reports.tables.sentences import headlines
 from argap.result import Result, open_result
-from argap.runs import read_logprobs
-from argap.slices import SliceScorer
+from argap.scoring.importing import import_run
+from argap.slices.figures import SliceScorer
+from argap.tokens.labels import label
+from argap.tokens.runs import read_logprobs
 from tests.conftest import index_of, write_drawn_result
 
 MODELS = ("ref", "m", "other")

@@ -6,8 +6,8 @@ import duckdb
 import pytest
 
 from argap.errors import Interrupted
-from argap.interrupt import Interrupt, interruptible
-from argap.token_batches import TokenReader
+from argap.runtime.interrupt import Interrupt, interruptible
+from argap.tokens.batches import TokenReader
 
 
 def test_a_running_query_is_stopped():

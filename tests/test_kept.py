@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
-from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
-from argap.discover import discover
 from argap.errors import ArgapError
-from argap.evaluation import build_evaluation_set, check_spec, open_evaluation_set
-from argap.intervals import effective_documents
-from argap.labels import read_labels
+from argap.evaluation.windows import build_evaluation_set, check_spec, open_evaluation_set
+from argap.metric.intervals import effective_documents
 from argap.records import EvaluationSpec, read_gap
-from argap.token_slices import score_by
+from argap.results.compare import compare_runs
+from argap.slices.discover import discover
+from argap.slices.of_tokens import score_by
+from argap.tokens.labels import read_labels
 from tests.conftest import assert_close
 
 from .conftest import write_drawn_result  # isort: skip
@@ -284,7 +284,7 @@ def test_spans_by_hand(tokenizer):
 
 
 def test_white_space_belongs_to_its_token_where_the_tokenizer_trims_offsets(tmp_path, tokenizer):
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     tokenizer.save(tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text())

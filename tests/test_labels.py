@@ -10,8 +10,8 @@ import pytest
 
 from argap.corpus import open_corpus
 from argap.errors import FormatError, MismatchError
-from argap.evaluation import EvaluationSet, build_evaluation_set
-from argap.labels import label, label_portions, read_labels, with_counts, write_labels
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.tokens.labels import label, label_portions, read_labels, with_counts, write_labels
 from tests.conftest import index_of
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15

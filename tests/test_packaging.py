@@ -1,6 +1,5 @@
 """Packaging: the wheel, the import root, and fast startup of the command line."""
 
-import ast
 import json
 import os
 import shutil
@@ -9,7 +8,6 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
-from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -64,32 +62,6 @@ def test_every_package_is_listed():
     modules = (p.parent.relative_to(ROOT) for p in ROOT.glob("argap/**/__init__.py"))
     expected = {".".join(folder.parts) for folder in modules} | {f"argap.{name}" for name in FOLDERS}
     assert listed == sorted(expected)
-
-
-def imported_by_modules() -> dict[str, set[str]]:
-    """The modules of argap that each imports, at its start, within a function or for types alone."""
-    places = [(ROOT / name, f"argap.{name}") for name in FOLDERS] + [(ROOT / "argap", "argap")]
-    files = {
-        ".".join([root, *path.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__"): path
-        for folder, root in places
-        for path in folder.rglob("*.py")
-    }
-    graph: dict[str, set[str]] = {}
-    for name, path in files.items():
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        found = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
-        graph[name] = {each if each in files else each.rpartition(".")[0] for each in found} & files.keys() - {name}
-    return graph
-
-
-def test_imports_go_one_way():
-    graph = imported_by_modules()
-    assert len(graph) > 300
-    assert "argap.checkpoint" in graph["argap.live"]
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
-    for name, imported in graph.items():
-        if name.startswith(("argap.models", "argap.kernels")):
-            assert not [other for other in imported if other.startswith(("argap.runs", "argap.reports"))], name
 
 
 def checkout(folder: Path, *, links: bool = True, weights: bool = False) -> Path:
@@ -151,7 +123,8 @@ def in_a_fresh_interpreter(code: str, installed: Path, cwd: Path) -> str:
 
 def test_importing_argap_adds_no_other_top_level_package(installed, tmp_path):
     code = (
-        "import argap.models, argap.kernels.linear_logprob, argap.reports.tables, argap.bigram_index.store\n"
+        "import argap.models, argap.kernels.head.linear_logprob\n"
+        "import argap.reports.tables.result, argap.bigram_index.store\n"
         "print(argap.__file__)\n"
         f"paths = [str(sys.modules[name].__path__) for name in {FOLDERS!r} if name in sys.modules]\n"
         f"print([path for path in paths if {str(ROOT)!r} in path or {str(installed)!r} in path])"
@@ -205,10 +178,20 @@ def test_an_editable_install_needs_no_symbolic_links(tmp_path):
         "import site, sys; from importlib.util import find_spec; site.addsitedir(sys.argv[1])\n"
         "for name in sys.argv[2:]: print(find_spec(name).origin)"
     )
-    modules = ("argap.kernels.linear_logprob", "argap.reports.tables", "argap.bigram_index.store", "argap.cli")
+    modules = (
+        "argap.kernels.head.linear_logprob",
+        "argap.reports.tables.result",
+        "argap.bigram_index.store",
+        "argap.cli",
+    )
     # -S: without the site-packages of this environment, where argap is installed too.
     found = run(sys.executable, "-I", "-S", "-c", code, tmp_path / "site", *modules, cwd=tmp_path).splitlines()
-    expected = ("kernels/linear_logprob.py", "reports/tables.py", "bigram_index/store.py", "argap/cli/__init__.py")
+    expected = (
+        "kernels/head/linear_logprob.py",
+        "reports/tables/result.py",
+        "bigram_index/store.py",
+        "argap/cli/__init__.py",
+    )
     assert found == [str(tree / name) for name in expected]
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from argap.suite.result import SizeResult, read_size, seed_ranges
-from argap.synthetics.selection import best_runs
-from argap.synthetics.sweep import load_sweep
+from argap.synthetics.sweeps.selection import best_runs
+from argap.synthetics.sweeps.sweep import load_sweep
 from tests.page_tables import ROOT, Check, on_one_line, table, tables, unlike
 
 MQAR = ROOT / "results" / "mqar"

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from argap.gap import gap_due_to_ar
-from argap.paper import (
+from argap.metric.paper import (
     GAP_TABLES,
     HYBRID_TABLE,
     PublishedRow,
@@ -20,6 +19,7 @@ from argap.paper import (
     check_gaps,
     check_headline,
 )
+from argap.metric.share import gap_due_to_ar
 
 DATA = Path(os.environ.get("ARGAP_DATA", Path(__file__).parents[1] / "../shared/data")) / "paper"
 

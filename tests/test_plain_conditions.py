@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.slice_sql import check_condition
-from argap.token_columns import schema_of
+from argap.records.columns import schema_of
+from argap.slices.conditions import check_condition
 
 KEPT = {"stars": pa.float64(), "year": pa.int32()}
 SCHEMA = schema_of(["ref", "an other"], KEPT, ["pos", "domain", "repeated", "train_count", *KEPT, "nll"])

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from argap import progress
+from argap.runtime import progress
 
 
 def test_work_whose_first_step_lasts_is_reported(monkeypatch) -> None:

@@ -9,13 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import argap
-from argap import batches, heads, runs
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation import build_evaluation_set
-from argap.heads import of_targets
-from argap.runs import RANK, SCHEMA
+from argap.evaluation.windows import build_evaluation_set
+from argap.scoring import batches, heads
+from argap.scoring.heads import of_targets
+from argap.tokens import runs
+from argap.tokens.runs import RANK, SCHEMA
 from tests.conftest import save_model
 from tests.test_scorer import CONFIGS, run
 

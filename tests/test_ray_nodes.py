@@ -12,12 +12,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import read_json
 from argap.cli import app
-from argap.ray_tasks import connect
-from argap.synthetics.jobs import run_sweep
-from argap.synthetics.ray import train_on_ray
-from argap.synthetics.sweep import load_sweep
+from argap.files.atomic import read_json
+from argap.runtime.ray import connect
+from argap.synthetics.sweeps.jobs import run_sweep
+from argap.synthetics.sweeps.ray import train_on_ray
+from argap.synthetics.sweeps.sweep import load_sweep
 from tests.synthetics.conftest import HERE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own

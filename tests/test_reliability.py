@@ -12,11 +12,13 @@ import pytest
 import typer.main
 import yaml
 
-from argap import atomic, cli, progress
+from argap import cli
 from argap.cli import main
-from argap.cli.guard import fail
 from argap.errors import ArgapError
-from argap.lock import LOCK, alone_in
+from argap.files import atomic
+from argap.files.lock import LOCK, alone_in
+from argap.runtime import progress
+from argap.runtime.guard import fail
 
 ROOT = Path(__file__).parent.parent
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"

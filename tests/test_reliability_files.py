@@ -13,24 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from argap import runs
-from argap.atomic import read_json, write_json
 from argap.bigram_index.manifest import read_manifest
-from argap.checkpoint import find_checkpoint
-from argap.checksums import FILE, FileChecksums, read_checksums
-from argap.comparison import compare_runs, label_result, record_slices
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
-from argap.evaluation import EvaluationSet, build_evaluation_set
-from argap.parquet import read_parquet, write_parquet
-from argap.pipeline import score_models
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.files.atomic import read_json, write_json
+from argap.files.checksums import FILE, FileChecksums, read_checksums
+from argap.files.parquet import read_parquet, write_parquet
+from argap.files.resumable import check_resumable
+from argap.metric.threshold import parse_threshold
 from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap, write_record
 from argap.result import open_result
-from argap.resumable import check_resumable
-from argap.runs import open_run, read_logprobs, shard_path, token_parts
-from argap.scorer import ScoreOptions, score
-from argap.threshold import parse_threshold
-from argap.token_slices import Slice, score_slices
+from argap.results.compare import compare_runs, label_result, record_slices
+from argap.results.pipeline import score_models
+from argap.scoring.scorer import ScoreOptions, score
+from argap.slices.of_tokens import Slice, score_slices
+from argap.tokens import runs
+from argap.tokens.runs import open_run, read_logprobs, shard_path, token_parts
 from tests.conftest import flip_bit
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
@@ -216,7 +216,7 @@ def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytes
     undisturbed = label_result(copy, str(DEMO / "index"))
     assert [each.name for each in undisturbed.slices] == ["ar_hits", "near"]
     with monkeypatch.context() as patched:
-        patched.setattr(f"argap.comparison.{at}", interrupted)
+        patched.setattr(f"argap.results.compare.{at}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             label_result(copy, str(DEMO / "index"))
     again = label_result(copy, str(DEMO / "index"))

@@ -22,15 +22,15 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from argap.cells import read_cells
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.cli import main
 from argap.errors import ArgapError
-from argap.labels import read_labels
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec, read_gap
-from argap.runs import open_run, read_logprobs
+from argap.results.pipeline import score_models
+from argap.slices.cells import read_cells
 from argap.suite.config import load_suite
+from argap.tokens.labels import read_labels
+from argap.tokens.runs import open_run, read_logprobs
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
 TRIES = 300

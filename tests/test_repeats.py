@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap import repeats
-from argap.evaluation import EvaluationSet
-from argap.repeats import find_repeats
+from argap.evaluation.windows import EvaluationSet
+from argap.tokens import repeats
+from argap.tokens.repeats import find_repeats
 
 
 def windows(*rows: list[int], eos: int | None = None) -> EvaluationSet:

@@ -22,15 +22,17 @@ from transformers import (
     MambaConfig,
 )
 
-from argap import batches, parquet, runs
-from argap.atomic import read_json
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.evaluation import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set
+from argap.files import parquet
+from argap.files.atomic import read_json
 from argap.records import SourceRecord
-from argap.runs import open_run, read_logprobs
-from argap.scorer import ScoreOptions, score
+from argap.scoring import batches
+from argap.scoring.scorer import ScoreOptions, score
+from argap.tokens import runs
+from argap.tokens.runs import open_run, read_logprobs
 from tests.conftest import save_model
 
 ROOT = Path(__file__).parent.parent
@@ -225,7 +227,7 @@ def test_a_folder_without_a_run_is_left_alone(gpt2, data, tmp_path):
 
 def test_a_non_causal_mixer_is_refused_by_name(data, tmp_path, monkeypatch):
     from argap.models import ArgapConfig, ArgapForCausalLM
-    from argap.models.attention import Attention
+    from argap.models.mixers.attention import Attention
 
     model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1))
     model.save_pretrained(tmp_path / "m")

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from argap import runs
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec
+from argap.results.pipeline import score_models
+from argap.tokens import runs
 
 ROOT = Path(__file__).parent.parent
 MODEL = str(ROOT / "argap" / "demo" / "checkpoints" / "base_conv")

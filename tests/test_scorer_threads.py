@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from argap.batches import Batches
 from argap.corpus import open_corpus
-from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.models import ArgapForCausalLM
 from argap.models.presets import build_config
-from argap.tokenizer import load_tokenizer
+from argap.scoring.batches import Batches
+from argap.text.tokenizer import load_tokenizer
 
 SMALL: dict[str, Any] = {"vocab_size": 8192, "hidden_size": 16}
 LLAMA = LlamaConfig(**SMALL, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)

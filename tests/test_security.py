@@ -13,20 +13,20 @@ import pytest
 import yaml
 
 import argap
-from argap import atomic
+from argap.checkpoints.references import Reference, add_reference
 from argap.corpus import jsonl, open_corpus
 from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
-from argap.plain_yaml import parse_yaml, read_yaml
+from argap.files import atomic
+from argap.files.resumable import begin, plain_name
+from argap.files.yaml import parse_yaml, read_yaml
 from argap.records import CheckpointRecord, Record
-from argap.references import Reference, add_reference
-from argap.resumable import begin, plain_name
+from argap.runtime.trust import trusting
 from argap.suite.config import load_suite
-from argap.synthetics.sweep import load_sweep
-from argap.tokenizer import load_tokenizer
+from argap.synthetics.sweeps.sweep import load_sweep
+from argap.text.tokenizer import load_tokenizer
 from argap.train import load_config
 from argap.train.run import train
-from argap.trust import trusting
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("../../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\0b", "a\nb", ".hidden", "x" * 201, 3, True, None)

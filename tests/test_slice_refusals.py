@@ -9,8 +9,8 @@ from msgspec.structs import replace as replace_fields
 
 import argap
 from argap.errors import ArgapError
-from argap.slice_library import read_slices
-from argap.slice_sql import connect
+from argap.slices.conditions import connect
+from argap.slices.library import read_slices
 from tests.conftest import copied_without_tokens
 
 

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import argap
-from argap.atomic import read_json
-from argap.checksums import FILE
-from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
-from argap.intervals import DocumentBootstrap
+from argap.files.atomic import read_json
+from argap.files.checksums import FILE
+from argap.metric.intervals import DocumentBootstrap
 from argap.records import read_gap
-from argap.reports.write import write_report
-from argap.slice_bits import looked_up
-from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
-from argap.token_slices import Slice, checked, score_slices
+from argap.reports.pages.write import write_report
+from argap.results.compare import compare_runs, label_result
+from argap.slices.bits import looked_up
+from argap.slices.library import LIBRARY, SliceSpec, library, read_slices
+from argap.slices.of_tokens import Slice, checked, score_slices
 from tests.conftest import assert_close, with_runs
 
 pc: Any = pyarrow.compute
@@ -133,14 +133,14 @@ def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
         assert looked_up(table, checked(table, other)) is None
     assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
     found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
-    monkeypatch.setattr("argap.slice_sums.looked_up", lambda *_: None)
+    monkeypatch.setattr("argap.slices.tally.looked_up", lambda *_: None)
     assert_close(score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2), found)
     assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
 
 
 def test_beyond_the_limit_documents_are_drawn_in_groups(result, monkeypatch):
     """As `SliceScorer` groups them, whose sums are by document."""
-    monkeypatch.setattr("argap.intervals.GROUPS", 7)
+    monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
     cells = result.table().set_index(["slice", "model"])
     for name, each in zip(("overall", "ar_hits"), score_slices(result.token_table, [], threshold=2), strict=True):
         for model in each.models[1:]:
@@ -188,9 +188,9 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
 def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monkeypatch, threads):
     slices = {name: sql for name, (sql, _) in CONDITIONS.items()} | {f"late {k}": f"pos > {k}" for k in range(40)}
     expected, by = result.gap(slices), result.breakdown("source")
-    monkeypatch.setattr("argap.slice_sums.ROWS", 1)
-    monkeypatch.setattr("argap.intervals.COLUMNS_AT_ONCE", 7)
-    monkeypatch.setattr("argap.slice_sums.available_cores", lambda: threads)
+    monkeypatch.setattr("argap.slices.tally.ROWS", 1)
+    monkeypatch.setattr("argap.metric.intervals.COLUMNS_AT_ONCE", 7)
+    monkeypatch.setattr("argap.slices.tally.available_cores", lambda: threads)
     pd.testing.assert_frame_equal(result.gap(slices), expected, rtol=1e-12)
     pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
 
@@ -198,7 +198,7 @@ def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monke
 def test_combinations_are_the_same_numbered_and_hashed(result, monkeypatch):
     slices = {"late": "pos > 9", "rare": "repeated AND train_count < 2"}
     numbered, by = result.gap(slices), result.breakdown("source")
-    monkeypatch.setattr("argap.slice_sums.DENSE", 0)
+    monkeypatch.setattr("argap.slices.tally.DENSE", 0)
     pd.testing.assert_frame_equal(result.gap(slices), numbered, rtol=1e-12)
     pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
 

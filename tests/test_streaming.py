@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import argap.cells
-from argap.bins import bins_of
-from argap.cells import CellFile, build_cells, read_cells, write_cells
+import argap.slices.cells
 from argap.errors import FormatError
-from argap.example_windows import Candidate, ExampleChooser, choose_examples
-from argap.labels import read_labels
-from argap.parquet import ParquetPortions, read_portions
+from argap.files.parquet import ParquetPortions, read_portions
+from argap.metric.bins import bins_of
 from argap.records import as_json, read_gap
-from argap.runs import open_run, read_logprobs, read_token_ids
-from argap.summary import summarize
+from argap.results.example_windows import Candidate, ExampleChooser, choose_examples
+from argap.results.summary import summarize
+from argap.slices.cells import CellFile, build_cells, read_cells, write_cells
+from argap.tokens.labels import read_labels
+from argap.tokens.runs import open_run, read_logprobs, read_token_ids
 from tests.conftest import assert_close
 
 MODELS = ["ref", "m-1", "m2"]
@@ -60,7 +60,7 @@ def test_a_summary_of_portions_is_that_of_all_cells(token_result, monkeypatch):
             sizes.append(len(table))
             yield table
 
-    monkeypatch.setattr(argap.cells, "read_portions", small)
+    monkeypatch.setattr(argap.slices.cells, "read_portions", small)
     found = as_json(summarize(CellFile(token_result / "cells.parquet"), **options))
     assert len(sizes) > 10
     for each in (found, expected):
@@ -110,7 +110,7 @@ def test_no_candidate_is_forgotten_that_would_be_picked(tokenizer):
 
 
 def test_portions_may_fill_the_last_group_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.parquet.ROWS", 4)
+    monkeypatch.setattr("argap.files.parquet.ROWS", 4)
     with ParquetPortions(tmp_path / "full.parquet") as file:
         for start in (0, 2, 4, 6):
             file.add(pa.table({"a": [start, start + 1]}))

@@ -5,14 +5,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
-from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.errors import FormatError
-from argap.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
-from argap.labels import Labels
+from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
+from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
-from argap.slices import SliceScorer, _Drawn, _intervals
-from argap.summary import summarize
+from argap.results.summary import summarize
+from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
+from argap.slices.figures import SliceScorer, _Drawn, _intervals
+from argap.tokens.labels import Labels
 from tests.conftest import assert_close
 
 SEQ_LEN, WINDOWS, DOCUMENTS = 64, 24, 6
@@ -214,7 +214,7 @@ def test_intervals_cover_the_mean_and_repeat(monkeypatch):
     # On the slice the same half is spread over a quarter of the tokens.
     assert hits.contribution.ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
     assert hits.delta.ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
-    monkeypatch.setattr("argap.intervals.GROUPS", 7)
+    monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
     assert scored(model)[1].gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
@@ -292,7 +292,7 @@ def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
     assert gap.documents == DOCUMENTS
     assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
     assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
-    monkeypatch.setattr("argap.intervals.GROUPS", 3)
+    monkeypatch.setattr("argap.metric.intervals.GROUPS", 3)
     assert summary(cells).rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"  # not their groups
 
 
@@ -314,8 +314,8 @@ def test_resamples_are_the_same_however_many_are_drawn_at_once(monkeypatch):
     drawn = bootstrap.draw()
     assert (drawn.sum(axis=1) == 5).all()
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
-    monkeypatch.setattr("argap.intervals.WEIGHTS_AT_ONCE", 35)  # seven resamples
-    monkeypatch.setattr("argap.intervals.COLUMNS_AT_ONCE", 2)
+    monkeypatch.setattr("argap.metric.intervals.WEIGHTS_AT_ONCE", 35)  # seven resamples
+    monkeypatch.setattr("argap.metric.intervals.COLUMNS_AT_ONCE", 2)
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
     _drawn.cache_clear()
     assert (bootstrap.draw() == drawn).all()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.targets import CheckpointTarget, distinct, split_name, with_name
+from argap.scoring.sources import CheckpointTarget, distinct, split_name, with_name
 
 
 def target(folder: str, weights: str = "") -> CheckpointTarget:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.tokenizer import load_tokenizer, save_tokenizer
+from argap.text.tokenizer import load_tokenizer, save_tokenizer
 
 
 @pytest.fixture

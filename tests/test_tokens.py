@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
-from argap.atomic import read_json, write_json
-from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.tokens import COLUMNS
-from argap.words import PieceBytes, seen_earlier
+from argap.files.atomic import read_json, write_json
+from argap.files.checksums import write_checksums
+from argap.text.words import PieceBytes, seen_earlier
+from argap.tokens.table import COLUMNS
 from tests.conftest import copied
 
 

@@ -33,8 +33,8 @@ from argap.cli import (
     train,
     view,
 )
-from argap.cli.guard import fail, keeping_interrupts
 from argap.cli.options import Commands
+from argap.runtime.guard import fail, keeping_interrupts
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Parameters of the library whose flag has another name."""

@@ -25,7 +25,7 @@ def convert(
     A process of its own opens the pickle and accepts nothing but tensors. Layouts that transformers does not know
     (HazyResearch's and mamba_ssm's) become native checkpoints.
     """
-    from argap.convert import convert as run
+    from argap.checkpoints.convert import convert as run
 
     record = run(source, out, tokenizer=tokenizer, fixed_decay=fixed_decay, overwrite=overwrite)
     form = "a native checkpoint" if record.native else "safetensors with the source's configuration"

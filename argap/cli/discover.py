@@ -10,7 +10,7 @@ from argap.cli.output import Output
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
-    from argap.reports.formats import Table
+    from argap.reports.tables.formats import Table
 
 
 def discover(
@@ -32,10 +32,10 @@ def discover(
     The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
     """
     limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
-    from argap.discover import HYPOTHESIS
-    from argap.discover import discover as find
     from argap.records import read_gap
-    from argap.reports.tables import slices_table
+    from argap.reports.tables.result import slices_table
+    from argap.slices.discover import HYPOTHESIS
+    from argap.slices.discover import discover as find
 
     record = read_gap(result)
     found = find(result, record, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)

@@ -29,8 +29,8 @@ def import_(
     FILE has the columns document, token and logprob, or tokens and logprobs, a list each for a document. Every token
     is checked against the text.
     """
-    from argap.importing import import_run
     from argap.records import EvaluationSpec
+    from argap.scoring.importing import import_run
 
     spec = EvaluationSpec(data=tuple(data), **asdict(windows))
     run = import_run(file, out, tokenizer=tokenizer, spec=spec, name=name, index=index, overwrite=overwrite)

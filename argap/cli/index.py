@@ -13,7 +13,7 @@ from argap.cli.output import print_json
 if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
     from argap.corpus import Corpus
-    from argap.tokenizer import Tokenizer
+    from argap.text.tokenizer import Tokenizer
 
 TOKENS_PER_REPORT = 2**16
 """Drawing progress for every document would cost more than counting it."""
@@ -86,10 +86,10 @@ def _build_with_progress(
 ) -> "BigramIndex":
     """Build on this machine, with progress and warnings on stderr. ``options``: as for `build_from_source`."""
     from argap.bigram_index.build import build_from_source
-    from argap.bigram_index.shard import Shard
-    from argap.bigram_index.token_source import TokenSource
-    from argap.progress import progress, say
-    from argap.tokenizer import load_tokenizer
+    from argap.bigram_index.sources.shard import Shard
+    from argap.bigram_index.sources.token_source import TokenSource
+    from argap.runtime.progress import progress, say
+    from argap.text.tokenizer import load_tokenizer
 
     source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
     reported = 0
@@ -123,7 +123,7 @@ def merge(
     With weights, the sums are exposures, rounded half to even.
     """
     from argap.bigram_index.merge import merge_indexes
-    from argap.bigram_index.shard import repeated
+    from argap.bigram_index.sources.shard import repeated
 
     index = merge_indexes(folders, out, weights=weights or None, memory=parse_bytes(memory), overwrite=overwrite)
     for source in repeated(index.sources):
@@ -181,7 +181,7 @@ def count(
 def _with_tokenizer(folder: Path, tokenizer: str | None) -> "tuple[BigramIndex, Tokenizer]":
     """An index, and its tokenizer from where it is now."""
     from argap.bigram_index.store import check_tokenizer, open_index
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     index = open_index(folder)
     loaded = load_tokenizer(tokenizer or index.tokenizer)
@@ -200,8 +200,8 @@ def from_counts(
 
     For models whose training data is not available.
     """
-    from argap.bigram_index.external_counts import index_from_counts
-    from argap.tokenizer import load_tokenizer
+    from argap.bigram_index.sources.external_counts import index_from_counts
+    from argap.text.tokenizer import load_tokenizer
 
     print(describe(index_from_counts(file, out, load_tokenizer(tokenizer), overwrite=overwrite)))
 
@@ -218,8 +218,8 @@ def from_arpa(
 
     For models whose training data is not available.
     """
-    from argap.bigram_index.external_counts import index_from_arpa
-    from argap.tokenizer import load_tokenizer
+    from argap.bigram_index.sources.external_counts import index_from_arpa
+    from argap.text.tokenizer import load_tokenizer
 
     print(describe(index_from_arpa(file, out, load_tokenizer(tokenizer), tokens=tokens, overwrite=overwrite)))
 
@@ -277,7 +277,7 @@ def ngrams(
     """Count one text's n-grams in a training corpus."""
     from argap.bigram_index.ngrams import NgramCounter, write_ngrams
     from argap.corpus.tokenize import encode_corpora
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     loaded = load_tokenizer(tokenizer)
     counter = NgramCounter(

@@ -6,7 +6,7 @@ from argap.cli.output import Output
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
-    from argap.reports.formats import Table
+    from argap.reports.tables.formats import Table
 
 
 def kernels(output: Output) -> None:
@@ -18,7 +18,7 @@ def kernels(output: Output) -> None:
 
 
 def _tables(ops: "list[Op]", device: str) -> "list[Table]":
-    from argap.reports.formats import Table
+    from argap.reports.tables.formats import Table
 
     rows = [(op.name, op.runs, op.about) for op in ops]
     what_runs = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))

@@ -20,7 +20,7 @@ def label(
 
     The runs stay. An earlier report is removed; argap report writes it again.
     """
-    from argap.comparison import label_result
-    from argap.threshold import parse_threshold
+    from argap.metric.threshold import parse_threshold
+    from argap.results.compare import label_result
 
     output.show_gap(label_result(result, index, threshold=parse_threshold(threshold)))

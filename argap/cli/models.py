@@ -13,8 +13,8 @@ from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
-    from argap.reports.formats import Table
-    from argap.reports.speed import SpeedResult
+    from argap.reports.tables.formats import Table
+    from argap.reports.tables.speed import SpeedResult
 
 app = Commands(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
 
@@ -70,10 +70,10 @@ def bench(
     """
     from functools import partial
 
-    from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases
-    from argap.reports.drawing import save
-    from argap.reports.speed import read_speed, speed, write_speed
+    from argap.reports.figures.drawing import save
+    from argap.reports.tables.speed import read_speed, speed, write_speed
+    from argap.runtime.device import resolve_device, resolve_dtype
 
     device = resolve_device(device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
@@ -118,10 +118,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
-    from argap.checkpoint import find_checkpoint
+    from argap.checkpoints.find import find_checkpoint
+    from argap.checkpoints.references import find_reference
     from argap.models.describe import describe_architecture, describe_checkpoint
     from argap.models.presets import ARCHITECTURES
-    from argap.references import find_reference
 
     backbone = size.backbone
     if size.size or model in ARCHITECTURES:
@@ -140,7 +140,7 @@ def show(
 
 
 def _bench_table(result: "SpeedResult") -> "Table":
-    from argap.reports.formats import Table
+    from argap.reports.tables.formats import Table
 
     title = f"{result.device}, {result.dtype}, width {result.hidden_size}, {result.num_hidden_layers} layers"
     columns = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
@@ -149,8 +149,8 @@ def _bench_table(result: "SpeedResult") -> "Table":
 
 
 def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> "Table":
-    from argap.reports.formats import Table
-    from argap.reports.numbers import parameters
+    from argap.reports.tables.formats import Table
+    from argap.reports.tables.numbers import parameters
 
     title = (
         f"At {f'{size}: ' if size else ''}width {backbone.hidden_size}, {backbone.num_hidden_layers} layers, "

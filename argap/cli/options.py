@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from argap.errors import ArgapError
-from argap.trust import trusting
+from argap.runtime.trust import trusting
 
 
 class Commands(typer.Typer):

@@ -11,7 +11,7 @@ from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.records import Gap
-    from argap.reports.formats import Form, Table
+    from argap.reports.tables.formats import Form, Table
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Output:
         if self.as_json:
             print_json(value)
             return
-        from argap.reports.formats import print_tables
+        from argap.reports.tables.formats import print_tables
 
         print_tables(tables(), self.form)
 
     def show_gap(self, gap: "Gap") -> None:
-        """Print a result: the tables of `argap.reports.tables`, or ``gap.json``."""
-        from argap.reports.tables import tables_of
+        """Print a result: the tables of `argap.reports.tables.result`, or ``gap.json``."""
+        from argap.reports.tables.result import tables_of
 
         self.show(gap, lambda: tables_of(gap))
 

@@ -5,7 +5,7 @@ from argap.cli.output import Output
 
 def paper(output: Output) -> None:
     """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927), its average too."""
-    from argap.paper import checks_as_json
-    from argap.reports.paper_check import check_tables
+    from argap.metric.paper import checks_as_json
+    from argap.reports.tables.paper import check_tables
 
     output.show(checks_as_json(), check_tables)

@@ -94,8 +94,14 @@ def recall(
     from argap.recall.prompts import Protocol
     from argap.recall.run import run_recall, run_upstream
     from argap.records import as_json as to_json
-    from argap.reports.recall import failures_table, published, recall_table, upstream_table, write_recall_page
-    from argap.scorer import ScoreOptions
+    from argap.reports.pages.recall import (
+        failures_table,
+        published,
+        recall_table,
+        upstream_table,
+        write_recall_page,
+    )
+    from argap.scoring.scorer import ScoreOptions
 
     options = ScoreOptions(dtype, device, batch_size, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
@@ -136,8 +142,8 @@ def recall(
 
 def _mapping(text: str | None) -> dict[str, Any]:
     """A JSON object from the command line."""
-    from argap.atomic import parse_json
     from argap.errors import ArgapError
+    from argap.files.atomic import parse_json
 
     try:
         value = parse_json(text or "{}")

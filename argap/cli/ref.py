@@ -22,10 +22,10 @@ def add(
 ) -> None:
     """Record a reference, replacing any of the same name."""
     from argap.bigram_index.store import open_index
-    from argap.checkpoint import find_checkpoint
+    from argap.checkpoints.find import find_checkpoint
+    from argap.checkpoints.references import Reference, absolute, add_reference, find_reference
     from argap.corpus import open_corpus
-    from argap.evaluation import check_spec
-    from argap.references import Reference, absolute, add_reference, find_reference
+    from argap.evaluation.windows import check_spec
 
     reference = Reference(
         checkpoint=absolute(checkpoint),
@@ -47,7 +47,7 @@ def add(
 @app.command("list")
 def list_references(as_json: Json = False) -> None:
     """List the recorded references with their text and index."""
-    from argap.references import references
+    from argap.checkpoints.references import references
 
     if as_json:
         print_json(dict(sorted(references().items())))
@@ -60,6 +60,6 @@ def list_references(as_json: Json = False) -> None:
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Name to remove.")]) -> None:
     """Remove a reference. Its files are kept."""
-    from argap.references import remove_reference
+    from argap.checkpoints.references import remove_reference
 
     remove_reference(name)

@@ -18,13 +18,13 @@ def report(
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     if card:
         from argap.records import read_gap
-        from argap.reports.write import card as section
+        from argap.reports.pages.write import card as section
 
         if out is not None or png or pdf:
             raise ArgapError("--card prints to the terminal; give it without --out, --png and --pdf")
         typer.echo(section(read_gap(result)), nl=False)
         return
-    from argap.reports.write import write_report
+    from argap.reports.pages.write import write_report
 
     formats = ["svg", *["png"] * png, *["pdf"] * pdf]
     typer.echo(write_report(result, out, formats=formats))

@@ -102,15 +102,15 @@ def score(
 
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
-    from argap.parallel import join_torchrun
-    from argap.per_model import ModelSettings, per_model
-    from argap.pipeline import score_models
+    from argap.metric.threshold import parse_threshold
     from argap.records import EvaluationSpec
     from argap.results.metrics import log_result
-    from argap.scorer import ScoreOptions, parse_batch_size
-    from argap.slice_library import read_slices
-    from argap.threshold import parse_threshold
-    from argap.trackers import check_trackers
+    from argap.results.pipeline import score_models
+    from argap.runtime.torchrun import join_torchrun
+    from argap.runtime.trackers import check_trackers
+    from argap.scoring.per_model import ModelSettings, per_model
+    from argap.scoring.scorer import ScoreOptions, parse_batch_size
+    from argap.slices.library import read_slices
 
     check_trackers(log_to or ())
     specs = None if slices is None else read_slices(slices)
@@ -157,9 +157,9 @@ def compare(
     output: Output,
 ) -> None:
     """Compare finished runs on their stored log-probs; no model is run."""
-    from argap.comparison import compare_runs
-    from argap.slice_library import read_slices
-    from argap.threshold import parse_threshold
+    from argap.metric.threshold import parse_threshold
+    from argap.results.compare import compare_runs
+    from argap.slices.library import read_slices
 
     tau, specs = parse_threshold(threshold), None if slices is None else read_slices(slices)
     output.show_gap(compare_runs(runs, ref, out, threshold=tau, base=base, slices=specs))

@@ -38,13 +38,13 @@ def slice_(
         return
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
-    from argap.comparison import record_slices
-    from argap.reports.tables import slices_table
-    from argap.restated import threshold_in
+    from argap.metric.threshold import parse_threshold
+    from argap.reports.tables.result import slices_table
     from argap.result import open_result
-    from argap.slice_library import read_slices
-    from argap.threshold import parse_threshold
-    from argap.token_slices import Slice, as_slices, score_by, score_slices, shipped_slices
+    from argap.results.compare import record_slices
+    from argap.results.restated import threshold_in
+    from argap.slices.library import read_slices
+    from argap.slices.of_tokens import Slice, as_slices, score_by, score_slices, shipped_slices
 
     wheres = where or []
     names = name or [f"slice {k}" for k in range(1, len(wheres) + 1)]
@@ -70,8 +70,8 @@ def slice_(
 
 
 def _print_library() -> None:
-    from argap.slice_library import library
-    from argap.token_columns import COLUMNS
+    from argap.records.columns import COLUMNS
+    from argap.slices.library import library
 
     typer.echo("ar_hits\n    repeated AND train_count <= THRESHOLD\n    In every result.")
     for each in library():

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from argap.atomic import write_text
 from argap.cli.options import (
     Address,
     BatchSize,
@@ -20,6 +19,7 @@ from argap.cli.options import (
     check_engine,
 )
 from argap.cli.output import Output, print_json
+from argap.files.atomic import write_text
 
 app = Commands(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
@@ -48,12 +48,12 @@ def run(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
-    from argap.reports.formats import print_tables
-    from argap.reports.suite import write_suite
+    from argap.metric.threshold import parse_threshold
+    from argap.reports.pages.suite import write_suite
+    from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.run import run_suite
-    from argap.threshold import parse_threshold
 
     check_engine(engine, local={}, ray={"--address": address})
     loaded = load_suite(suite)
@@ -106,14 +106,14 @@ def trajectory(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
-    from argap.parallel import join_torchrun
-    from argap.reports.drawing import save
-    from argap.reports.formats import markdown, print_tables
-    from argap.reports.suite_tables import trajectory_table
-    from argap.reports.training_figures import recall_along_training
-    from argap.scorer import ScoreOptions, parse_batch_size
+    from argap.metric.threshold import parse_threshold
+    from argap.reports.figures.drawing import save
+    from argap.reports.figures.training import recall_along_training
+    from argap.reports.tables.formats import markdown, print_tables
+    from argap.reports.tables.suite import trajectory_table
+    from argap.runtime.torchrun import join_torchrun
+    from argap.scoring.scorer import ScoreOptions, parse_batch_size
     from argap.suite.series import load_series, score_series
-    from argap.threshold import parse_threshold
 
     given = load_series(series)
     folder = out or Path("runs") / series.stem
@@ -141,8 +141,8 @@ def table(
     output: Output,
 ) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
-    from argap.reports.formats import print_tables
-    from argap.reports.suite import write_suite
+    from argap.reports.pages.suite import write_suite
+    from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
 
     loaded = load_suite(suite, to_run=False)

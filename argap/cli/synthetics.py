@@ -39,9 +39,9 @@ def generate(
 ) -> None:
     """Write an MQAR data set. Labels are -100 at unsupervised positions."""
     from argap.errors import ArgapError
-    from argap.synthetics.config import default_pairs
     from argap.synthetics.tasks.examples import examples_file, write_examples
     from argap.synthetics.tasks.mqar import MqarConfig, build
+    from argap.synthetics.training.config import default_pairs
 
     path = examples_file(out)
     if path.exists() and not overwrite:
@@ -77,12 +77,12 @@ def train(
     """Train and test a small model on one task with the paper's protocol.
 
     Trains for at most 64 epochs of 100,000 examples, then tests the weights with the best validation accuracy."""
-    from argap.device import use_device
-    from argap.progress import say
-    from argap.synthetics.config import LEARNING_RATES, run_configs
-    from argap.synthetics.loop import train_group
-    from argap.synthetics.store import UNFINISHED, write_run
-    from argap.train.interrupt import listening
+    from argap.runtime.device import use_device
+    from argap.runtime.progress import say
+    from argap.runtime.stopping import listening
+    from argap.synthetics.sweeps.store import UNFINISHED, write_run
+    from argap.synthetics.training.config import LEARNING_RATES, run_configs
+    from argap.synthetics.training.loop import train_group
 
     configs = run_configs(
         model,
@@ -125,9 +125,9 @@ def train(
 def _further_fields(settings: list[str]) -> dict[str, Any]:
     """The fields given by ``--set``. Raises `ArgapError` for those that have their own flag, unknown ones and wrong
     values."""
-    from argap.configuration import check_field
     from argap.errors import ArgapError
-    from argap.synthetics.config import RunConfig
+    from argap.files.configs import check_field
+    from argap.synthetics.training.config import RunConfig
     from argap.train.config import parse_settings
 
     further = parse_settings(settings)
@@ -156,10 +156,10 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
-    from argap.synthetics.jobs import run_sweep
-    from argap.synthetics.store import check_folder, run_path
-    from argap.synthetics.sweep import load_sweep
-    from argap.train.interrupt import listening
+    from argap.runtime.stopping import listening
+    from argap.synthetics.sweeps.jobs import run_sweep
+    from argap.synthetics.sweeps.store import check_folder, run_path
+    from argap.synthetics.sweeps.sweep import load_sweep
 
     check_engine(engine, local={}, ray={"--address": address})
     loaded = load_sweep(config)
@@ -172,11 +172,11 @@ def sweep(
             typer.echo(f"{each.key}: {state}")
         return
     if engine == "ray":
-        from argap.synthetics.ray import ray_engine
+        from argap.synthetics.sweeps.ray import ray_engine
 
         chosen = ray_engine(address, device)
     else:
-        from argap.synthetics.devices import local_engine
+        from argap.synthetics.sweeps.devices import local_engine
 
         chosen = local_engine(device)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
@@ -198,7 +198,7 @@ def plot(
 
     Uses the finished runs in the folder. Shows accuracy and the smallest models that solve each task; for a sweep over
     tasks, accuracy by task next to MAD's published scores."""
-    from argap.reports.mqar_figures import write_sweep
+    from argap.reports.figures.mqar import write_sweep
 
     table, text = write_sweep(run)
     typer.echo(table.to_json(orient="records", indent=2) if as_json else text)
@@ -225,11 +225,11 @@ def score(
 
     Examples are random KV pairs separated by a fill token or text (appendix G of the paper). Models with the same
     tokenizer get the same examples."""
-    from argap.device import DTYPES, resolve_dtype, use_device
     from argap.errors import ArgapError
-    from argap.reports.mqar_figures import write_pretrained
-    from argap.synthetics.pretrained_scores import score_pretrained
-    from argap.synthetics.pretrained_test import PretrainedTest
+    from argap.reports.figures.mqar import write_pretrained
+    from argap.runtime.device import DTYPES, resolve_dtype, use_device
+    from argap.synthetics.pretrained.scores import score_pretrained
+    from argap.synthetics.pretrained.settings import PretrainedTest
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):

@@ -50,8 +50,8 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
     """
-    from argap.configuration import check_field
     from argap.errors import ArgapError
+    from argap.files.configs import check_field
     from argap.train import load_config
     from argap.train.config import TrainConfig, parse_settings
     from argap.train.run import train

@@ -20,7 +20,7 @@ from argap.corpus import jsonl, parquet, shards, text
 from argap.corpus.document import Tally, TextDocument, TokenShard
 from argap.corpus.remote import is_remote, remote_path
 from argap.errors import ArgapError
-from argap.progress import say
+from argap.runtime.progress import say
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 

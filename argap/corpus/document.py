@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from argap.atomic import HALF_CHARACTER
 from argap.errors import FormatError
+from argap.files.atomic import HALF_CHARACTER
 
 ESCAPES = re.compile(
     r"(?P<whole>\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from argap.atomic import parse_json
 from argap.corpus.document import Tally, TextDocument, text_of
 from argap.errors import FormatError
+from argap.files.atomic import parse_json
 
 SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (".gz", ".zst", ""))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from argap.corpus.document import TextDocument
 from argap.errors import FormatError
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
 
 KEYS = ("start", "end", "label")
 EXPECTED = "text, a number, a boolean, a date, or spans [{start, end, label}]"

@@ -8,7 +8,7 @@ import numpy as np
 from argap.corpus import Corpus, open_corpus, shards
 from argap.corpus.document import TextDocument, TokenDocument, TokenShard
 from argap.corpus.kept import kept_of
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 4 * 2**20
 BATCH_DOCUMENTS = 4096

@@ -6,18 +6,26 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from argap.comparison import labels_of, threshold_of
+from argap.checkpoints.live import live_model, undisturbed
 from argap.errors import ArgapError
-from argap.evaluation import EvaluationSet
-from argap.gap import gap_due_to_ar
-from argap.labels import Labels, read_labels
-from argap.live import live_model, undisturbed
+from argap.evaluation.windows import EvaluationSet
+from argap.metric.share import gap_due_to_ar
+from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Unit
-from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids, read_window_offsets, tokenizer_of
-from argap.segments.evaluation import SegmentedText, open_text_of_runs
-from argap.segments.runs import check_tokens, labels_of_text
-from argap.threshold import PAPER_THRESHOLD, Threshold
-from argap.tokenizer import tokenizer_in_memory
+from argap.results.compare import labels_of, threshold_of
+from argap.text.tokenizer import tokenizer_in_memory
+from argap.tokens.aligned import SegmentedText, open_text_of_runs
+from argap.tokens.labels import Labels, read_labels
+from argap.tokens.runs import (
+    Run,
+    check_same_set,
+    open_run,
+    read_logprobs,
+    read_token_ids,
+    read_window_offsets,
+    tokenizer_of,
+)
+from argap.tokens.segment_runs import check_tokens, labels_of_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,7 +43,7 @@ class GapFigures(NamedTuple):
     gap_ar_hits: float
     """The AR hits' part of the gap: their share of the tokens times the ΔNLL on them."""
     gap_due_to_ar: float | None
-    """`gap_ar_hits` over `gap`, at most 1; None without a gap (`argap.gap.gap_due_to_ar`)."""
+    """`gap_ar_hits` over `gap`, at most 1; None without a gap (`argap.metric.share.gap_due_to_ar`)."""
 
 
 class RecallGap:
@@ -117,8 +125,8 @@ class RecallGap:
         the random generators are afterwards as before. Raises `ArgapError` for a model that cannot take the windows or
         lacks one of the tokens, and for a log-prob of NaN or +∞. Where one is −∞, figures are infinite, or NaN.
         """
-        from argap.batches import Batches
-        from argap.scorer import check_length, check_logprobs, check_vocabulary
+        from argap.scoring.batches import Batches
+        from argap.scoring.scorer import check_length, check_logprobs, check_vocabulary
 
         live = live_model(model)
         data = self._data

@@ -19,7 +19,7 @@ from transformers import (
 
 from argap.errors import ArgapError
 from argap.integrations.recall_gap import RecallGap
-from argap.threshold import PAPER_THRESHOLD, Threshold
+from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 
 PREFIX = "eval_argap_"
 

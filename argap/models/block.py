@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.kernels.gated_product import gated_product
-from argap.kernels.residual_norm import residual_norm
+from argap.kernels.fused.gated_product import gated_product
+from argap.kernels.fused.residual_norm import residual_norm
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import Mixer, ResidualLinear, State
 from argap.models.registry import build_mixer

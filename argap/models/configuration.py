@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 
 from transformers import PreTrainedConfig
 
-from argap.atomic import read_json
-from argap.configuration import Layers, Length, NotNegative, Positive, Vocabulary, Width, check_value
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import read_json
+from argap.files.configs import Layers, Length, NotNegative, Positive, Vocabulary, Width, check_value
 
 MixerSpec = str | dict[str, Any]
 Norm = Literal["rms", "layer"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from safetensors import safe_open
 
-from argap.atomic import read_json
-from argap.configuration import Layers, Vocabulary, Width, check_ranges
 from argap.errors import ArgapError
+from argap.files.atomic import read_json
+from argap.files.configs import Layers, Vocabulary, Width, check_ranges
 from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
 from argap.models.hub.load import native_config

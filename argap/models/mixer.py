@@ -63,7 +63,7 @@ class Mixer(nn.Module, ABC):
     """Paper and equation, shown by ``argap models show``."""
     operator: Callable[..., tuple[torch.Tensor, Any]] = staticmethod(_no_operator)
     """The operator of `argap.kernels` that the parallel form runs, in mixers whose form is one operator on q, k and v.
-    A trainer may set another one that computes the same on an instance (`argap.train.fla_operators`)."""
+    A trainer may set another one that computes the same on an instance (`argap.models.fla.operators`)."""
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 

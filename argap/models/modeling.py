@@ -19,7 +19,7 @@ from argap.kernels.launch import runs_kernels
 from argap.models.block import Block, add_and_norm, build_norm
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
-from argap.trust import trusting
+from argap.runtime.trust import trusting
 
 
 @dataclass

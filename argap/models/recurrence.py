@@ -2,8 +2,8 @@
 
 Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} +
 β_t k_tᵀ (v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it
-(arXiv 2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.linear_attention`,
-`argap.kernels.gla` and `argap.kernels.delta_rule`.
+(arXiv 2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.recurrent.linear_attention`,
+`argap.kernels.recurrent.gla` and `argap.kernels.recurrent.delta_rule`.
 
 Legend: B batch, H heads, T positions, C chunk size, K key size, V value size, G decay size: 1 or K.
 """
@@ -64,8 +64,8 @@ def delta_rule_step(
 
 
 def delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
-    """Matrix products of `argap.kernels.delta_rule`. Each chunk, padded to C positions, takes 4·C²·K for K Kᵀ and
-    Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the weighted values and 6·C·K·V for S."""
+    """Matrix products of `argap.kernels.recurrent.delta_rule`. Each chunk, padded to C positions, takes 4·C²·K for K Kᵀ
+    and Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the weighted values and 6·C·K·V for S."""
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
     per_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value

@@ -5,31 +5,31 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
-from argap.configuration import check_value, unmet
 from argap.errors import ArgapError
+from argap.files.configs import check_value, unmet
 from argap.models.mixer import Mixer
-from argap.trust import is_trusted, own_files
+from argap.runtime.trust import is_trusted, own_files
 
 MIXERS: dict[str, type[Mixer] | str] = {
-    "attention": "argap.models.attention:Attention",
-    "base_conv": "argap.models.base_conv:BaseConv",
-    "base_conv_programmatic": "argap.models.input_dependent_conv:ProgrammaticConv",
-    "base_conv_autocorrelation": "argap.models.input_dependent_conv:AutocorrelationConv",
-    "based_conv": "argap.models.based:BasedConv",
-    "delta_net": "argap.models.delta_net:DeltaNet",
-    "gla": "argap.models.gla:GLA",
-    "linear_attention": "argap.models.linear_attention:LinearAttention",
-    "short_long_conv": "argap.models.based:ShortLongConv",
-    "selected_attention": "argap.models.selected_attention:SelectedAttention",
-    "multihead_hyena": "argap.models.multihead_hyena:MultiheadHyena",
-    "retnet": "argap.models.retnet:RetNet",
-    "long_conv": "argap.models.long_conv:LongConv",
-    "hyena": "argap.models.hyena:Hyena",
-    "h3": "argap.models.h3:H3",
-    "mamba": "argap.models.mamba:Mamba",
-    "rwkv4": "argap.models.rwkv4:RWKV4",
-    "rwkv4_channel": "argap.models.rwkv4:RWKV4Channel",
-    "liquid_s4": "argap.models.liquid_s4:LiquidS4",
+    "attention": "argap.models.mixers.attention:Attention",
+    "base_conv": "argap.models.mixers.base_conv:BaseConv",
+    "base_conv_programmatic": "argap.models.mixers.input_dependent_conv:ProgrammaticConv",
+    "base_conv_autocorrelation": "argap.models.mixers.input_dependent_conv:AutocorrelationConv",
+    "based_conv": "argap.models.mixers.based:BasedConv",
+    "delta_net": "argap.models.mixers.delta_net:DeltaNet",
+    "gla": "argap.models.mixers.gla:GLA",
+    "linear_attention": "argap.models.mixers.linear_attention:LinearAttention",
+    "short_long_conv": "argap.models.mixers.based:ShortLongConv",
+    "selected_attention": "argap.models.mixers.selected_attention:SelectedAttention",
+    "multihead_hyena": "argap.models.mixers.multihead_hyena:MultiheadHyena",
+    "retnet": "argap.models.mixers.retnet:RetNet",
+    "long_conv": "argap.models.mixers.long_conv:LongConv",
+    "hyena": "argap.models.mixers.hyena:Hyena",
+    "h3": "argap.models.mixers.h3:H3",
+    "mamba": "argap.models.mixers.mamba:Mamba",
+    "rwkv4": "argap.models.mixers.rwkv4:RWKV4",
+    "rwkv4_channel": "argap.models.mixers.rwkv4:RWKV4Channel",
+    "liquid_s4": "argap.models.mixers.liquid_s4:LiquidS4",
 }
 SHIPPED = frozenset(MIXERS.values())
 """Classes that a file may name without `trust_remote_code`."""
@@ -54,7 +54,7 @@ def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
 
 
 def resolve(name: str) -> type[Mixer]:
-    """The class of a registered name, or of a ``module:Class`` that the caller trusts (see `argap.trust`).
+    """The class of a registered name, or of a ``module:Class`` that the caller trusts (see `argap.runtime.trust`).
 
     Raises `ArgapError` for an unknown name (listing the known ones), for a module that is not trusted (before it is
     imported), and for a class that is not a `Mixer`.

@@ -7,10 +7,10 @@ available; each `Size` states where its values come from.
 from dataclasses import dataclass
 
 from argap.errors import ArgapError
+from argap.metric.paper import GAP_TABLES, HYBRID_TABLE
 from argap.models.configuration import MLP_MATRICES, ArgapConfig
 from argap.models.cost import cost
 from argap.models.presets import build_config
-from argap.paper import GAP_TABLES, HYBRID_TABLE
 
 VOCABULARY = 50_257
 WINDOW = 2_048

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from msgspec.structs import asdict
 
-from argap.device import use_device
 from argap.errors import ArgapError
 from argap.models.block import compile_layers
+from argap.models.fla.operators import choose_backend, use_fla
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.models.steps import Steps
-from argap.progress import say
 from argap.records import Record
-from argap.train.fla_operators import choose_backend, use_fla
-from argap.worker import exit_with_parent, interrupts_blocked
+from argap.runtime.device import use_device
+from argap.runtime.processes import exit_with_parent, interrupts_blocked
+from argap.runtime.progress import say
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -59,7 +59,7 @@ class SpeedCase(Record, frozen=True, omit_defaults=False):
     compile: bool = False
     """Whether to compile the layers with `torch.compile`, as the trainer does on CUDA."""
     backend: Literal["auto", "fla", "native"] = "native"
-    """Operators of a training step, as for the trainer: `argap.train.fla_operators.choose_backend`."""
+    """Operators of a training step, as for the trainer: `argap.models.fla.operators.choose_backend`."""
 
     @property
     def in_words(self) -> str:

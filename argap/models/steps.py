@@ -20,7 +20,7 @@ from argap.kernels.shared import shared_within
 from argap.models.mixer import State
 from argap.models.modeling import ArgapForCausalLM, RecurrentState
 from argap.models.past import FixedPast, Past, Recent
-from argap.progress import say
+from argap.runtime.progress import say
 
 PLAIN = 4
 """Steps before storage is fixed: a graph takes as long to record as a few steps, and many answers are short."""

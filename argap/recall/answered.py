@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.resumable import folder_name, shortened
 from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.resumable import folder_name, shortened
-from argap.targets import split_name
+from argap.scoring.sources import split_name
 
 
 @dataclass(frozen=True)

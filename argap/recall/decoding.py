@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from argap.device import DTYPES, growing_keys, resolve_dtype, use_device
+from argap.checkpoints.load import check_loadable, load_model
 from argap.errors import ArgapError
-from argap.heads import find_head, of_targets
-from argap.loading import check_loadable, load_model
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.steps import Steps
-from argap.scorer import ScoreOptions
-from argap.targets import CheckpointTarget
-from argap.tokenizer import Tokenizer
+from argap.runtime.device import DTYPES, growing_keys, resolve_dtype, use_device
+from argap.scoring.heads import find_head, of_targets
+from argap.scoring.scorer import ScoreOptions
+from argap.scoring.sources import CheckpointTarget
+from argap.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import asdict
 
-from argap.cells import PREFIX, CellFile, ar_hits, models_of, sum_by, sum_cells
 from argap.errors import ArgapError
 from argap.recall.scores import DISTANCES, NOT_IN_PROMPT, Score, bin_names
 from argap.records import Record, read_gap
+from argap.slices.cells import PREFIX, CellFile, ar_hits, models_of, sum_by, sum_cells
 
 LEAST = 3
 """Models that a correlation needs."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from argap.checkpoint import max_positions
+from argap.checkpoints.find import max_positions
 from argap.errors import ArgapError, extra
-from argap.progress import progress
 from argap.recall.decoding import Decoder, load_decoder
-from argap.scorer import ScoreOptions, parse_batch_size
-from argap.targets import find_target
-from argap.trust import trusting
+from argap.runtime.progress import progress
+from argap.runtime.trust import trusting
+from argap.scoring.scorer import ScoreOptions, parse_batch_size
+from argap.scoring.sources import find_target
 
 with extra("recall"):
     from lm_eval.api.instance import Instance

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from argap.errors import ArgapError, extra, first_line
-from argap.progress import say
 from argap.recall.examples import TASKS, Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.samples import Sample
 from argap.recall.task_names import task_folders
-from argap.trust import is_trusted
+from argap.runtime.progress import say
+from argap.runtime.trust import is_trusted
 
 with extra("recall"):
     from lm_eval import evaluate

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from argap.errors import ArgapError
 from argap.recall.examples import Example, split_query
 from argap.records import Record
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
 
 VERSION = 1
 """Raised whenever a change here changes a score."""

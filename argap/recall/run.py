@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.device import resolve_device, resolve_dtype
+from argap.checkpoints.load import runs_native
 from argap.errors import ArgapError
-from argap.loading import runs_native
-from argap.lock import one_writer
+from argap.files.atomic import write_json
+from argap.files.lock import one_writer
+from argap.files.resumable import environment
 from argap.recall.answered import AnsweredTarget, find_answered
 from argap.recall.decoding import CopyBaseline, Decoder, Forced, load_decoder
 from argap.recall.examples import COPY, Examples
@@ -33,10 +33,10 @@ from argap.recall.samples import (
 )
 from argap.recall.scores import Score, score
 from argap.records import write_record
-from argap.resumable import environment
-from argap.scorer import ScoreOptions
-from argap.targets import CheckpointTarget, distinct, find_target
-from argap.tokenizer import Tokenizer
+from argap.runtime.device import resolve_device, resolve_dtype
+from argap.scoring.scorer import ScoreOptions
+from argap.scoring.sources import CheckpointTarget, distinct, find_target
+from argap.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def run_upstream(
 def _find_targets(
     names: Sequence[str], answered: Callable[[str], AnsweredTarget | None]
 ) -> list[AskedTarget | AnsweredTarget]:
-    """The model of each name, as `argap.targets.distinct` tells them apart; ``answered`` finds finished runs.
+    """The model of each name, as `argap.scoring.sources.distinct` tells them apart; ``answered`` finds finished runs.
 
     Raises `ArgapError` for the copy baseline without a checkpoint.
     """

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex
-from argap.checksums import check_files
-from argap.parquet import read_parquet, schema_of, write_parquet
-from argap.progress import progress
+from argap.files.checksums import check_files
+from argap.files.parquet import read_parquet, schema_of, write_parquet
+from argap.files.resumable import begin, finish, folder_name
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
 from argap.recall.prompts import Prompt, Protocol
 from argap.records import Record, as_json, read_record
-from argap.resumable import begin, finish, folder_name
-from argap.runs import whole_parts
-from argap.tokenizer import Tokenizer
+from argap.runtime.progress import progress
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.runs import whole_parts
 
 SHARD = 32
 """Examples per file."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from argap import intervals
+from argap.metric import intervals
 from argap.recall.examples import contains
 from argap.recall.samples import Sample
 from argap.records import Interval, Record

@@ -4,6 +4,7 @@ A file is read into its record strictly: a value of another type is an error tha
 what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
 """
 
+from argap.files.record import AnyRecord, Count, Record, as_json, read_record, to_record, write_record
 from argap.records.evaluation import (
     LONGEST_WINDOW,
     CheckpointRecord,
@@ -37,5 +38,4 @@ from argap.records.gap import (
     ThresholdShare,
     read_gap,
 )
-from argap.records.record import AnyRecord, Count, Record, as_json, read_record, to_record, write_record
 from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from argap.records.record import Count, Record
+from argap.files.record import Count, Record
 
 Packing = Literal["packed", "document"]
 Unit = Literal["token", "byte"]

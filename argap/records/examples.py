@@ -2,7 +2,7 @@
 
 from math import exp
 
-from argap.records.record import Record
+from argap.files.record import Record
 
 KNOWN = 0.25
 """Least probability that the reference gives to the hit of an example window: a reference that does not know the hit

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from argap.errors import FormatError
+from argap.files.record import Record, read_record
 from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
-from argap.records.record import Record, read_record
 
 Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
 Interval = tuple[float, float]
@@ -33,7 +33,7 @@ class SliceScores(Record, frozen=True):
 
 
 class GapShare(Record, frozen=True):
-    """The "% of gap due to" a slice, as a fraction (`argap.gap.gap_due_to_ar`)."""
+    """The "% of gap due to" a slice, as a fraction (`argap.metric.share.gap_due_to_ar`)."""
 
     value: float | None
     raw: float | None
@@ -42,7 +42,8 @@ class GapShare(Record, frozen=True):
     reason: str | None
     """Why there is no interval."""
     unresolved: str | None = None
-    """Why the value must not be claimed (`argap.intervals.unresolved`); None where it may, or the file omits it."""
+    """Why the value must not be claimed (`argap.metric.intervals.unresolved`); None where it may, or the file omits
+    it."""
 
 
 class Delta(Record, frozen=True):
@@ -211,7 +212,7 @@ class Gap(Record, frozen=True):
     documents: int | None = None
     """Documents that windows belong to, the units of the bootstrap; None where the file omits it."""
     effective_documents: float | None = None
-    """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
+    """How many documents of equal size they are worth (`argap.metric.intervals.effective_documents`)."""
     curve: tuple[ThresholdShare, ...] = ()
     """At the upper ends of the frequency bins, ascending; empty without an index, and in files of format 1."""
     unit: Unit = "token"

@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from argap.files.record import Record
 from argap.records.evaluation import CheckpointRecord, EvaluationRecord, EvaluationSpec, IndexRecord
-from argap.records.record import Record
 
 
 class LabelsRecord(Record, frozen=True):
@@ -52,7 +52,7 @@ class RunResult(Record, frozen=True):
     """None where the log-probs were made elsewhere."""
     head: Literal["chunked", "model", "import", "server"]
     """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
-    elsewhere (`argap.importing`); ``server``: asked for (`argap.server`)."""
+    elsewhere (`argap.scoring.importing`); ``server``: asked for (`argap.scoring.server`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int

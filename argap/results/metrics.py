@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.records import Gap
-from argap.trackers import Trackers
+from argap.runtime.trackers import Trackers
 
 
 def metrics_of(gap: Gap) -> dict[str, float | None]:

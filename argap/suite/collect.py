@@ -16,19 +16,20 @@ from typing import NamedTuple
 import msgspec
 import pandas as pd
 
-from argap.atomic import replacing_folder
-from argap.cells import KEYS, build_cells, sum_by, with_models, write_cells
-from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
-from argap.example_windows import add_models, choose_examples
-from argap.labels import Labels
-from argap.lock import one_writer
+from argap.files.atomic import replacing_folder
+from argap.files.checksums import write_checksums
+from argap.files.lock import one_writer
+from argap.files.parquet import write_parquet
+from argap.files.staged import GAP, NEW, put_in_place
+from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
-from argap.parquet import write_parquet
-from argap.progress import say
 from argap.records import Examples, Gap, as_json, write_record
-from argap.runs import Run, read_logprobs, read_token_ids
+from argap.results.example_windows import add_models, choose_examples
+from argap.results.summary import summarize
+from argap.runtime.progress import say
+from argap.slices.cells import KEYS, build_cells, sum_by, with_models, write_cells
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
@@ -36,12 +37,11 @@ from argap.suite.earlier import KEPT, Earlier, open_earlier
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
-from argap.suite.staged import GAP, NEW, put_in_place
 from argap.suite.trajectory import build_trajectory
-from argap.summary import summarize
-from argap.synthetics.pretrained_test import PretrainedScores
-from argap.threshold import resolve_threshold
-from argap.tokenizer import Tokenizer
+from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.labels import Labels
+from argap.tokens.runs import Run, read_logprobs, read_token_ids
 from argap.train.records import read_train
 
 EXAMPLES = 12
@@ -59,7 +59,7 @@ def collect(
     Raises `ArgapError` where the reference is not finished or no member has a run, and `MismatchError` where a finished
     member is of another suite (`check_finished`), recall of pairs was measured on another test than the suite's, or
     the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. A kill leaves the
-    earlier result, or the new one to be put in place by the next call (`argap.suite.staged`).
+    earlier result, or the new one to be put in place by the next call (`argap.files.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
     entries = {entry.name: entry for entry in suite.entries(size)}

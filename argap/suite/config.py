@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from argap.configuration import build
 from argap.errors import ArgapError, within
-from argap.plain_yaml import read_yaml
+from argap.files.configs import build
+from argap.files.resumable import plain_name
+from argap.files.yaml import read_yaml
 from argap.records import EvaluationSpec
-from argap.resumable import plain_name
-from argap.synthetics.pretrained_test import PretrainedTest
+from argap.synthetics.pretrained.settings import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"

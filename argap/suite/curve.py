@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from argap.cells import PREFIX, models_of, sum_by
 from argap.errors import ArgapError
-from argap.gap import gap_due_to_ar
-from argap.labels import Labels
+from argap.metric.share import gap_due_to_ar
 from argap.records import GapShare, ThresholdShare
+from argap.slices.cells import PREFIX, models_of, sum_by
+from argap.tokens.labels import Labels
 
 SINGLE = 10
 """Each count up to this one has its own bin."""

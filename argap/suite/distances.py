@@ -11,9 +11,9 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from argap.cells import sum_by
-from argap.intervals import DocumentBootstrap, interval
-from argap.labels import Labels
+from argap.metric.intervals import DocumentBootstrap, interval
+from argap.slices.cells import sum_by
+from argap.tokens.labels import Labels
 
 GRID = np.linspace(-2, 6, 1601)
 """Grid of exponents; solutions are interpolated on it."""

@@ -13,20 +13,20 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from argap.bins import bins_of
-from argap.breakdowns import partition
-from argap.cells import KEYS, PREFIX, models_of
-from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.parquet import check_columns, read_frame, read_schema
+from argap.files.checksums import check_files
+from argap.files.parquet import check_columns, read_frame, read_schema
+from argap.files.staged import GAP, whole
+from argap.metric.bins import bins_of
+from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_record
-from argap.runs import Run
+from argap.slices.cells import KEYS, PREFIX, models_of
+from argap.slices.partitions import partition
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
-from argap.suite.staged import GAP, whole
 from argap.suite.trajectory import COLUMNS
-from argap.threshold import Threshold, resolve_threshold
+from argap.tokens.runs import Run
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"

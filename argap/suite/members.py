@@ -9,23 +9,23 @@ from pathlib import Path
 import msgspec
 import torch
 
-from argap.atomic import remove_leftovers
 from argap.bigram_index.build import build_from_source
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.bigram_index.store import BigramIndex, open_index
-from argap.bigram_index.token_source import TokenSource
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
-from argap.device import DTYPES, resolve_dtype
 from argap.errors import within
-from argap.evaluation import EvaluationSet, open_evaluation_set
-from argap.parallel import Parallel, join
-from argap.progress import say
+from argap.evaluation.windows import EvaluationSet, open_evaluation_set
+from argap.files.atomic import remove_leftovers
 from argap.records import SourceRecord, write_record
-from argap.scorer import ScoreOptions, score
+from argap.runtime.device import DTYPES, resolve_dtype
+from argap.runtime.progress import say
+from argap.runtime.torchrun import Parallel, join
+from argap.scoring.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import Layout, check_finished, open_finished
-from argap.synthetics.pretrained_scores import score_pretrained
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.synthetics.pretrained.scores import score_pretrained
+from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
 from argap.train.checkpoint import checkpoints
 from argap.train.config import DataSource
@@ -66,8 +66,8 @@ def run_members(
     """Train and score members in order, each with all the processes of ``torchrun``. Returns whether this is the main
     rank.
 
-    ``sets``: the `evaluation_set` of each size. ``device``: as `argap.parallel.join` takes it. ``log_to``: trackers of
-    the training. Raises what `run_member` raises.
+    ``sets``: the `evaluation_set` of each size. ``device``: as `argap.runtime.torchrun.join` takes it. ``log_to``:
+    trackers of the training. Raises what `run_member` raises.
     """
     with join(device) as parallel:
         for entry in entries:
@@ -88,8 +88,8 @@ def run_member(
     """Train and score one member: also its intermediate checkpoints where it keeps all of them (``keep_checkpoints:
     0``), and its recall of pairs where the suite asks for it. ``keep`` False: the weights are removed afterwards.
 
-    Raises what `check_finished`, `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores`
-    raise.
+    Raises what `check_finished`, `argap.train.train`, `argap.scoring.scorer.score` and
+    `argap.synthetics.pretrained.scores` raise.
     """
     folder = layout.checkpoint(entry)
     finished = open_finished(layout.run(entry)) is not None

@@ -3,19 +3,19 @@
 import numpy as np
 import pandas as pd
 
-from argap.bins import position_bins
-from argap.cells import sum_by
-from argap.content import content_bigrams, has_letters
-from argap.labels import Labels
-from argap.tokenizer import Tokenizer
-from argap.words import PieceBytes
+from argap.metric.bins import position_bins
+from argap.slices.cells import sum_by
+from argap.text.content import content_bigrams, has_letters
+from argap.text.tokenizer import Tokenizer
+from argap.text.words import PieceBytes
+from argap.tokens.labels import Labels
 
 
 def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -> pd.DataFrame:
     """Count scored tokens ``n`` and ``repeated`` ones for each ``domain, position, content``.
 
-    ``position``: bin of the position (`argap.bins.position_bins`); ``content``: whether the bigram is of content words
-    (`argap.content`). ``tokens``: int32 ``[N]``, the ids of the evaluation set.
+    ``position``: bin of the position (`argap.metric.bins.position_bins`); ``content``: whether the bigram is of content
+    words (`argap.text.content`). ``tokens``: int32 ``[N]``, the ids of the evaluation set.
     """
     words = PieceBytes(tokenizer.piece_bytes).words(tokens, labels.window)
     content = content_bigrams(tokens, words, has_letters(tokenizer))

@@ -9,21 +9,21 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from argap.breakdowns import threshold_share
-from argap.cells import PREFIX, hits_and_others, models_of, read_cells, sum_by
-from argap.checksums import check_files
 from argap.errors import FormatError
-from argap.gap import gap_due_to_ar
-from argap.intervals import unresolved
-from argap.parquet import read_frame
+from argap.files.checksums import check_files
+from argap.files.parquet import read_frame
+from argap.metric.intervals import unresolved
+from argap.metric.share import gap_due_to_ar
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import Gap, GapRow, GapShare, Record, ThresholdShare, read_gap, read_record
-from argap.restated import thresholds_of
-from argap.slices import SliceScorer
+from argap.results.restated import thresholds_of
+from argap.slices.cells import PREFIX, hits_and_others, models_of, read_cells, sum_by
+from argap.slices.figures import SliceScorer
+from argap.slices.partitions import threshold_share
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
-from argap.synthetics.pretrained_test import PretrainedScores, read_scores
-from argap.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.synthetics.pretrained.settings import PretrainedScores, read_scores
 from argap.train.log import read_log
 from argap.train.records import StepLine, TrainRecord, TrainResult
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.errors import ArgapError
-from argap.labels import label
-from argap.progress import say
-from argap.ray_tasks import completed, connect, task_device
+from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import Record, read_gap
 from argap.results.metrics import log_result
+from argap.runtime.progress import say
+from argap.runtime.ray import completed, connect, task_device
+from argap.runtime.trackers import check_trackers
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
 from argap.suite.members import check_models, evaluation_set, run_members, training_index
-from argap.threshold import Threshold, resolve_threshold
-from argap.trackers import check_trackers
+from argap.tokens.labels import label
 
 
 class Status(Record, frozen=True):
@@ -56,8 +56,8 @@ def run_suite(
 
     ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
     run as tasks of the cluster at ``address``. ``collects=False``: write no result, and look at none. ``log_to``:
-    trackers (`argap.trackers`) that get the training of each model and the result of each size. Returns whether this
-    process wrote the result; with several processes only the main one does.
+    trackers (`argap.runtime.trackers`) that get the training of each model and the result of each size. Returns whether
+    this process wrote the result; with several processes only the main one does.
 
     Raises `ArgapError` for models that are not in the suite, as `open_earlier` and `check_models` before anything is
     trained, and as `argap.suite.members`.
@@ -99,7 +99,7 @@ def _run_on_ray(
     work folder.
 
     Finished members are skipped, and a member whose worker died resumes from its last checkpoint. Raises as
-    `argap.ray_tasks.completed` and `run_members`.
+    `argap.runtime.ray.completed` and `run_members`.
     """
     ray = connect(address)
     chosen = task_device(ray, device)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from argap.configuration import Tokens, build, check_ranges
 from argap.errors import ArgapError, within
-from argap.parquet import write_parquet
-from argap.per_model import ModelSettings, PerModel
-from argap.plain_yaml import read_yaml
+from argap.files.configs import Tokens, build, check_ranges
+from argap.files.parquet import write_parquet
+from argap.files.resumable import plain_name
+from argap.files.yaml import read_yaml
+from argap.metric.threshold import Threshold
 from argap.records import EvaluationSpec, Gap
-from argap.resumable import plain_name
+from argap.scoring.per_model import ModelSettings, PerModel
 from argap.suite.trajectory import COLUMNS
-from argap.threshold import Threshold
 
 if TYPE_CHECKING:
-    from argap.parallel import Parallel
-    from argap.scorer import ScoreOptions
+    from argap.runtime.torchrun import Parallel
+    from argap.scoring.scorer import ScoreOptions
 
 STEP = "{step}"
 """What stands for the step in a series' ``checkpoint``."""
@@ -143,9 +143,9 @@ def score_series(
     """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
 
     ``parallel``: this process among those of ``torchrun``. Returns ``gap.json`` and the trajectory. Raises what
-    `argap.pipeline.score_models` raises.
+    `argap.results.pipeline.score_models` raises.
     """
-    from argap.pipeline import score_models
+    from argap.results.pipeline import score_models
 
     sources = {name: f"{name}={source}" for name, (_, source) in given.checkpoints.items()}
     last = max(given.of(given.reference).by_step)

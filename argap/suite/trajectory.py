@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from argap.gap import gap_due_to_ar
-from argap.labels import Labels
-from argap.runs import Run, read_logprobs
+from argap.metric.share import gap_due_to_ar
+from argap.tokens.labels import Labels
+from argap.tokens.runs import Run, read_logprobs
 
 COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nll_other")
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.base_conv import BaseConv, Bias
-from argap.models.filters import ExplicitFilter
+from argap.models.mixers.base_conv import BaseConv, Bias
+from argap.models.mixers.filters import ExplicitFilter
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.attention import Attention
-from argap.models.base_conv import BaseConv
 from argap.models.block import Block, SwiGLU
-from argap.models.linear_attention import LinearAttention
+from argap.models.mixers.attention import Attention
+from argap.models.mixers.base_conv import BaseConv
+from argap.models.mixers.linear_attention import LinearAttention
 from argap.synthetics.arithmetic_circuits import taps_of
 
 MixerType = TypeVar("MixerType")

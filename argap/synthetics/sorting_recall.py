@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.base_conv import BaseConv
+from argap.models.mixers.base_conv import BaseConv
 from argap.synthetics.arithmetic_circuits import blank_layer, taps_of
 
 Channels = list[int]

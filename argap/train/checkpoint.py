@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel
 
-from argap.atomic import replacing_folder
-from argap.checksums import check_files, write_checksums
-from argap.configuration import Whole
 from argap.errors import FormatError, first_line
-from argap.records.record import Record, read_record, write_record
-from argap.tokenizer import copy_tokenizer
+from argap.files.atomic import replacing_folder
+from argap.files.checksums import check_files, write_checksums
+from argap.files.configs import Whole
+from argap.files.record import Record, read_record, write_record
+from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 from argap.train.optimizer import load_moments, moments
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from argap.configuration import (
+from argap.errors import ArgapError, within
+from argap.files.configs import (
     Batch,
     Count,
     Layers,
@@ -23,8 +24,7 @@ from argap.configuration import (
     build,
     check_ranges,
 )
-from argap.errors import ArgapError, within
-from argap.plain_yaml import parse_yaml, read_yaml
+from argap.files.yaml import parse_yaml, read_yaml
 
 Switch = Literal["auto", "true", "false"]
 WARMUP = 100
@@ -92,8 +92,9 @@ class TrainConfig:
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """dtype of the finished model's weights. Checkpoints are always float32."""
     backend: Literal["auto", "fla", "native"] = "auto"
-    """``fla``: operators of flash-linear-attention where they compute a mixer's function (`argap.train.fla_operators`);
-    auto: ``fla`` wherever it can run. A resumed run keeps the backend that it started with."""
+    """``fla``: operators of flash-linear-attention where they compute a mixer's function
+    (`argap.models.fla.operators`); auto: ``fla`` wherever it can run. A resumed run keeps the backend that it started
+    with."""
     compile: Switch = "auto"
     """Whether to use torch.compile; auto: on CUDA."""
     log_every: Count = 10

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from argap.atomic import parse_json, write_text
 from argap.errors import FormatError
-from argap.progress import say, time_left
+from argap.files.atomic import parse_json, write_text
 from argap.records import as_json
-from argap.trackers import Trackers
-from argap.train.interrupt import Stopped
+from argap.runtime.progress import say, time_left
+from argap.runtime.stopping import Stopped
+from argap.runtime.trackers import Trackers
 from argap.train.records import EvaluationLine, StepLine
 
 

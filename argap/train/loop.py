@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from argap.device import DTYPES, resolve_dtype
 from argap.errors import ArgapError
-from argap.parallel import Parallel
+from argap.runtime.device import DTYPES, resolve_dtype
+from argap.runtime.stopping import Interrupt, Stopped
+from argap.runtime.torchrun import Parallel
 from argap.train.checkpoint import Position
 from argap.train.config import TrainConfig
-from argap.train.interrupt import Interrupt, Stopped
 from argap.train.objective import IGNORED, Objective
 from argap.train.optimizer import build_optimizer, learning_rate
 from argap.train.records import EvaluationLine, StepLine

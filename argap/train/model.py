@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.causality import check_causal
 from argap.models.presets import build_config
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
 from argap.train.config import TrainConfig
 
 LAYERS = 6  # default depth of a named architecture

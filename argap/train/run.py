@@ -15,20 +15,20 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from argap.atomic import replacing_folder
-from argap.device import DTYPES, resolve_dtype
 from argap.errors import ArgapError, MismatchError
-from argap.lock import alone_in
-from argap.parallel import Parallel, join
-from argap.progress import say
+from argap.files.atomic import replacing_folder
+from argap.files.lock import alone_in
+from argap.files.resumable import discard_parts, environment
+from argap.models.fla.operators import Backend, choose_backend, use_fla
 from argap.records import write_record
-from argap.resumable import discard_parts, environment
-from argap.tokenizer import load_tokenizer, save_tokenizer
-from argap.trackers import Trackers, check_trackers
+from argap.runtime.device import DTYPES, resolve_dtype
+from argap.runtime.progress import say
+from argap.runtime.stopping import listening
+from argap.runtime.torchrun import Parallel, join
+from argap.runtime.trackers import Trackers, check_trackers
+from argap.text.tokenizer import load_tokenizer, save_tokenizer
 from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
 from argap.train.config import TrainConfig
-from argap.train.fla_operators import Backend, choose_backend, use_fla
-from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model
@@ -54,8 +54,8 @@ def train(
 
     Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
     ``tokens``: a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as
-    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined. ``log_to``: trackers that also
-    get the log (`argap.trackers`).
+    `argap.runtime.torchrun.join` takes it. ``parallel``: the process group, if already joined. ``log_to``: trackers
+    that also get the log (`argap.runtime.trackers`).
 
     Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards
     it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after

@@ -14,14 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from argap.atomic import replacing
-from argap.checksums import sha256_of
 from argap.corpus import Corpus, open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import replacing
+from argap.files.checksums import sha256_of
 from argap.records import read_record, write_record
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
 from argap.train.config import DataSource
 from argap.train.records import SourceRecord, TokensRecord
 

@@ -12,22 +12,22 @@ import msgspec
 import pandas as pd
 
 from argap import __version__
-from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, keys_of, sum_cells
 from argap.errors import ArgapError
-from argap.interrupt import Interrupt, interruptible
-from argap.labels import check_documents
-from argap.lockstep import REMEDY
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import Breakdowns, Gap, Part, SliceResult
-from argap.reports.tables import few_documents
-from argap.restated import cells_at, check_setting, restate, thresholds_of
+from argap.records.columns import BY_MODEL, COLUMNS
+from argap.reports.tables.result import few_documents
 from argap.result import Result
-from argap.slice_library import library
-from argap.slice_sql import hits_of
-from argap.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.token_columns import BY_MODEL, COLUMNS
-from argap.token_slices import GROUPED, Slice, prepare, score_by, score_slices
-from argap.tokens import TokenTable
+from argap.results.restated import cells_at, check_setting, restate, thresholds_of
+from argap.runtime.interrupt import Interrupt, interruptible
+from argap.slices.cells import PREFIX, keys_of, sum_cells
+from argap.slices.conditions import hits_of
+from argap.slices.library import library
+from argap.slices.of_tokens import GROUPED, Slice, prepare, score_by, score_slices
+from argap.slices.partitions import By, as_part, partition
+from argap.tokens.labels import check_documents
+from argap.tokens.rows import REMEDY
+from argap.tokens.table import TokenTable
 from argap.view.conditions import condition_of
 from argap.view.once import Once
 from argap.view.records import Bar, Breakdown, Mark, Matches, Overview, WindowScore
@@ -195,7 +195,7 @@ class Answers:
     ) -> tuple[SliceResult, ...]:
         """Conditions, each with a name, on the reference and ``models``, in one pass over the tokens.
 
-        Raises what `argap.token_slices.score_slices` raises, and `Interrupted`.
+        Raises what `argap.slices.of_tokens.score_slices` raises, and `Interrupted`.
         """
         self.check(setting, models)
         chosen = [setting.reference, *(each for each in self.result.models if each in {*models} - {setting.reference})]

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from argap.cli.guard import fail
 from argap.errors import ArgapError
-from argap.interrupt import Interrupt
+from argap.runtime.guard import fail
+from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
 from argap.view.asked import Asked
 from argap.view.guard import Guard

@@ -1,12 +1,12 @@
 """The tokens of a part of a breakdown, as a condition that the slice box takes."""
 
-from argap.breakdowns import AR_HITS, REPEATED
 from argap.records import Bin, Gap, Part
-from argap.slice_sql import hits_of, literal
+from argap.slices.conditions import hits_of, literal
+from argap.slices.partitions import AR_HITS, REPEATED
 
 
 def condition_of(part: Part, by: str, gap: Gap) -> str:
-    """SQL over the columns of `argap.tokens` that selects the tokens of ``part``, one of the partition ``by``."""
+    """SQL over the columns of `argap.tokens.table` that selects the tokens of ``part``, one of the partition ``by``."""
     if by == "slice":
         hits = hits_of(gap.threshold)
         return hits if part.bin in (AR_HITS, REPEATED) else f"NOT ({hits})"

@@ -10,14 +10,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
-from argap.frames import slice_frame
-from argap.interrupt import Interrupt, interruptible
 from argap.records import Part, SliceResult, Unit
-from argap.reports.formats import Table, latex, markdown
-from argap.reports.numbers import nats, percent
-from argap.reports.tables import gap_table, slices_table
-from argap.slice_sql import hits_of
-from argap.token_slices import select
+from argap.reports.tables.formats import Table, latex, markdown
+from argap.reports.tables.numbers import nats, percent
+from argap.reports.tables.result import gap_table, slices_table
+from argap.results.frames import slice_frame
+from argap.runtime.interrupt import Interrupt, interruptible
+from argap.slices.conditions import hits_of
+from argap.slices.of_tokens import select
 from argap.view.asked import Asked
 
 FORMATS = {

@@ -1,7 +1,7 @@
 """What `argap.view.answers` gives to the page, which reads these records as JSON."""
 
 from argap.records import Gap, Part, Record
-from argap.slice_library import SliceSpec
+from argap.slices.library import SliceSpec
 from argap.view.search import Match
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.ahead import available_cores, map_ahead
-from argap.checksums import check_file, read_checksums
 from argap.errors import ArgapError
-from argap.interrupt import Interrupt
-from argap.lockstep import REMEDY
-from argap.parquet import check_whole, read_parquet
+from argap.files.checksums import check_file, read_checksums
+from argap.files.parquet import check_whole, read_parquet
 from argap.records import Record
-from argap.reports.tokens import visible
-from argap.runs import token_parts
-from argap.slice_sql import TABLE, Condition, connect, quoted
-from argap.slice_sums import query_portions
-from argap.token_batches import TokenReader
-from argap.token_slices import checked
-from argap.tokens import TokenTable
+from argap.reports.tables.tokens import visible
+from argap.runtime.interrupt import Interrupt
+from argap.runtime.threads import available_cores, map_ahead
+from argap.slices.conditions import TABLE, Condition, connect, quoted
+from argap.slices.of_tokens import checked
+from argap.slices.tally import query_portions
+from argap.tokens.batches import TokenReader
+from argap.tokens.rows import REMEDY
+from argap.tokens.runs import token_parts
+from argap.tokens.table import TokenTable
 from argap.view.windows import LONGEST
 
 AROUND = 40

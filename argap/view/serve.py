@@ -7,8 +7,8 @@ from collections.abc import Callable
 from threading import Thread
 
 from argap.errors import ArgapError
-from argap.interrupt import Interrupt
 from argap.result import Result
+from argap.runtime.interrupt import Interrupt
 
 HOST = "127.0.0.1"
 PORT = 8717

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from argap.breakdowns import hits_by_threshold
 from argap.records import Gap, Record, SliceResult
-from argap.restated import check_setting, thresholds_of
-from argap.slices import slices_of_cells
+from argap.results.restated import check_setting, thresholds_of
+from argap.slices.figures import slices_of_cells
+from argap.slices.partitions import hits_by_threshold
 
 
 class AtThreshold(Record, frozen=True):

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError
-from argap.lockstep import KEYS, REMEDY, Rows
-from argap.parquet import check_columns, readable
+from argap.files.checksums import check_files
+from argap.files.parquet import check_columns, readable
 from argap.records import Record
-from argap.reports.tokens import lines, visible
-from argap.runs import RANK, Run, token_parts
-from argap.token_columns import LABELLED
-from argap.tokens import TokenTable
+from argap.records.columns import LABELLED
+from argap.reports.tables.tokens import lines, visible
+from argap.tokens.rows import KEYS, REMEDY, Rows
+from argap.tokens.runs import RANK, Run, token_parts
+from argap.tokens.table import TokenTable
 
 PART = "⋯"
 """Shown for a token that only begins a character."""

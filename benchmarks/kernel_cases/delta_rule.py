@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from kernel_case import SHAPES, Case, against, first_output, turned
 
-from argap.kernels.delta_rule import delta_rule, delta_rule_reference
+from argap.kernels.recurrent.delta_rule import delta_rule, delta_rule_reference
 from argap.models.recurrence import delta_rule_step
 
 TOKENS, WIDTH = 2**15, 2048

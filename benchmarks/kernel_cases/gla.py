@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from kernel_case import SHAPES, Case, first_output, relative_error, turned
 
-from argap.kernels.gla import gla, gla_reference
+from argap.kernels.recurrent.gla import gla, gla_reference
 
 TEMPERATURE = 16
 

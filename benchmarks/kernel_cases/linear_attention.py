@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from kernel_case import SHAPES, Case, against, first_output, turned
 
-from argap.kernels.linear_attention import linear_attention, linear_attention_reference
+from argap.kernels.recurrent.linear_attention import linear_attention, linear_attention_reference
 
 
 def cases() -> Iterator[Case]:

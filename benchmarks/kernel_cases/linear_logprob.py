@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from kernel_case import Case, relative_error
 
-from argap.kernels.linear_logprob import linear_logprob
+from argap.kernels.head.linear_logprob import linear_logprob
 
 TOKENS, VOCABULARY = 8 * 2048, 50304
 CHECKED = 256

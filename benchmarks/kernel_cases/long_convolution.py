@@ -10,13 +10,13 @@ from functools import partial
 import torch
 from kernel_case import Case, against
 
-from argap.kernels.long_convolution import (
+from argap.kernels.convolution.long_convolution import (
     filter_spectrum,
     long_convolution,
     long_convolution_reference,
     packed_convolution,
 )
-from argap.kernels.toeplitz_convolution import LONGEST, SHORTEST, shifted_taps, toeplitz_convolution
+from argap.kernels.convolution.toeplitz_convolution import LONGEST, SHORTEST, shifted_taps, toeplitz_convolution
 
 BATCH, WIDTH = 8, 1024
 

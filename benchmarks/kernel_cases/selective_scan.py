@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from kernel_case import Case, first_output, relative_error
 
-from argap.kernels.selective_scan import selective_scan, selective_scan_reference
+from argap.kernels.scan.selective_scan import selective_scan, selective_scan_reference
 
 BATCH, WIDTH, STATES = 8, 2048, 16
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from kernel_case import Case, against, first_output
 
-from argap.kernels.short_convolution import short_convolution, short_convolution_reference
+from argap.kernels.convolution.short_convolution import short_convolution, short_convolution_reference
 
 BATCH, WIDTH, TAPS = 8, 1024, 4
 

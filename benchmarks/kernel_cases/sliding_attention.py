@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from kernel_case import Case, against
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from argap.kernels.sliding_attention import sliding_attention, sliding_attention_reference
+from argap.kernels.attention.sliding_attention import sliding_attention, sliding_attention_reference
 
 BATCH, LENGTH, HEADS, SIZE = 8, 2048, 16, 64
 

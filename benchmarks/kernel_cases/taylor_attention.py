@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from kernel_case import Case, against, turned
 
-from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference
+from argap.kernels.recurrent.taylor_attention import taylor_attention, taylor_attention_reference
 
 SHAPES = [(8, length, 16, 16, 64) for length in (512, 2048, 8192)]
 

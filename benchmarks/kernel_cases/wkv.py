@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from kernel_case import Case, against, first_output
 
-from argap.kernels.wkv import wkv, wkv_reference
+from argap.kernels.recurrent.wkv import wkv, wkv_reference
 
 BATCH, WIDTH = 8, 1024
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.atomic import replacing
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
+from argap.files.atomic import replacing
 
 
 def main(out: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from argap.atomic import replacing
+from argap.files.atomic import replacing
 
 FOLDER = Path("runs/zoo")
 NAMES = [f"name{k}" for k in range(20)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.shard import Shard
+from argap.bigram_index.sources.shard import Shard
 from argap.bigram_index.store import BigramIndex
 
 

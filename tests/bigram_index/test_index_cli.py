@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from argap.cli.index import app
 from argap.cli.options import parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from tests.conftest import word_tokenizer
 
 TEXTS = ["to be or not to be", "be not afraid", "", "to"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import engines
-from argap.bigram_index.count import BigramCounter, chunk_tokens, merge_runs, token_type
+from argap.bigram_index.counting import engines
+from argap.bigram_index.counting.count import BigramCounter, chunk_tokens, merge_runs, token_type
 from argap.errors import ArgapError, FormatError
 
 
@@ -76,7 +76,7 @@ def test_counts_equal_a_counter(name, chunk, tmp_path):
 def test_stream_equals_its_documents(eos, chunk, tmp_path, monkeypatch):
     # By hand, eos = 0: | 1 2 | (empty) | 1 1 1 | 2 |; bigrams (1,2), (1,1) twice; tokens 6, documents 3.
     tokens = np.array([0, 1, 2, 0, 0, 1, 1, 1, 0, 2, 0], dtype=np.uint16)
-    monkeypatch.setattr("argap.bigram_index.count.SCAN", 2)  # documents continue from block to block
+    monkeypatch.setattr("argap.bigram_index.counting.count.SCAN", 2)  # documents continue from block to block
     counter = BigramCounter(4, chunk=chunk, scratch=tmp_path / "runs")
     counter.add_stream(tokens, eos)
     if eos == 0:
@@ -116,7 +116,7 @@ def test_counts_do_not_depend_on_chunks_and_merge_ranges(documents, chunk, entri
     for document in documents:
         counter.add(np.array(document, dtype=np.int32))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.bigram_index.count.merge_runs", lambda runs: merge_runs(runs, entries))
+        patch.setattr("argap.bigram_index.counting.count.merge_runs", lambda runs: merge_runs(runs, entries))
         assert counted(counter) == oracle(documents)
 
 

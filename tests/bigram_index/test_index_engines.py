@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_numba, count_numpy, count_torch, csr, engines, lookup_numba
-from argap.bigram_index.count import BigramCounter
-from argap.bigram_index.sorted_runs import Rows
+from argap.bigram_index.counting import count_numba, count_numpy, count_torch, csr, engines, lookup_numba
+from argap.bigram_index.counting.count import BigramCounter
+from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
 from tests.bigram_index.conftest import build
@@ -266,7 +266,7 @@ def test_numba_takes_over_above_a_size(monkeypatch):
     assert_equal_rows(engines.counting(4).count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert used == []
     assert_equal_rows(engines.counting(4).count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
-    assert used == ["argap.bigram_index.count_numba"]
+    assert used == ["argap.bigram_index.counting.count_numba"]
 
 
 def test_small_inputs_load_neither_numba_nor_pandas_nor_torch(tmp_path):

@@ -75,7 +75,7 @@ def test_halves_round_to_even_and_zeros_are_dropped(two, tmp_path):
 
 
 def test_weighted_merge_does_not_depend_on_the_order(two, tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.bigram_index.count.MERGE_ENTRIES", 2)  # several ranges of rows
+    monkeypatch.setattr("argap.bigram_index.counting.count.MERGE_ENTRIES", 2)  # several ranges of rows
     one = merge_indexes(two, tmp_path / "one", weights=[11, 3.7])
     other = merge_indexes(two[::-1], tmp_path / "other", weights=[3.7, 11])
     assert contents(one.folder) == contents(other.folder)
@@ -127,7 +127,7 @@ def test_weighted_merge_equals_the_dense_sum(shards, weights, entries, tmp_path_
     root, weights = tmp_path_factory.mktemp("weighted"), weights[: len(shards)]
     indexes = [build(root / str(n), [shard], vocab_size=4) for n, shard in enumerate(shards)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.bigram_index.count.MERGE_ENTRIES", entries)
+        patch.setattr("argap.bigram_index.counting.count.MERGE_ENTRIES", entries)
         merged = merge_indexes([index.folder for index in indexes], root / "merged", weights=weights)
     grid = np.meshgrid(np.arange(4), np.arange(4))
     expected = np.rint(sum(weight * index.count(*grid) for weight, index in zip(weights, indexes, strict=True)))

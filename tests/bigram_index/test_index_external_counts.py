@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from argap.bigram_index import external_counts
-from argap.bigram_index.external_counts import index_from_arpa, index_from_counts
 from argap.bigram_index.merge import merge_indexes
+from argap.bigram_index.sources import external_counts
+from argap.bigram_index.sources.external_counts import index_from_arpa, index_from_counts
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, FormatError
 from tests.bigram_index.conftest import contents

@@ -22,7 +22,7 @@ def build(out, documents, sources, **changes):
 def test_merge_equals_counting_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.parquet_parts.GROUP_ROWS", 64)  # rows cross groups, groups cross parts
     monkeypatch.setattr("argap.bigram_index.parquet_parts.PART_ROWS", 256)
-    monkeypatch.setattr("argap.bigram_index.count.MERGE_ENTRIES", 50)
+    monkeypatch.setattr("argap.bigram_index.counting.count.MERGE_ENTRIES", 50)
     whole = build(tmp_path / "whole", DOCUMENTS, ["b", "a", "c"])
     shards = [build(tmp_path / name, DOCUMENTS[i::3], [name]).folder for i, name in enumerate(["a", "b", "c"])]
     merged = merge_indexes(shards, tmp_path / "merged")

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index import parquet_parts
+from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.parquet_parts import write_parts
-from argap.bigram_index.sorted_runs import Rows
 
 
 def test_parts_have_all_rows_in_order_and_equal_bytes_however_they_come(

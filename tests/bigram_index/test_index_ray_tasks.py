@@ -12,10 +12,10 @@ import pytest
 from argap.bigram_index import ray_tasks
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.ray_tasks import Job, build_on_ray
-from argap.bigram_index.token_source import TokenSource
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from tests.bigram_index.conftest import contents
 from tests.conftest import word_tokenizer
 

@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import pytest
 
-from argap.bigram_index import megatron, token_cache
 from argap.bigram_index.build import build_from_source, tokens_beside
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.shard import Shard, repeated, unite
-from argap.bigram_index.token_source import TokenSource
+from argap.bigram_index.sources import megatron, token_cache
+from argap.bigram_index.sources.shard import Shard, repeated, unite
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from tests.bigram_index.conftest import contents
 from tests.conftest import flip_bit, index_of, word_tokenizer
 
@@ -153,7 +153,7 @@ def test_a_repeatedly_killed_build_gives_the_same_bytes(tokenizer, text, tmp_pat
         "from pathlib import Path\n"
         "from argap.bigram_index import build, token_cache, token_source\n"
         "from argap.corpus import open_corpus\n"
-        "from argap.tokenizer import load_tokenizer\n"
+        "from argap.text.tokenizer import load_tokenizer\n"
         "token_cache.SHARD_TOKENS = 100\n"
         "write = token_cache.write_record\n"
         "def slowly(path, value):\n"

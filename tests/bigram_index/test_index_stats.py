@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_numba, count_numpy
-from argap.bigram_index.count import BigramCounter
+from argap.bigram_index.counting import count_numba, count_numpy
+from argap.bigram_index.counting.count import BigramCounter
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from argap.atomic import read_json
 from argap.bigram_index.manifest import read_manifest, write_manifest
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.atomic import read_json
 from tests.bigram_index import conftest
 from tests.bigram_index.conftest import contents
 from tests.conftest import flip_bit
@@ -84,7 +84,7 @@ def test_part_and_group_ends_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.parquet_parts.PART_ROWS", 300)
     whole = build(tmp_path / "whole")
     monkeypatch.setattr("argap.bigram_index.build.chunk_tokens", lambda memory, vocab_size: 97)
-    monkeypatch.setattr("argap.bigram_index.count.merge_runs.__defaults__", (211,))
+    monkeypatch.setattr("argap.bigram_index.counting.count.merge_runs.__defaults__", (211,))
     cut = build(tmp_path / "cut")
     assert len(whole.manifest.parts) == -(-len(ORACLE) // 300) > 1
     assert contents(whole.folder) == contents(cut.folder)
@@ -181,7 +181,7 @@ def test_missing_and_truncated_parts_are_named_at_opening(index):
 
 
 def test_a_flipped_bit_is_detected_and_located(index, monkeypatch):
-    for module in ("argap.checksums", "argap.bigram_index.checksums"):
+    for module in ("argap.files.checksums", "argap.bigram_index.checksums"):
         monkeypatch.setattr(f"{module}.BLOCK", 512)
     flipped = build(index.folder.parent / "flipped")
     part = flipped.folder / "part-00000.parquet"

@@ -11,7 +11,7 @@ from typing import Any
 from forked import Ended, run
 from visits import ANSWERS, visit
 
-from argap.atomic import read_json, write_json
+from argap.files.atomic import read_json, write_json
 
 VOLATILE = {
     "date", "seconds", "seconds per step", "tokens per second", "tokens_per_s", "wall_time_s", "git", "versions",

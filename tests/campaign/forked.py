@@ -21,10 +21,12 @@ MEMORY = 8 * 2**30
 """Bytes of address space; a greater demand is refused by the system."""
 MODULES = (
     "torch", "transformers", "pandas", "pyarrow.parquet", "duckdb", "matplotlib.figure", "numba", "scipy.stats",
-    "typer", "rich.console", "argap.cli", "argap.pipeline", "argap.models", "argap.models.hub.registry",
-    "argap.token_slices", "argap.train.run", "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweep",
-    "argap.synthetics.jobs", "argap.recall.run", "argap.reports.write", "argap.reports.suite", "argap.importing",
-    "argap.bigram_index.build", "argap.discover", "argap.view.app", "uvicorn", "lm_eval",
+    "typer", "rich.console", "argap.cli", "argap.results.pipeline", "argap.models", "argap.models.hub.registry",
+    "argap.slices.of_tokens", "argap.train.run", "argap.suite.run", "argap.suite.collect",
+    "argap.synthetics.sweeps.sweep",
+    "argap.synthetics.sweeps.jobs", "argap.recall.run", "argap.reports.pages.write", "argap.reports.pages.suite",
+    "argap.scoring.importing",
+    "argap.bigram_index.build", "argap.slices.discover", "argap.view.app", "uvicorn", "lm_eval",
 )  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def _write_questions(path: Path) -> None:
 
 def _write_logprobs(folder: Path) -> None:
     """The log-probs of a run as another program would give them."""
-    from argap.tokenizer import load_tokenizer
+    from argap.text.tokenizer import load_tokenizer
 
     tokenizer, rng = load_tokenizer(folder / "tokenizer"), random.Random(2)
     rows = []

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.token_source import TokenSource
+from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 
 pytest.importorskip("upath")
 

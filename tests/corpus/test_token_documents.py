@@ -7,7 +7,7 @@ import pytest
 
 from argap.corpus import open_corpus, shards, tokenize
 from argap.errors import ArgapError, FormatError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 
 
 def ids(corpus, tokenizer) -> list[list[int]]:

@@ -20,9 +20,9 @@ import argap
 from argap.errors import ArgapError
 from argap.integrations.recall_gap import RecallGap
 from argap.integrations.transformers import GapCallback
-from argap.per_model import ModelSettings, PerModel
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec
+from argap.results.pipeline import score_models
+from argap.scoring.per_model import ModelSettings, PerModel
 from tests.conftest import drawn_model, index_of
 from tests.segments.conftest import byte_fallback, byte_level
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels import delta_rule as delta_rule_kernel
 from argap.kernels import launch as launching
-from argap.kernels.delta_rule import LAUNCHES, delta_rule, delta_rule_reference
 from argap.kernels.launch import HeadTensors, Launch, LaunchTable
+from argap.kernels.recurrent import delta_rule as delta_rule_kernel
+from argap.kernels.recurrent.delta_rule import LAUNCHES, delta_rule, delta_rule_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2

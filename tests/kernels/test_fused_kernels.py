@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import rotary as rotations
-from argap.kernels.gated_norm import gated_norm, gated_norm_reference
-from argap.kernels.gated_product import ACTIVATIONS, gated_product, gated_product_reference
-from argap.kernels.residual_norm import residual_norm, residual_norm_reference
-from argap.kernels.token_shift import token_shift, token_shift_reference
+from argap.kernels.fused import rotary as rotations
+from argap.kernels.fused.gated_norm import gated_norm, gated_norm_reference
+from argap.kernels.fused.gated_product import ACTIVATIONS, gated_product, gated_product_reference
+from argap.kernels.fused.residual_norm import residual_norm, residual_norm_reference
+from argap.kernels.fused.token_shift import token_shift, token_shift_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from argap.kernels.gla import gla, gla_reference
+from argap.kernels.recurrent.gla import gla, gla_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import taylor_sums
-from argap.kernels.delta_rule import delta_rule, delta_rule_reference
-from argap.kernels.gla import gla, gla_reference
-from argap.kernels.linear_attention import linear_attention, linear_attention_reference
-from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference
+from argap.kernels.recurrent import taylor_sums
+from argap.kernels.recurrent.delta_rule import delta_rule, delta_rule_reference
+from argap.kernels.recurrent.gla import gla, gla_reference
+from argap.kernels.recurrent.linear_attention import linear_attention, linear_attention_reference
+from argap.kernels.recurrent.taylor_attention import taylor_attention, taylor_attention_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BATCH, HEADS, LENGTH = 2, 2, 127

@@ -55,7 +55,7 @@ def test_it_compiles(op: str) -> None:
 
 def of_linear_attention() -> Iterator[Compilation]:
     """Every launch configuration."""
-    from argap.kernels.linear_attention import LAUNCHES, _forward_kernel
+    from argap.kernels.recurrent.linear_attention import LAUNCHES, _forward_kernel
 
     bare = {"g": None, "h0": None, "ht": None, "DECAY": 0, "NORMALIZE": False, "WHOLE": True}
     for key, dtype, launch in launches(LAUNCHES):
@@ -66,7 +66,7 @@ def of_linear_attention() -> Iterator[Compilation]:
 
 
 def of_gla() -> Iterator[Compilation]:
-    from argap.kernels.gla import CHUNK, DECAY_LAUNCHES, LAUNCHES, _apply_decays_kernel, _scan_kernel
+    from argap.kernels.recurrent.gla import CHUNK, DECAY_LAUNCHES, LAUNCHES, _apply_decays_kernel, _scan_kernel
 
     for table, kernel in ((DECAY_LAUNCHES, _apply_decays_kernel), (LAUNCHES, _scan_kernel)):
         for key, dtype, launch in launches(table):
@@ -78,8 +78,8 @@ def of_gla() -> Iterator[Compilation]:
 
 
 def of_taylor_attention() -> Iterator[Compilation]:
-    from argap.kernels import taylor_attention, taylor_sums
-    from argap.kernels.taylor_sums import GROUP, SEGMENT
+    from argap.kernels.recurrent import taylor_attention, taylor_sums
+    from argap.kernels.recurrent.taylor_sums import GROUP, SEGMENT
 
     sums, attention = taylor_sums._sum_keys_kernel, taylor_attention._attend_kernel
     for table, kernel in ((taylor_sums.LAUNCHES, sums), (taylor_attention.LAUNCHES, attention)):
@@ -92,7 +92,7 @@ def of_taylor_attention() -> Iterator[Compilation]:
 
 
 def of_delta_rule() -> Iterator[Compilation]:
-    from argap.kernels import delta_rule, delta_rule_inverse
+    from argap.kernels.recurrent import delta_rule, delta_rule_inverse
 
     inverse, scan = delta_rule_inverse._invert_kernel, delta_rule._scan_kernel
     for table, kernel in ((delta_rule_inverse.LAUNCHES, inverse), (delta_rule.LAUNCHES, scan)):
@@ -110,8 +110,8 @@ def of_delta_rule() -> Iterator[Compilation]:
 
 def of_one_kernel_convolution() -> Iterator[Compilation]:
     """M 2048 in four channels a program, alone and with gate and skip."""
+    from argap.kernels.convolution.one_kernel_convolution import _convolve_kernel
     from argap.kernels.launch import Launch
-    from argap.kernels.one_kernel_convolution import _convolve_kernel
 
     sizes, launch = {"D": 1024, "R": 8}, Launch({"P": 16, "Q": 16, "C": 4}, warps=16)
     yield _convolve_kernel, "fp32", {**sizes, "gate": None, "skip": None}, launch
@@ -120,8 +120,8 @@ def of_one_kernel_convolution() -> Iterator[Compilation]:
 
 def of_selective_scan() -> Iterator[Compilation]:
     """16 states, with everything and with what is required; gradients with every launch configuration."""
-    from argap.kernels import selective_scan_backward as backward
-    from argap.kernels.selective_scan import LAUNCHES, _scan_kernel
+    from argap.kernels.scan import selective_scan_backward as backward
+    from argap.kernels.scan.selective_scan import LAUNCHES, _scan_kernel
 
     sizes, (_, _, launch) = {"E": 2048, "N": 16, "BN": 16, "L": backward.STORED_EVERY}, next(launches(LAUNCHES))
     yield _scan_kernel, "bf16", sizes, launch
@@ -134,7 +134,7 @@ def of_selective_scan() -> Iterator[Compilation]:
 
 
 def of_toeplitz_convolution() -> Iterator[Compilation]:
-    from argap.kernels.toeplitz_convolution import COPIES, LARGEST_BLOCK, LAUNCHES, _multiply_kernel
+    from argap.kernels.convolution.toeplitz_convolution import COPIES, LARGEST_BLOCK, LAUNCHES, _multiply_kernel
 
     sizes = {"FIRST": LARGEST_BLOCK, "L": 18 * LARGEST_BLOCK, "COPIES": COPIES}
     yield _multiply_kernel, "bf16", sizes, LAUNCHES.by_device["hopper"]["any"]
@@ -142,7 +142,7 @@ def of_toeplitz_convolution() -> Iterator[Compilation]:
 
 def of_trained_convolution() -> Iterator[Compilation]:
     """One block and two, with all that may follow the products."""
-    from argap.kernels.trained_convolution import BLOCK, LAUNCHES, _backward_kernel, _forward_kernel
+    from argap.kernels.convolution.trained_convolution import BLOCK, LAUNCHES, _backward_kernel, _forward_kernel
 
     for way, kernel in (("forward", _forward_kernel), ("backward", _backward_kernel)):
         for blocks, shape in ((1, way), (2, f"{way} of blocks")):

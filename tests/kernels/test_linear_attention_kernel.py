@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention, linear_attention_reference
+from argap.kernels.recurrent.linear_attention import SMALLEST_SUM, linear_attention, linear_attention_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 3

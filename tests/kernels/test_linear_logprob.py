@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from argap.errors import ArgapError
-from argap.kernels import linear_logprob as module
-from argap.kernels.linear_logprob import LogProb, linear_logprob, linear_logprob_reference
+from argap.kernels.head import linear_logprob as module
+from argap.kernels.head.linear_logprob import LogProb, linear_logprob, linear_logprob_reference
 
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 LENGTHS = [1, 2, 63, 64, 65, 127, 500]

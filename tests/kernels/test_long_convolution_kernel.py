@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from argap.kernels.long_convolution import (
+from argap.kernels.convolution.long_convolution import (
     fast_size,
     filter_spectrum,
     long_convolution_reference,

@@ -3,10 +3,18 @@
 import pytest
 import torch
 
-import argap.kernels.one_kernel_convolution as module
+import argap.kernels.convolution.one_kernel_convolution as module
+from argap.kernels.convolution.long_convolution import (
+    filter_spectrum,
+    long_convolution_reference,
+    packed_convolution,
+)
+from argap.kernels.convolution.one_kernel_convolution import (
+    one_kernel_convolution,
+    one_kernel_size,
+    one_kernel_spectrum,
+)
 from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.long_convolution import filter_spectrum, long_convolution_reference, packed_convolution
-from argap.kernels.one_kernel_convolution import one_kernel_convolution, one_kernel_size, one_kernel_spectrum
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)

@@ -18,7 +18,8 @@ KERNELS = Path(registry.__file__).parent
 
 
 def test_every_launch_table_is_listed() -> None:
-    modules = [import_module(f"argap.kernels.{path.stem}") for path in KERNELS.glob("*.py")]
+    paths = (path.relative_to(KERNELS).with_suffix("").parts for path in KERNELS.rglob("*.py"))
+    modules = [import_module(".".join(("argap.kernels", *parts))) for parts in paths]
     tables = {x.kernel for module in modules for x in vars(module).values() if isinstance(x, LaunchTable)}
     assert tables == {row.kernel for name in OPS for row in describe(name).configurations}
 

@@ -5,9 +5,9 @@ from math import log
 import pytest
 import torch
 
-from argap.kernels import selective_scan as module
-from argap.kernels import selective_scan_backward as backward_module
-from argap.kernels.selective_scan import selective_scan, selective_scan_reference
+from argap.kernels.scan import selective_scan as module
+from argap.kernels.scan import selective_scan_backward as backward_module
+from argap.kernels.scan.selective_scan import selective_scan, selective_scan_reference
 from argap.models import ArgapForCausalLM
 from argap.models.block import Block
 from argap.models.presets import build_config

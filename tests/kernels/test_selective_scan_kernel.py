@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels import selective_scan as module
-from argap.kernels.selective_scan import selective_scan, selective_scan_reference
+from argap.kernels.scan import selective_scan as module
+from argap.kernels.scan.selective_scan import selective_scan, selective_scan_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

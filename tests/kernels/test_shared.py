@@ -2,7 +2,7 @@
 
 import torch
 
-from argap.kernels.rotary import rotation
+from argap.kernels.fused.rotary import rotation
 from argap.kernels.shared import shared, shared_within
 
 CPU = torch.device("cpu")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import short_convolution as short_convolution_kernel
-from argap.kernels.short_convolution import short_convolution, short_convolution_reference
+from argap.kernels.convolution import short_convolution as short_convolution_kernel
+from argap.kernels.convolution.short_convolution import short_convolution, short_convolution_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 WIDTH = 40  # no multiple of a block

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from argap.kernels.sliding_attention import sliding_attention
+from argap.kernels.attention.sliding_attention import sliding_attention
 from tests.kernels.conftest import TOLERANCE
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from argap.kernels import taylor_sums
-from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference, taylor_features
-from argap.kernels.taylor_sums import SEGMENT
+from argap.kernels.recurrent import taylor_sums
+from argap.kernels.recurrent.taylor_attention import taylor_attention, taylor_attention_reference, taylor_features
+from argap.kernels.recurrent.taylor_sums import SEGMENT
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-import argap.kernels.toeplitz_convolution as module
+import argap.kernels.convolution.toeplitz_convolution as module
+from argap.kernels.convolution.long_convolution import long_convolution_reference
+from argap.kernels.convolution.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.kernels.launch import Launch, LaunchTable, new_by_channel
-from argap.kernels.long_convolution import long_convolution_reference
-from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
-from argap.models import convolution
-from argap.models.convolution import by_channel
-from argap.models.h3 import H3
-from argap.models.hyena import Hyena
 from argap.models.mixer import Mixer
+from argap.models.mixers import convolution
+from argap.models.mixers.convolution import by_channel
+from argap.models.mixers.h3 import H3
+from argap.models.mixers.hyena import Hyena
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 from tests.models.conftest import redraw
 

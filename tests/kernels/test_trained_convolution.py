@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import trained_convolution as module
-from argap.kernels.long_convolution import long_convolution_reference
-from argap.kernels.trained_convolution import LONGEST, trained_convolution
+from argap.kernels.convolution import trained_convolution as module
+from argap.kernels.convolution.long_convolution import long_convolution_reference
+from argap.kernels.convolution.trained_convolution import LONGEST, trained_convolution
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

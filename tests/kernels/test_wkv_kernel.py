@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from argap.kernels import wkv as module
-from argap.kernels.wkv import Sums, wkv, wkv_reference
+from argap.kernels.recurrent import wkv as module
+from argap.kernels.recurrent.wkv import Sums, wkv, wkv_reference
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

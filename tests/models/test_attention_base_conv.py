@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels.long_convolution import long_convolution
-from argap.kernels.short_convolution import short_convolution
-from argap.models.attention import Attention, Positions, WindowKind
-from argap.models.base_conv import BaseConv
-from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
+from argap.kernels.convolution.long_convolution import long_convolution
+from argap.kernels.convolution.short_convolution import short_convolution
+from argap.models.mixers.attention import Attention, Positions, WindowKind
+from argap.models.mixers.base_conv import BaseConv
+from argap.models.mixers.filters import ExplicitFilter, ImplicitFilter, ListingFilter
 from tests.models.conftest import redraw
 
 WIDTH = 8

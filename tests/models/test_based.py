@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from argap.errors import ArgapError
-from argap.models.based import BasedConv, ShortLongConv
+from argap.models.mixers.based import BasedConv, ShortLongConv
 from argap.models.presets import build_config
 from argap.models.registry import build_mixer
 from tests.models.conftest import redraw

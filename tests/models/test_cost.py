@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from argap.cli.models import app
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.attention import Attention
-from argap.models.base_conv import BaseConv
 from argap.models.cost import cost
+from argap.models.mixers.attention import Attention
+from argap.models.mixers.base_conv import BaseConv
 from argap.models.presets import ARCHITECTURES, build_config
 
 

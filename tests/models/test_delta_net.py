@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from argap.kernels.delta_rule import delta_rule
-from argap.models import convolution
-from argap.models.convolution import ShortConvolution
-from argap.models.delta_net import Activation, DeltaNet, KeyNorm
+from argap.kernels.recurrent.delta_rule import delta_rule
+from argap.models.mixers import convolution
+from argap.models.mixers.convolution import ShortConvolution
+from argap.models.mixers.delta_net import Activation, DeltaNet, KeyNorm
 from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 13

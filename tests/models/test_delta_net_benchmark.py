@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.delta_rule import delta_rule
+from argap.kernels.recurrent.delta_rule import delta_rule
 
 
 def test_both_forms_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

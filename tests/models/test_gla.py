@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from argap.models.convolution import ShortConvolution
-from argap.models.gla import GLA
+from argap.models.mixers.convolution import ShortConvolution
+from argap.models.mixers.gla import GLA
 from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 37

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from argap.models.diagonal_ssm import DiagonalSSM
-from argap.models.h3 import H3
+from argap.models.mixers.diagonal_ssm import DiagonalSSM
+from argap.models.mixers.h3 import H3
 from tests.models.conftest import redraw
 
 

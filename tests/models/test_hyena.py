@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels.trained_convolution import trained_convolution
-from argap.models import convolution, hyena
-from argap.models.hyena import Hyena, HyenaFilter
+from argap.kernels.convolution.trained_convolution import trained_convolution
+from argap.models.mixers import convolution, hyena
+from argap.models.mixers.hyena import Hyena, HyenaFilter
 from tests.models.conftest import redraw
 
 

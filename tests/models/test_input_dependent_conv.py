@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
-from argap.evaluation import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
+from argap.models.mixers.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
 from argap.records import SourceRecord
-from argap.scorer import ScoreOptions, score
-from argap.tokenizer import load_tokenizer
+from argap.scoring.scorer import ScoreOptions, score
+from argap.text.tokenizer import load_tokenizer
 from tests.models.conftest import assert_all_learn, redraw
 
 WIDTH = 6

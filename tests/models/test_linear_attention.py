@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from argap.kernels.recurrence import chunked_recurrence
-from argap.models.feature_maps import Performer
-from argap.models.linear_attention import LinearAttention, Normalization
+from argap.kernels.recurrent.recurrence import chunked_recurrence
+from argap.models.mixers.feature_maps import Performer
+from argap.models.mixers.linear_attention import LinearAttention, Normalization
 from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH, LONGEST = 8, 2, 13, 20

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from argap.models.liquid_s4 import LiquidS4
+from argap.models.mixers.liquid_s4 import LiquidS4
 from tests.models.conftest import redraw
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from argap.models.long_conv import DecayingFilter, LongConv
+from argap.models.mixers.long_conv import DecayingFilter, LongConv
 from tests.models.conftest import redraw
 
 

@@ -7,9 +7,9 @@ import torch
 from transformers.models.mamba.configuration_mamba import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
-import argap.kernels.selective_scan as module
-from argap.kernels.recurrence import linear_scan
-from argap.models.mamba import Mamba
+import argap.kernels.scan.selective_scan as module
+from argap.kernels.recurrent.recurrence import linear_scan
+from argap.models.mixers.mamba import Mamba
 from tests.models.conftest import redraw
 
 

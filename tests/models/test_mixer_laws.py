@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.convolution import ShortConvolution
-from argap.models.delta_net import DeltaNet
-from argap.models.gla import GLA
 from argap.models.mixer import Mixer, State
+from argap.models.mixers.convolution import ShortConvolution
+from argap.models.mixers.delta_net import DeltaNet
+from argap.models.mixers.gla import GLA
 from argap.models.registry import build_mixer, options_of, resolve
 from tests.models.conftest import assert_all_learn
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.models.attention import Attention
+from argap.models.mixers.attention import Attention
 from argap.models.registry import MIXERS, build_mixer
 
 WIDTH = 8

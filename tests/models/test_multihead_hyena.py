@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from argap.models.multihead_hyena import MultiheadHyena
+from argap.models.mixers.multihead_hyena import MultiheadHyena
 from tests.models.conftest import redraw
 
 

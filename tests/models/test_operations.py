@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from argap.models.convolution import convolution_flops
+from argap.models.mixers.convolution import convolution_flops
 from argap.models.registry import build_mixer
 
 WIDTH = 8

@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from argap.checkpoint import find_checkpoint
-from argap.cli.guard import fail
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.errors import ArgapError
-from argap.loading import load_model
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
-from argap.models.attention import Attention
 from argap.models.causality import check_causal
 from argap.models.mixer import Mixer
-from argap.trust import trusting
+from argap.models.mixers.attention import Attention
+from argap.runtime.guard import fail
+from argap.runtime.trust import trusting
 
 OWN = '''
 """A mixer with a plain running sum, one that asks for token ids, and two that are none."""
@@ -230,7 +230,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
         ("own_mixers:NoMixer", "own_mixers:NoMixer is not a subclass"),
         ("own_mixers:Uncounted", "'own_mixers:Uncounted': the class does not define mixing_flops"),
         ("own_mixers:Unsized", "'own_mixers:Unsized': the class does not define state_size"),
-        ("argap.models.input_dependent_conv:InputDependentConv", "cannot be built with its defaults .*abstract"),
+        ("argap.models.mixers.input_dependent_conv:InputDependentConv", "cannot be built with its defaults .*abstract"),
     ],
 )
 def test_what_is_unknown_is_named_with_what_is_known(mixer: str | dict, said: str) -> None:

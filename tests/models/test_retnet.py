@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from argap.models.retnet import Norm, RetNet
+from argap.models.mixers.retnet import Norm, RetNet
 from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 13

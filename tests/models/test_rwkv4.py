@@ -8,7 +8,7 @@ from transformers.models.rwkv.configuration_rwkv import RwkvConfig
 from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward, RwkvSelfAttention
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.rwkv4 import RWKV4, RWKV4Channel
+from argap.models.mixers.rwkv4 import RWKV4, RWKV4Channel
 from tests.models.conftest import redraw
 
 

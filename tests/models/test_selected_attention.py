@@ -8,10 +8,10 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.attention import Attention
+from argap.models.mixers.attention import Attention
+from argap.models.mixers.selected_attention import SelectedAttention
+from argap.models.mixers.selection import BLOCK, among_highest, random_as_many, repeated_bigrams, repeated_tokens
 from argap.models.registry import build_mixer
-from argap.models.selected_attention import SelectedAttention
-from argap.models.selection import BLOCK, among_highest, random_as_many, repeated_bigrams, repeated_tokens
 from tests.models.conftest import redraw
 
 WIDTH = 16

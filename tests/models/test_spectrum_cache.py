@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-import argap.models.convolution as module
-from argap.models.convolution import SHORT
-from argap.models.h3 import H3
+import argap.models.mixers.convolution as module
 from argap.models.mixer import Mixer
+from argap.models.mixers.convolution import SHORT
+from argap.models.mixers.h3 import H3
 from argap.models.registry import build_mixer
 from tests.models.conftest import redraw
 

@@ -13,15 +13,15 @@ import yaml
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import check_loadable, load_model
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.loading import check_loadable, load_model
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
-from argap.models.attention import Attention
+from argap.models.mixers.attention import Attention
+from argap.runtime.trust import call_with_trust, trusting
 from argap.train import load_config
 from argap.train.model import build_model
-from argap.trust import call_with_trust, trusting
 from tests.gguf_files import small_llama
 
 TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
@@ -177,7 +177,7 @@ def test_a_registered_class_needs_no_trust(checkpoint: Path, created: Path) -> N
 
 
 def test_a_class_of_the_registry_may_be_named_by_its_module_and_no_other_of_argap() -> None:
-    assert registry.resolve("argap.models.attention:Attention") is Attention
+    assert registry.resolve("argap.models.mixers.attention:Attention") is Attention
     with pytest.raises(ArgapError, match=r"would import the module 'argap\.demo'"):
         registry.resolve("argap.demo:Anything")
 

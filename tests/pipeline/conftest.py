@@ -11,8 +11,8 @@ from transformers import GPT2Config
 
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec, Gap
+from argap.results.pipeline import score_models
 from tests import conftest
 from tests.conftest import index_of
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from argap.threshold import parse_threshold, resolve_threshold
+from argap.metric.threshold import parse_threshold, resolve_threshold
 
 
 @pytest.mark.parametrize(

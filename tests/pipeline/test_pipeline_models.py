@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from argap.comparison import compare_runs
+from argap.checkpoints.references import Reference, add_reference
 from argap.errors import ArgapError, MismatchError
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec
-from argap.references import Reference, add_reference
+from argap.results.compare import compare_runs
+from argap.results.pipeline import score_models
 
 TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
 SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3

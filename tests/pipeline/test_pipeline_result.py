@@ -12,15 +12,15 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
-from argap.atomic import read_json
-from argap.cells import read_cells
-from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
-from argap.labels import read_labels
-from argap.pipeline import score_models
+from argap.files.atomic import read_json
 from argap.records import as_json, read_gap
-from argap.reports.write import write_report
-from argap.slice_library import SliceSpec
+from argap.reports.pages.write import write_report
+from argap.results.compare import compare_runs, label_result
+from argap.results.pipeline import score_models
+from argap.slices.cells import read_cells
+from argap.slices.library import SliceSpec
+from argap.tokens.labels import read_labels
 
 SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
 
@@ -92,13 +92,15 @@ def test_writes_every_file_of_the_contract(scored):
 
 def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatch):
     out, gap = scored
-    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again"))
+    monkeypatch.setattr(
+        "argap.scoring.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
+    )
     again = place.score(out, threshold=THRESHOLD)
     assert again.rows == gap.rows
 
 
 def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
+    monkeypatch.setattr("argap.scoring.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
     for name, where, message in [
         ("bad", "frequency > 3", 'slice bad: condition "frequency > 3": Referenced column'),
         ("bad", "nll.nobody > 3", 'Could not find key "nobody"'),
@@ -201,7 +203,7 @@ def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypat
     def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("argap.comparison.summarize", killed)
+    monkeypatch.setattr("argap.results.compare.summarize", killed)
     with pytest.raises(KeyboardInterrupt):
         compare_runs(runs[:1], runs[1], tmp_path, threshold=7)
     assert not (tmp_path / "gap.json").exists()

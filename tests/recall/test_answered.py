@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from argap.atomic import read_json, write_json
 from argap.cli import main
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.atomic import read_json, write_json
 from argap.recall.examples import load_examples
 from argap.recall.link import ArNll
 from argap.recall.prompts import Protocol
 from argap.recall.run import run_recall
 from argap.records import as_json
-from argap.reports.recall import write_recall_page
+from argap.reports.pages.recall import write_recall_page
 from tests.conftest import flip_bit, index_of
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"

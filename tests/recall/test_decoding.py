@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.errors import ArgapError
-from argap.loading import load_model
 from argap.models import ArgapConfig, ArgapForCausalLM, steps
 from argap.models.modeling import RecurrentState
 from argap.models.steps import Steps
@@ -16,7 +16,7 @@ from argap.recall.decoding import CopyBaseline, Decoder, Generation, after_repea
 from argap.recall.examples import load_examples
 from argap.recall.prompts import Protocol, build_prompt
 from argap.recall.samples import repeats_of_gold
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from tests.recall.conftest import CHECKPOINTS
 
 UNTIL = ["\n"]

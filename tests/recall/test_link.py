@@ -14,8 +14,8 @@ from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.result import open_recall
 from argap.recall.scores import Group, Score
 from argap.records import read_gap
-from argap.reports.recall import link_text, recall_table
-from argap.reports.recall_figure import link_figure
+from argap.reports.figures.recall import link_figure
+from argap.reports.pages.recall import link_text, recall_table
 
 RESULT = Path(__file__).parents[2] / "results" / "table1-7m" / "7m"
 

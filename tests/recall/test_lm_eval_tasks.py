@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
 from argap.recall.run import run_upstream
 from argap.recall.task_names import task_folders
-from argap.trust import trusting
+from argap.runtime.trust import trusting
 
 HYBRID = str(Path(__file__).parents[2] / "argap" / "demo" / "checkpoints" / "hybrid")
 ROWS = [

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.text import Text
 
-from argap.atomic import read_json, write_json
 from argap.cli import main
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.atomic import read_json, write_json
 from argap.recall.examples import load_examples
 from argap.recall.link import ArNll
 from argap.recall.lm_eval_model import ArgapLM
@@ -24,9 +24,8 @@ from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import HitRule, Sample, task_folder
 from argap.recall.scores import Failures, by_key, chance, interval, why
 from argap.records import as_json
-from argap.reports.formats import markdown, print_tables
-from argap.reports.numbers import DASH
-from argap.reports.recall import (
+from argap.reports.figures.recall import recall_figure
+from argap.reports.pages.recall import (
     failures_table,
     published,
     recall_headline,
@@ -34,8 +33,9 @@ from argap.reports.recall import (
     tasks_table,
     write_recall_page,
 )
-from argap.reports.recall_figure import recall_figure
-from argap.tokenizer import tokenizer_folder
+from argap.reports.tables.formats import markdown, print_tables
+from argap.reports.tables.numbers import DASH
+from argap.text.tokenizer import tokenizer_folder
 from tests.conftest import index_of
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from argap.bins import distance_bins, frequency_bins, position_bins
-from argap.cells import KEYS, PREFIX
+from argap.metric.bins import distance_bins, frequency_bins, position_bins
 from argap.records import (
     GAP_FORMAT,
     Bins,
@@ -26,7 +25,8 @@ from argap.records import (
     Interval,
     SliceScores,
 )
-from argap.summary import summarize
+from argap.results.summary import summarize
+from argap.slices.cells import KEYS, PREFIX
 
 SEQ_LEN = 1024
 THRESHOLD = 1250

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from msgspec import convert
 
-from argap.atomic import write_json
 from argap.errors import ArgapError
-from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
-from argap.synthetics.pretrained_test import PretrainedScores
-from argap.synthetics.selection import smallest_solving
-from argap.synthetics.store import COLUMNS
+from argap.files.atomic import write_json
+from argap.reports.figures.mqar import accuracy_figure, pretrained_figure, solve_text, write_sweep
+from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.synthetics.sweeps.selection import smallest_solving
+from argap.synthetics.sweeps.store import COLUMNS
 
 SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis": "width"}}
 

@@ -5,7 +5,7 @@ import pytest
 
 from argap.errors import FormatError
 from argap.records import read_gap
-from argap.reports.panels import threshold_position
+from argap.reports.figures.panels import threshold_position
 
 
 def test_a_threshold_within_a_bin_is_one_line(token_result):

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from argap.reports.formats import best_in
-from argap.reports.interactive import at_thresholds, main_tables
-from argap.reports.numbers import percent_range
-from argap.reports.sentences import headlines
-from argap.reports.write import write_report
-from argap.restated import restate
+from argap.reports.pages.interactive import at_thresholds, main_tables
+from argap.reports.pages.write import write_report
+from argap.reports.tables.formats import best_in
+from argap.reports.tables.numbers import percent_range
+from argap.reports.tables.sentences import headlines
 from argap.result import Result
+from argap.results.restated import restate
 from tests.view.browser import Browser, Page
 
 

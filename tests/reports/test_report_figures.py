@@ -17,15 +17,9 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.records import Gap
-from argap.reports.drawing import COLOURS, highlight, label_at_line, legend_of_models, looks, plain
-from argap.reports.figures import (
-    draw_all,
-    gap_by_bin,
-    gap_by_domain,
-    gap_by_frequency,
-    nll_by_frequency,
-)
-from argap.reports.panels import TOP_DOMAINS
+from argap.reports.figures.drawing import COLOURS, highlight, label_at_line, legend_of_models, looks, plain
+from argap.reports.figures.panels import TOP_DOMAINS
+from argap.reports.figures.result import draw_all, gap_by_bin, gap_by_domain, gap_by_frequency, nll_by_frequency
 
 Maker = Callable[..., Gap]
 

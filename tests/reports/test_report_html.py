@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from argap.atomic import write_json, write_text
 from argap.errors import FormatError
+from argap.files.atomic import write_json, write_text
 from argap.records import (
     GAP_FORMAT,
     Delta,
@@ -30,10 +30,10 @@ from argap.records import (
     as_json,
     write_record,
 )
-from argap.reports.page import TEMPLATES
-from argap.reports.sentences import CAPTIONS
-from argap.reports.tokens import visible
-from argap.reports.write import write_report
+from argap.reports.pages.page import TEMPLATES
+from argap.reports.pages.write import write_report
+from argap.reports.tables.sentences import CAPTIONS
+from argap.reports.tables.tokens import visible
 from argap.results.layout import FIGURES, remove_report
 
 Maker = Callable[..., Any]
@@ -100,7 +100,7 @@ def page(written: Path) -> str:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is written without its figures, which take most of the time."""
-    monkeypatch.setattr("argap.reports.figures.draw_all", lambda *_: {})
+    monkeypatch.setattr("argap.reports.figures.result.draw_all", lambda *_: {})
 
 
 def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
@@ -353,7 +353,7 @@ def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
 def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap: Maker) -> None:
     write_record(tmp_path / "gap.json", make_gap({}))
     code = (
-        "import sys; from pathlib import Path; from argap.reports.write import write_report\n"
+        "import sys; from pathlib import Path; from argap.reports.pages.write import write_report\n"
         "print({'torch', 'matplotlib', 'jinja2', 'rich', 'pandas'} & set(sys.modules))\n"
         "write_report(Path(sys.argv[1])); print({'torch', 'transformers', 'pandas'} & set(sys.modules))"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from argap.reports.write import write_report
+from argap.reports.pages.write import write_report
 from tests.view.browser import PAPER, Browser, Page
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from msgspec.structs import replace
 
 from argap.records import Case, Delta, Gap, GapShare, SliceScores
-from argap.reports import threshold_figure
-from argap.reports.overview import of_interest, overview
-from argap.reports.sentences import caption, detail, headline, headlines
-from argap.reports.small_multiples import domain_map, small_bins, small_frequency
-from argap.reports.threshold_figure import share_by_threshold
+from argap.reports.figures import threshold as threshold_figure
+from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
+from argap.reports.figures.threshold import share_by_threshold
+from argap.reports.tables.overview import of_interest, overview
+from argap.reports.tables.sentences import caption, detail, headline, headlines
 
 Maker = Callable[..., Any]
 

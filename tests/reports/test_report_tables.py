@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Delta, Gap, GapShare, SliceScores
-from argap.reports.formats import Table, latex, markdown, print_tables, terminal
-from argap.reports.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
-from argap.reports.sentences import headline
-from argap.reports.tables import closed_table, csv_text, gap_table, tables_of
+from argap.reports.tables.formats import Table, latex, markdown, print_tables, terminal
+from argap.reports.tables.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
+from argap.reports.tables.result import closed_table, csv_text, gap_table, tables_of
+from argap.reports.tables.sentences import headline
 
 NOTHING = SliceScores(0, None, None)
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from argap.records import EarlierOccurrence
-from argap.reports.tokens import show_window, visible
+from argap.reports.tables.tokens import show_window, visible
 
 Maker = Callable[..., Any]
 

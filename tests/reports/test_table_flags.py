@@ -8,7 +8,7 @@ import pytest
 
 from argap.cli import commands
 from argap.cli.output import Output
-from argap.reports.formats import Table
+from argap.reports.tables.formats import Table
 from tests.conftest import RunCommand
 
 TABLES = [

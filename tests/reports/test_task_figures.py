@@ -12,16 +12,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import write_json
 from argap.cli import app
-from argap.reports.formats import markdown
-from argap.reports.mqar_figures import write_sweep
-from argap.reports.task_figures import best_by_task, task_figure, task_table
-from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED
-from argap.synthetics.models import MEMBERS
-from argap.synthetics.store import COLUMNS
-from argap.synthetics.sweep import load_sweep
+from argap.files.atomic import write_json
+from argap.reports.figures.mqar import write_sweep
+from argap.reports.figures.tasks import best_by_task, task_figure, task_table
+from argap.reports.tables.formats import markdown
+from argap.synthetics.sweeps.mad_scores import MAD_TASKS, PUBLISHED
+from argap.synthetics.sweeps.store import COLUMNS
+from argap.synthetics.sweeps.sweep import load_sweep
 from argap.synthetics.tasks.registry import TASKS
+from argap.synthetics.training.models import MEMBERS
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):

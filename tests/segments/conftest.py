@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from transformers import GPT2Config, LlamaConfig
 
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec
-from argap.tokenizer import Tokenizer
+from argap.results.pipeline import score_models
+from argap.text.tokenizer import Tokenizer
 from tests.conftest import index_of, save_model
 
 SEQ_LEN = 40
@@ -151,7 +151,7 @@ def spec(place: Path, **changed) -> EvaluationSpec:
 def _examples_of_random_weights():
     """Random weights know no hit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.example_windows.KNOWN", 0.0)
+        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
         yield
 
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argap.errors import ArgapError, MismatchError
+from argap.evaluation.segments import Segments, cut_windows, find_segments, up_to_common_end
+from argap.evaluation.token_ends import TokenizedDocument, tokenized
 from argap.records import EvaluationSpec
-from argap.segments.cut import Segments, cut_windows, find_segments, up_to_common_end
-from argap.segments.ends import TokenizedDocument, tokenized
-from argap.segments.evaluation import open_segmented_text
-from argap.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.aligned import open_segmented_text
 from tests.segments.conftest import FAMILIES, TEXTS, WORDS, byte_fallback, byte_level, characters, word_piece
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
-from argap.importing import import_run
-from argap.labels import read_labels
-from argap.pipeline import score_models
-from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
-from argap.tokenizer import load_tokenizer
+from argap.results.compare import compare_runs, label_result
+from argap.results.pipeline import score_models
+from argap.scoring.importing import import_run
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens.labels import read_labels
+from argap.tokens.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from tests.conftest import save_model
 from tests.segments.conftest import SEQ_LEN, gpt2, llama, numbers, spec
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
-from argap.labels import read_labels
-from argap.per_model import ModelSettings, PerModel
-from argap.pipeline import score_models
 from argap.records import EvaluationSpec, Examples, read_gap, read_record
-from argap.reports.write import write_report
+from argap.reports.pages.write import write_report
 from argap.result import open_result
-from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.results.compare import compare_runs, label_result
+from argap.results.pipeline import score_models
+from argap.scoring.per_model import ModelSettings, PerModel
+from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.labels import read_labels
+from argap.tokens.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from tests.conftest import assert_close
 from tests.segments.conftest import SEQ_LEN, numbers, spec
 from tests.view.conftest import client_of

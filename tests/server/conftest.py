@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from argap.server import client
+from argap.scoring.server import client
 
 DOCUMENTS = [
     "the cat sat on the mat. " * 9,

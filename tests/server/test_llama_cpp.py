@@ -16,7 +16,7 @@ import torch
 
 import argap
 from argap.errors import ArgapError
-from argap.runs import open_run, read_logprobs, read_token_ids
+from argap.tokens.runs import open_run, read_logprobs, read_token_ids
 from tests.gguf_files import small_llama, write_gguf
 
 pytestmark = pytest.mark.slow

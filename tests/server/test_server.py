@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import argap
-from argap import runs
 from argap.errors import ArgapError
-from argap.runs import open_run, read_logprobs, token_parts
-from argap.server.client import Client, Stopped, parse_address
+from argap.scoring.server.client import Client, Stopped, parse_address
+from argap.tokens import runs
+from argap.tokens.runs import open_run, read_logprobs, token_parts
 
 LISTS = ("tokens", "token_logprobs")
 KEY = "sk-not-to-be-seen-0123456789"
@@ -331,7 +331,7 @@ def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monk
 
     server.completions.fault = slow
     code = (
-        "import argap.runs, signal, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "import argap.tokens.runs, signal, sys; argap.tokens.runs.SHARD_TOKENS = 64\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "from argap.cli import main; sys.argv = ['argap', *sys.argv[1:]]; main()"
     )

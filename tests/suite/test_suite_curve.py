@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from argap.cells import PREFIX
-from argap.gap import gap_due_to_ar
-from argap.labels import Labels
+from argap.metric.share import gap_due_to_ar
+from argap.slices.cells import PREFIX
 from argap.suite.curve import build_curve, fine_bounds, share_by_threshold
+from argap.tokens.labels import Labels
 
 
 def labels_of(repeated, counts, position=None):

@@ -14,20 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from argap.atomic import read_json, remove_leftovers, write_json
-from argap.cells import with_models
-from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.labels import label
-from argap.parquet import read_frame
+from argap.files.atomic import read_json, remove_leftovers, write_json
+from argap.files.checksums import write_checksums
+from argap.files.parquet import read_frame
+from argap.files.staged import NEW, put_in_place
 from argap.records import read_gap
+from argap.slices.cells import with_models
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
 from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
-from argap.suite.staged import NEW, put_in_place
+from argap.tokens.labels import label
 from tests.suite.conftest import ROOT, command
 
 FIRST, SECOND = ["attention", "attention-seed1"], ["base_conv"]
@@ -61,7 +61,7 @@ def add(place, labels, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     """Six steps of training teach the reference nothing, and there would be no windows."""
-    monkeypatch.setattr("argap.example_windows.KNOWN", 0.0)
+    monkeypatch.setattr("argap.results.example_windows.KNOWN", 0.0)
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from argap.content import content_bigrams, has_letters
 from argap.corpus import open_corpus
-from argap.evaluation import build_evaluation_set
-from argap.labels import label
+from argap.evaluation.windows import build_evaluation_set
 from argap.suite.prevalence import build_prevalence
-from argap.tokenizer import load_tokenizer
-from argap.words import PieceBytes
+from argap.text.content import content_bigrams, has_letters
+from argap.text.tokenizer import load_tokenizer
+from argap.text.words import PieceBytes
+from argap.tokens.labels import label
 
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "argap" / "demo" / "tokenizer")
 

@@ -9,7 +9,7 @@ from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.cost import cost
 from argap.suite.config import load_suite
 from argap.suite.result import read_size
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from argap.train.config import load_config
 from argap.train.model import build_model
 

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from argap.atomic import _machine, read_json, write_json
 from argap.bigram_index.store import open_index
 from argap.errors import FormatError
+from argap.files.atomic import _machine, read_json, write_json
 from argap.records import as_json
 from argap.suite.config import load_suite
 from argap.suite.layout import Layout

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from argap.cells import PREFIX
 from argap.records import GapRow, GapShare, SliceScores
-from argap.reports.suite_tables import seeds_table
+from argap.reports.tables.suite import seeds_table
+from argap.slices.cells import PREFIX
 from argap.suite.result import SizeResult, below_seeds, seed_ranges
 
 ROOT = Path(__file__).parents[2]

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from argap.cli.suite import app
 from argap.errors import ArgapError
-from argap.labels import read_labels
 from argap.records import Gap, read_gap
-from argap.reports.drawing import save
-from argap.reports.training_figures import recall_along_training
-from argap.runs import open_run, read_logprobs
+from argap.reports.figures.drawing import save
+from argap.reports.figures.training import recall_along_training
 from argap.suite.series import load_series
 from argap.suite.trajectory import COLUMNS
+from argap.tokens.labels import read_labels
+from argap.tokens.runs import open_run, read_logprobs
 from tests.segments.conftest import byte_level
 
 TEXT = "the cat sat on the mat. hello world, the cat sat on the hat; return 12345 the cat "

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from argap.cells import PREFIX
 from argap.records import Bin
-from argap.reports.suite_tables import paper_table, rare_table, trajectory_table
+from argap.reports.tables.suite import paper_table, rare_table, trajectory_table
+from argap.slices.cells import PREFIX
 from argap.suite.result import SizeResult
 
 

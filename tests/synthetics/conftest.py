@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from argap.synthetics.config import RunConfig
-from argap.synthetics.devices import train_on
-from argap.synthetics.models import MEMBERS
+from argap.synthetics.sweeps.devices import train_on
+from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.models import MEMBERS
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

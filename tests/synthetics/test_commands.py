@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.synthetics import trainer
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.mqar import build as build_mqar
+from argap.synthetics.training import trainer
 
 SETTINGS = [
     *("--set", "vocab_size=32", "--set", "train_examples=32", "--set", "validation_examples=8"),
@@ -52,7 +52,7 @@ def test_generate_replaces_no_file_unasked(tmp_path):
 
 def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
     flags = ["--width", 8, "--length", 16, "--pairs", 2, "--lr", 1e-3, "--lr", 1e-2, "--device", "cpu"]
-    printed = call("train", "argap.models.gla:GLA", *flags, *SETTINGS, "--out", tmp_path, "--json")
+    printed = call("train", "argap.models.mixers.gla:GLA", *flags, *SETTINGS, "--out", tmp_path, "--json")
     results = json.loads(printed)
     assert [result["config"]["lr"] for result in results] == [1e-3, 1e-2]
     written = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
@@ -61,14 +61,14 @@ def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
 
 def test_train_says_first_how_long_a_cpu_has_to_work(monkeypatch):
     """Without options 64 epochs of 100,000 examples at four learning rates: 4 × 64 × ⌊100,000 / 64⌋ steps."""
-    monkeypatch.setattr("argap.synthetics.loop.train_group", lambda *_, **__: [])
+    monkeypatch.setattr("argap.synthetics.training.loop.train_group", lambda *_, **__: [])
     result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--device", "cpu"])
     assert result.stderr == (
         "training on a CPU: up to 399,872 steps of 64 examples, 64 epochs x 4 learning rates; "
         "fewer with --set epochs=N\n"
     )
     assert result.stdout == ""
-    monkeypatch.setattr("argap.device.use_device", lambda _: torch.device("meta"))  # any but a CPU
+    monkeypatch.setattr("argap.runtime.device.use_device", lambda _: torch.device("meta"))  # any but a CPU
     assert CliRunner().invoke(app, ["synthetics", "train", "attention"]).stderr == ""
 
 

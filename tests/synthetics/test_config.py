@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from argap.configuration import build
 from argap.errors import ArgapError
-from argap.synthetics.config import LEARNING_RATES, RunConfig, learning_rate
-from argap.synthetics.sweep import Sweep
+from argap.files.configs import build
+from argap.synthetics.sweeps.sweep import Sweep
+from argap.synthetics.training.config import LEARNING_RATES, RunConfig, learning_rate
 from tests.synthetics.conftest import SMALL, TINY, task_run
 
 

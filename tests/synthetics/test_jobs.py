@@ -16,18 +16,18 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import read_json
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.ray_tasks import connect, task_device
-from argap.synthetics import devices, jobs
-from argap.synthetics import ray as ray_jobs
-from argap.synthetics.devices import devices_of, train_on
-from argap.synthetics.jobs import Job, pending_jobs, run_sweep
-from argap.synthetics.ray import train_on_ray
-from argap.synthetics.store import read_runs, run_path
-from argap.synthetics.sweep import Sweep, load_sweep
-from argap.trust import trusting
+from argap.files.atomic import read_json
+from argap.runtime.ray import connect, task_device
+from argap.runtime.trust import trusting
+from argap.synthetics.sweeps import devices, jobs
+from argap.synthetics.sweeps import ray as ray_jobs
+from argap.synthetics.sweeps.devices import devices_of, train_on
+from argap.synthetics.sweeps.jobs import Job, pending_jobs, run_sweep
+from argap.synthetics.sweeps.ray import train_on_ray
+from argap.synthetics.sweeps.store import read_runs, run_path
+from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, HERE
 
 TWO = partial(train_on, [CPU, CPU])
@@ -112,7 +112,7 @@ def sweep(sweep_file) -> Sweep:
 @pytest.fixture
 def quick_start(monkeypatch):
     """Processes that are forked from a server, which imports torch once; with ``spawn`` each imports it."""
-    multiprocessing.set_forkserver_preload(["argap.synthetics.jobs"])
+    multiprocessing.set_forkserver_preload(["argap.synthetics.sweeps.jobs"])
     monkeypatch.setattr(devices, "START_METHOD", "forkserver")
 
 

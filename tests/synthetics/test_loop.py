@@ -14,15 +14,15 @@ import torch
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.configuration import build
 from argap.errors import ArgapError
-from argap.synthetics import loop
-from argap.synthetics.config import RunConfig
-from argap.synthetics.loop import train_group
-from argap.synthetics.models import MEMBERS, member_from
-from argap.synthetics.supervision import supervision
+from argap.files.configs import build
 from argap.synthetics.tasks.registry import TASKS
-from argap.synthetics.trainer import Trainer
+from argap.synthetics.training import loop
+from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.loop import train_group
+from argap.synthetics.training.models import MEMBERS, member_from
+from argap.synthetics.training.supervision import supervision
+from argap.synthetics.training.trainer import Trainer
 from tests.synthetics.conftest import CPU, TINY, task_run
 
 EXAMPLES = supervision(TINY, "train")

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from argap.errors import ArgapError
-from argap.synthetics.models import LastVectorDecoder, member_from, sinusoids
-from argap.synthetics.supervision import supervision
-from argap.synthetics.trainer import Trainer
+from argap.synthetics.training.models import LastVectorDecoder, member_from, sinusoids
+from argap.synthetics.training.supervision import supervision
+from argap.synthetics.training.trainer import Trainer
 from tests.synthetics.conftest import CPU, TINY, task_run
 
 
 def test_a_members_name_is_a_preset_or_a_mixer_and_unknown_keys_are_named():
     assert member_from("attention").learned_positions
-    assert member_from("argap.models.gla:GLA").mixers == ("argap.models.gla:GLA",)
+    assert member_from("argap.models.mixers.gla:GLA").mixers == ("argap.models.mixers.gla:GLA",)
     assert member_from("hyena", {"mlp": True}).mlp
     with pytest.raises(ArgapError, match=r"hyena: unknown key layers; known are mixers"):
         member_from("hyena", {"layers": 2})

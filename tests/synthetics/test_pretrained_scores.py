@@ -13,10 +13,10 @@ from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.records import as_json
-from argap.synthetics.pretrained_scores import _check, _examples, _measure, _slices, _text, score_pretrained
-from argap.synthetics.pretrained_test import PretrainedTest, read_scores
+from argap.synthetics.pretrained.scores import _check, _examples, _measure, _slices, _text, score_pretrained
+from argap.synthetics.pretrained.settings import PretrainedTest, read_scores
 from argap.synthetics.tasks.examples import IGNORED
-from argap.tokenizer import copy_tokenizer
+from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 from tests.conftest import word_tokenizer
 
@@ -68,7 +68,7 @@ def test_scores_do_not_depend_on_how_many_examples_are_scored_at_once(folder, mo
     test = PretrainedTest(pairs=(2,), examples=5, length=32, fill=" the")
 
     def measures(at_once: int) -> list[float]:
-        monkeypatch.setattr("argap.synthetics.pretrained_scores.LOGITS_AT_ONCE", at_once * 32 * 8192)
+        monkeypatch.setattr("argap.synthetics.pretrained.scores.LOGITS_AT_ONCE", at_once * 32 * 8192)
         rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
         return [value for row in rows for value in (row.n, row.nll, row.accuracy)]
 
@@ -117,7 +117,7 @@ def test_the_first_tokens_of_a_text_are_used_and_no_more_is_read(tokenizer, tmp_
     path.write_text('{"text": "once upon a time"}\n{"text": "there was a king"}\nbroken\n')
     tokens = np.concatenate(tokenizer.encode(["once upon a time", "there was a king"]))
     for count in (len(tokens), len(tokens) - 1):
-        monkeypatch.setattr("argap.synthetics.pretrained_scores.TEXT_TOKENS", count)
+        monkeypatch.setattr("argap.synthetics.pretrained.scores.TEXT_TOKENS", count)
         assert _text(tokenizer, str(path)).tolist() == tokens[:count].tolist()
     path.write_text("")
     with pytest.raises(ArgapError, match="the text has 0 tokens; expected at least 32"):

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from argap.synthetics.selection import MEASURES, across_seeds, best_runs, smallest_solving
+from argap.synthetics.sweeps.selection import MEASURES, across_seeds, best_runs, smallest_solving
 
 
 def test_to_solve_takes_the_least_of_the_solved():

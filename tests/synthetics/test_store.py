@@ -10,14 +10,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import read_json, write_json
 from argap.cli import app
-from argap.configuration import build
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.reports.mqar_figures import write_sweep
-from argap.synthetics.jobs import run_sweep
-from argap.synthetics.store import check_folder, read_runs, read_sweep, run_path
-from argap.synthetics.sweep import Sweep, load_sweep
+from argap.files.atomic import read_json, write_json
+from argap.files.configs import build
+from argap.reports.figures.mqar import write_sweep
+from argap.synthetics.sweeps.jobs import run_sweep
+from argap.synthetics.sweeps.store import check_folder, read_runs, read_sweep, run_path
+from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import HERE, ROOT, RUN
 
 SMALL = {"members": {"attention": None}, "lengths": [16], "widths": [8], "pairs": [2], "lrs": [1e-3, 1e-2]}

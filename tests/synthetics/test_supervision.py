@@ -6,12 +6,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from argap.synthetics.supervision import batch_order, stream_seed, supervise, supervision
 from argap.synthetics.tasks import automata, fuzzy_recall
 from argap.synthetics.tasks.automata import AutomataConfig
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.trainer import Trainer
+from argap.synthetics.training.supervision import batch_order, stream_seed, supervise, supervision
+from argap.synthetics.training.trainer import Trainer
 from tests.synthetics.conftest import CPU, TINY, task_run
 
 

@@ -10,13 +10,13 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.configuration import build
 from argap.errors import ArgapError
+from argap.files.configs import build
 from argap.models.cost import cost
-from argap.reports.task_figures import best_by_task
-from argap.synthetics.devices import train_on
-from argap.synthetics.jobs import run_sweep
-from argap.synthetics.sweep import Sweep, load_sweep
+from argap.reports.figures.tasks import best_by_task
+from argap.synthetics.sweeps.devices import train_on
+from argap.synthetics.sweeps.jobs import run_sweep
+from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, SMALL
 
 

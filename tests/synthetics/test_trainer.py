@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from argap.models import ArgapForCausalLM
-from argap.synthetics.config import learning_rate
-from argap.synthetics.cuda_graph import TrainerGroup
-from argap.synthetics.models import MEMBERS
-from argap.synthetics.supervision import Supervision, batch_order, supervision
 from argap.synthetics.tasks.examples import IGNORED
-from argap.synthetics.trainer import Trainer, accuracy_by_slice
+from argap.synthetics.training.config import learning_rate
+from argap.synthetics.training.cuda_graph import TrainerGroup
+from argap.synthetics.training.models import MEMBERS
+from argap.synthetics.training.supervision import Supervision, batch_order, supervision
+from argap.synthetics.training.trainer import Trainer, accuracy_by_slice
 from tests.synthetics.conftest import CPU, TINY
 
 
@@ -61,9 +61,11 @@ def test_answers_do_not_depend_on_how_many_are_scored_at_once(monkeypatch):
     scored = Trainer(TINY, supervision(TINY, "train"), CPU)
     whole = scored.correct(test)
     assert whole.shape == (20, 2)
-    monkeypatch.setattr("argap.synthetics.trainer.TOKENS_PER_BATCH", 3 * TINY.length)  # 20 examples: 6 times 3, and 2
+    monkeypatch.setattr(
+        "argap.synthetics.training.trainer.TOKENS_PER_BATCH", 3 * TINY.length
+    )  # 20 examples: 6 times 3, and 2
     assert (scored.correct(test) == whole).all()
-    monkeypatch.setattr("argap.synthetics.trainer.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("argap.synthetics.training.trainer.TOKENS_PER_BATCH", 1)
     assert (scored.correct(test) == whole).all()
 
 

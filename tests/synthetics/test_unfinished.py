@@ -14,12 +14,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from argap.errors import FormatError
-from argap.synthetics import loop
-from argap.synthetics.config import RunConfig
-from argap.synthetics.cuda_graph import TrainerGroup
-from argap.synthetics.loop import RunResult, train_group
-from argap.synthetics.store import UNFINISHED, write_run
-from argap.synthetics.unfinished import keep, path_of
+from argap.synthetics.sweeps.store import UNFINISHED, write_run
+from argap.synthetics.training import loop
+from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.cuda_graph import TrainerGroup
+from argap.synthetics.training.loop import RunResult, train_group
+from argap.synthetics.training.unfinished import keep, path_of
 from tests.synthetics.conftest import CPU, TINY, task_run
 
 GROUP = [replace(TINY, epochs=3), replace(TINY, epochs=3, lr=1e-2)]

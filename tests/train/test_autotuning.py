@@ -12,8 +12,8 @@ from triton.runtime._async_compile import active_mode
 from triton.runtime.autotuner import Autotuner, Config
 from triton.runtime.errors import OutOfResources, PTXASError
 
-from argap.train import autotuning
-from argap.train.tuned import Launch, Tuned
+from argap.models.fla import autotuning
+from argap.models.fla.tuned import Launch, Tuned
 
 TIMES = {"32x4": 3.0, "32x8": 2.0, "64x4": 1.0, "64x8": 9.0}
 """Of each configuration; 64x8 does not compile."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from argap.atomic import read_json
+from argap.files.atomic import read_json
 from argap.train.loop import Trainer
 from argap.train.windows import Windows
 

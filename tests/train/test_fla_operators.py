@@ -9,19 +9,19 @@ import msgspec
 import pytest
 import torch
 
-import argap.train.fla_operators as fla_operators
+import argap.models.fla.operators as fla_operators
 from argap.errors import ArgapError, MismatchError
 from argap.models import ArgapForCausalLM
-from argap.models.delta_net import DeltaNet
-from argap.models.gla import GLA
-from argap.models.linear_attention import LinearAttention
+from argap.models.fla.operators import REPLACED, FlaOperators, choose_backend, use_fla
 from argap.models.mixer import Mixer
+from argap.models.mixers.delta_net import DeltaNet
+from argap.models.mixers.gla import GLA
+from argap.models.mixers.linear_attention import LinearAttention
+from argap.models.mixers.retnet import RetNet
 from argap.models.presets import build_config
-from argap.models.retnet import RetNet
-from argap.parallel import Parallel
 from argap.records import read_record, write_record
+from argap.runtime.torchrun import Parallel
 from argap.train import load_config, train
-from argap.train.fla_operators import REPLACED, FlaOperators, choose_backend, use_fla
 from argap.train.loop import Trainer
 from argap.train.objective import Objective
 from argap.train.records import TrainRecord

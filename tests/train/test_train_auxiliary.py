@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.parallel import Parallel
+from argap.runtime.torchrun import Parallel
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
 from argap.train.records import StepLine

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from argap.configuration import check_field
 from argap.errors import ArgapError
+from argap.files.configs import check_field
 from argap.train.config import DataSource, TrainConfig, load_config, parse_settings
 
 FILE = """

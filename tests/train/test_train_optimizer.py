@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from argap.models.hyena import Hyena
+from argap.models.mixers.hyena import Hyena
 from argap.train.config import TrainConfig, load_config
 from argap.train.optimizer import build_optimizer, learning_rate
 

@@ -14,8 +14,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.atomic import read_json
 from argap.records import as_json
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
@@ -101,8 +101,8 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
 
 
 def test_checkpoints_are_kept_and_are_models(toy_values: dict, tmp_path: Path) -> None:
-    from argap.checkpoint import find_checkpoint
-    from argap.loading import load_model
+    from argap.checkpoints.find import find_checkpoint
+    from argap.checkpoints.load import load_model
 
     train(toy(toy_values), tmp_path, device="cpu")
     folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from argap.train.config import DataSource
 from argap.train.tokens import pack_tokens
 from tests.conftest import flip_bit

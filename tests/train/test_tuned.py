@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from argap.train import tuned
-from argap.train.tuned import Launch, Tuned, path_of, tuned_for
+from argap.models.fla import tuned
+from argap.models.fla.tuned import Launch, Tuned, path_of, tuned_for
 
 VERSIONS = {"fla-core": "1.2", "triton": "3.4"}
 BF16, F32 = "torch.bfloat16", "torch.float32"

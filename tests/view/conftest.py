@@ -6,9 +6,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from argap.corpus import open_corpus
-from argap.evaluation import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set
 from argap.result import open_result
-from argap.tokenizer import load_tokenizer
+from argap.text.tokenizer import load_tokenizer
 from argap.view.answers import Answers
 from argap.view.app import view_app
 from tests.conftest import write_drawn_result

@@ -6,12 +6,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from argap import checksums
-from argap.interrupt import Interrupt
-from argap.intervals import _drawn
-from argap.reports.formats import markdown
-from argap.reports.tables import gap_table
+from argap.files import checksums
+from argap.metric.intervals import _drawn
+from argap.reports.tables.formats import markdown
+from argap.reports.tables.result import gap_table
 from argap.result import open_result
+from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers, Setting
 
 

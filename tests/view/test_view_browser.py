@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from argap.interrupt import Interrupt
-from argap.reports.formats import markdown
-from argap.reports.tables import few_documents, gap_table
-from argap.restated import restate
+from argap.reports.tables.formats import markdown
+from argap.reports.tables.result import few_documents, gap_table
 from argap.result import open_result
-from argap.token_batches import TokenReader
+from argap.results.restated import restate
+from argap.runtime.interrupt import Interrupt
+from argap.tokens.batches import TokenReader
 from argap.view.answers import Answers, Setting
 from argap.view.app import view_app
 from argap.view.serve import listen

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError
-from argap.interrupt import Interrupt
-from argap.parquet import write_parquet
+from argap.files.checksums import write_checksums
+from argap.files.parquet import write_parquet
 from argap.result import open_result
+from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
 from argap.view.serve import listen, serve
 from tests.conftest import copied, copied_without_tokens, flip_bit

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from argap.records import SliceScores
-from argap.reports.numbers import loss, loss_name
+from argap.reports.tables.numbers import loss, loss_name
 from argap.view.app import PAGE
 
 SCORES = [

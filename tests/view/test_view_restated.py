@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from argap.cells import KEYS, ar_hits, keys_of, sum_by, sum_cells
 from argap.errors import ArgapError, FormatError
-from argap.restated import cells_at, restate, thresholds_of
 from argap.result import open_result
+from argap.results.restated import cells_at, restate, thresholds_of
+from argap.slices.cells import KEYS, ar_hits, keys_of, sum_by, sum_cells
 from argap.view.thresholds import at_every_threshold
 
 

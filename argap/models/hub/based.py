@@ -25,9 +25,9 @@ BACKBONE = {
 """What the released models, and those of `argap.models.hub.flash_gpt`, have in common; a checkpoint of anything else is
 refused."""
 READING = "fixed_decay_reading"
-"""How ``fixed_decay: true`` is read; `argap.convert.convert` sets it. Two versions of the authors' linear attention
-differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), with
-``decay_denom`` also by (Σ_j γ_h^(i − j))^−½, and leaves the sum that divides them undecayed;
+"""How ``fixed_decay: true`` is read; `argap.checkpoints.convert.convert` sets it. Two versions of the authors' linear
+attention differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const −
+h), with ``decay_denom`` also by (Σ_j γ_h^(i − j))^−½, and leaves the sum that divides them undecayed;
 based/models/mixers/linear_attention.py, which the released configurations name, ignores the decay. Nothing in a
 checkpoint says which one trained it. ``apply`` is the first, ``ignore`` the second."""
 READINGS = ("ignore", "apply")

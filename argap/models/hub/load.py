@@ -8,10 +8,10 @@ import torch
 from safetensors import safe_open
 
 from argap.errors import ArgapError, FormatError
+from argap.files.record import Record, read_record
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.family import Family, Options, Tensors, WeightMap
 from argap.models.modeling import ArgapForCausalLM
-from argap.records.record import Record, read_record
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta
 
-from argap.configuration import Count
 from argap.errors import ArgapError
+from argap.files.configs import Count
 from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 HELD_OUT = 8

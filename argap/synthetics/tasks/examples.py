@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from argap.atomic import replacing
-from argap.configuration import Count, check_ranges
 from argap.errors import ArgapError
+from argap.files.atomic import replacing
+from argap.files.configs import Count, check_ranges
 
 IGNORED = -100
 """The label of an unsupervised position; torch's cross-entropy ignores it."""

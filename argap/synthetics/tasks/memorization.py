@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta
 
-from argap.configuration import Seed
 from argap.errors import ArgapError
+from argap.files.configs import Seed
 from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from argap.configuration import Count, Length, Positive, Vocabulary
 from argap.errors import ArgapError
+from argap.files.configs import Count, Length, Positive, Vocabulary
 from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, check_size, generator
 
 ROWS = 1024

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from argap.configuration import build
 from argap.errors import ArgapError, within
-from argap.plain_yaml import parse_yaml
+from argap.files.configs import build
+from argap.files.yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
     compression,

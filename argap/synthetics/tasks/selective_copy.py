@@ -6,8 +6,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from argap.configuration import Count
 from argap.errors import ArgapError
+from argap.files.configs import Count
 from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 

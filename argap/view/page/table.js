@@ -8,7 +8,7 @@ import { models, reference, state, threshold, unit, update } from "./state.js";
 
 const MOST = 7; // colours
 
-// The words of `argap.reports.tables`.
+// The words of `argap.reports.tables.result`.
 const CASES = {
   recall_only: "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
   no_gap: "at least as good as the reference overall and on the AR hits: there is no gap to explain",

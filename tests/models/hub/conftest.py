@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from argap.checkpoint import find_checkpoint
-from argap.loading import load_model
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.models import ArgapForCausalLM
 
 VOCABULARY, BATCH, LENGTH = 61, 2, 70

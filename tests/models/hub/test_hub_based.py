@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.errors import ArgapError
-from argap.loading import load_model
 from tests.models.hub.readings import rms
 
 # The options of their reference configurations, small: a convolution, linear attention, a window of 4 + 1.
@@ -108,7 +108,7 @@ def test_another_option_is_refused(tmp_path, weights, native, options: dict[str,
 @pytest.mark.usefixtures("pickles_read_here")
 def test_fixed_decay_may_be_read_as_ignored(tmp_path, weights, native, ids) -> None:
     """Their later linear attention takes the decay and does nothing with it: then the logits are those without."""
-    from argap.convert import convert
+    from argap.checkpoints.convert import convert
 
     source = tmp_path / "published"
     source.mkdir()

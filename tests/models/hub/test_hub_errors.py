@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig
 from typer.testing import CliRunner
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model, runs_native
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.loading import load_model, runs_native
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import FAMILIES, find_family
 from argap.models.registry import build_mixer

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.checkpoint import find_checkpoint
-from argap.loading import load_model
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
 from argap.models import ArgapForCausalLM
 from tests.models.hub.readings import recurrence, rms
 
@@ -200,8 +200,8 @@ def test_their_other_models_load_through_transformers(tmp_path, fla_models, name
 @pytest.mark.parametrize(("model_type", "backend"), [("gated_deltanet", "auto"), ("rwkv7", "hf"), ("gla", "hf")])
 def test_on_a_cpu_their_kernels_are_one_line(tmp_path, model_type: str, backend: Any) -> None:
     """Triton finds no driver there, long after the text was read and the model loaded."""
+    from argap.checkpoints.load import check_loadable
     from argap.errors import ArgapError
-    from argap.loading import check_loadable
 
     save(tmp_path, {"model_type": model_type}, {"a": torch.ones(1)})
     with pytest.raises(ArgapError, match=f"runs model type {model_type}, and only on a GPU; `device` is cpu"):

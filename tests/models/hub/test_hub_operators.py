@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.delta_rule import delta_rule
-from argap.kernels.gla import gla
-from argap.kernels.linear_attention import linear_attention
+from argap.kernels.recurrent.delta_rule import delta_rule
+from argap.kernels.recurrent.gla import gla
+from argap.kernels.recurrent.linear_attention import linear_attention
 
 BATCH, HEADS, KEY, VALUE = 2, 3, 8, 6
 LENGTHS = [1, 63, 64, 65, 200]

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.checkpoint import find_checkpoint
-from argap.convert import convert
+from argap.checkpoints.convert import convert
+from argap.checkpoints.find import find_checkpoint
 from argap.errors import ArgapError
 from argap.models.hub.registry import find_family
 from tests.models.hub.readings import mamba, rms

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM
 
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import MismatchError
-from argap.evaluation import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set
 from argap.records import SourceRecord
-from argap.runs import read_logprobs
-from argap.scorer import ScoreOptions, score
+from argap.scoring.scorer import ScoreOptions, score
+from argap.tokens.runs import read_logprobs
 
 
 def test_both_backends_score_alike_and_are_not_mixed(tokenizer, shaken, tmp_path) -> None:

@@ -1,0 +1,1 @@
+"""Find, check, load and convert checkpoints."""

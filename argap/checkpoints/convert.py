@@ -1,0 +1,166 @@
+"""``argap convert``: a pickled checkpoint becomes a folder of safetensors that every other command reads.
+
+The pickle is opened in a process of its own that accepts tensors only (`argap.checkpoints.unpickle`). A layout that
+transformers does not know (a ``config.json`` without ``model_type``, as HazyResearch and state-spaces publish) becomes
+a native checkpoint; any other keeps its ``config.json``. ``conversion.json`` records the source and the hash of its
+weights.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from argap.checkpoints.find import DOWNLOADED, PICKLES, download, pickles_of
+from argap.errors import ArgapError
+from argap.files.atomic import read_json, replacing_folder, write_json
+from argap.files.checksums import sha256_of
+from argap.files.resumable import environment
+from argap.records import Record, write_record
+from argap.runtime.progress import say
+from argap.text.tokenizer import copy_tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from argap.models.hub.family import Family
+
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+RECORD = "conversion.json"
+
+
+class ConversionRecord(Record, frozen=True):
+    """``conversion.json`` of a converted checkpoint."""
+
+    source: str
+    files: dict[str, str]
+    """SHA-256 (hex) of each file of weights that was read."""
+    native: bool
+    """Whether the configuration and weights are argap's own; otherwise they have the names of the source."""
+    versions: dict[str, str]
+    fixed_decay: str | None = None
+    """How that option of Based was read, where it is true."""
+
+
+def convert(
+    source: str,
+    out: Path,
+    *,
+    tokenizer: str | None = None,
+    fixed_decay: str | None = None,
+    overwrite: bool = False,
+) -> ConversionRecord:
+    """Write the checkpoint ``source``, a folder or a hub id with pickled weights, to the folder ``out``.
+
+    ``tokenizer``: a folder, ``tokenizer.json`` or hub id whose tokenizer goes with it; by default the source's own.
+    ``fixed_decay``: how to read that option of Based (`argap.models.hub.based.READING`). Nothing is left in ``out``
+    where anything fails.
+
+    Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
+    is not empty; ``overwrite`` replaces what an earlier conversion wrote and nothing else.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / RECORD).is_file():
+            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
+        if not overwrite:
+            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
+    if not (folder / "config.json").is_file():
+        raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
+    files = _pickles(folder)
+    family = _published_family(folder, source)
+    if (generation := folder / "generation_config.json").is_file():
+        read_json(generation)
+    chosen = load_tokenizer(tokenizer) if tokenizer else None
+    record = ConversionRecord(
+        source=source,
+        files={path.name: sha256_of(path) for path in files},
+        native=family is not None,
+        versions=environment()["versions"],
+        fixed_decay=fixed_decay,
+    )
+    with replacing_folder(out) as temporary:
+        published = temporary / "published" if family else temporary
+        published.mkdir(exist_ok=True)
+        _write_safetensors(files, published)
+        if family is None:
+            shutil.copyfile(folder / "config.json", temporary / "config.json")
+        else:
+            from argap.models.hub.load import load_native, stored_dtype
+
+            config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
+            # In the dtype of the first floating-point matrix.
+            model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
+            model.save_pretrained(temporary)
+            shutil.rmtree(published)
+        if generation.is_file():
+            shutil.copyfile(generation, temporary / generation.name)
+        if chosen is None:
+            copy_tokenizer(folder, temporary)
+        else:
+            chosen.save(temporary)
+        write_record(temporary / RECORD, record)
+    if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
+    return record
+
+
+def _published_family(folder: Path, source: str) -> "Family | None":
+    """The family of a layout that transformers does not know; None where ``config.json`` names a model type.
+
+    Raises `ArgapError` where it does neither.
+    """
+    from argap.models.hub.registry import find_family
+
+    config = read_json(folder / "config.json")
+    family = find_family(config)
+    if family is not None and family.name != config.get("model_type"):
+        return family
+    if not isinstance(config.get("model_type"), str):
+        raise ArgapError(
+            f"{source}: config.json has no model_type, and its keys are of no known family; expected the layout of "
+            "HazyResearch/based, state-spaces/mamba, or a model of transformers"
+        )
+    return None
+
+
+def _pickles(folder: Path) -> list[Path]:
+    """The pickles that make the model. Raises `ArgapError` where there is none, or more than one to choose from."""
+    if (folder / PICKLE_INDEX).is_file():
+        from argap.models.hub.load import indexed_files
+
+        return indexed_files(folder / PICKLE_INDEX)
+    if (folder / PICKLE).is_file():
+        return [folder / PICKLE]
+    if any(folder.glob("*.safetensors")):
+        raise ArgapError(f"{folder}: already has safetensors; `argap score` reads it as it is")
+    found = pickles_of(path.name for path in folder.iterdir())
+    if len(found) != 1:
+        what = "no pickled weights" if not found else f"several pickles ({', '.join(found)})"
+        raise ArgapError(f"{folder}: {what}; expected {PICKLE}")
+    return [folder / found[0]]
+
+
+def _write_safetensors(files: list[Path], folder: Path) -> None:
+    """Each pickle as one file of safetensors, with an index where there are several."""
+    from safetensors import safe_open
+
+    count, where = len(files), dict[str, str]()
+    for number, path in enumerate(files, 1):
+        name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+        unpickle(path, folder / name)
+        with safe_open(folder / name, framework="numpy") as file:
+            where |= dict.fromkeys(file.keys(), name)
+    if count > 1:
+        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where}, seal=False)
+
+
+def unpickle(path: Path, target: Path) -> None:
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.checkpoints.unpickle`).
+
+    ``-P``: which imports no module of the working directory, where a checkpoint may have been put.
+    """
+    command = [sys.executable, "-P", "-m", "argap.checkpoints.unpickle", str(path.absolute()), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
+        raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")

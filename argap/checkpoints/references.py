@@ -1,0 +1,98 @@
+"""Named references: a short name for a checkpoint together with the text and index used for comparisons.
+
+Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). ``attention``, the demo's reference, is built
+in.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from argap.corpus.remote import check_recordable
+from argap.errors import ArgapError
+from argap.files.atomic import read_json, write_json
+from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
+
+DEMO = Path(__file__).parents[1] / "demo"
+
+
+class Reference(SourceRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A checkpoint and, optionally, the text and index to compare on."""
+
+    checkpoint: str
+
+    @property
+    def evaluation(self) -> EvaluationSpec:
+        """The recorded evaluation settings, without the index."""
+        return EvaluationSpec().over(self)
+
+
+BUILT_IN = {
+    "attention": Reference(
+        checkpoint=str(DEMO / "checkpoints" / "attention"),
+        data=("stdlib:heldout",),
+        index=str(DEMO / "index"),
+        seq_len=1024,
+        packing="packed",
+    )
+}
+
+
+def absolute(source: str) -> str:
+    """Make a local path absolute, so that it works from any directory. Hub ids and other forms stay as they are."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def source_of(spec: EvaluationSpec, index: str | None) -> SourceRecord:
+    """Text and index as runs record them, so that they are found from any folder."""
+    fields: dict[str, Any] = msgspec.structs.asdict(spec)
+    return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
+
+
+def references() -> dict[str, Reference]:
+    """All references by name. The user's take precedence over built-in ones."""
+    return {**BUILT_IN, **_own()}
+
+
+def find_reference(name: str) -> Reference | None:
+    return references().get(name)
+
+
+def add_reference(name: str, reference: Reference) -> None:
+    """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
+    if not name or "/" in name or name in (".", ".."):
+        raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
+    for source in (reference.checkpoint, *reference.data):
+        check_recordable(source)
+    _write({**_own(), name: reference})
+
+
+def remove_reference(name: str) -> None:
+    """Forget a recorded reference. Raises `ArgapError` for an unknown name."""
+    own = _own()
+    if name not in own:
+        known = ", ".join(sorted(own)) or "none"
+        raise ArgapError(f"{name}: no reference of that name is recorded; recorded: {known}")
+    del own[name]
+    _write(own)
+
+
+def _file() -> Path:
+    home = os.environ.get("ARGAP_HOME")
+    return (Path(home) if home else Path.home() / ".config" / "argap") / "references.json"
+
+
+def _own() -> dict[str, Reference]:
+    path = _file()
+    if not path.is_file():
+        return {}
+    return {
+        name: to_record(f"{path}: entry {name!r}", entry, Reference, remedy="correct or remove it")
+        for name, entry in read_json(path).items()
+    }
+
+
+def _write(own: dict[str, Reference]) -> None:
+    write_json(_file(), {name: as_json(reference) for name, reference in sorted(own.items())}, seal=False)

@@ -1,0 +1,61 @@
+"""Read one pickle of weights and write its tensors as safetensors: ``python -m argap.checkpoints.unpickle PICKLE OUT``.
+
+A pickle can name any function for the reader to call. So `argap.checkpoints.convert` runs this module in a process of
+its own, and the pickle is read with ``torch.load(weights_only=True)``, which builds tensors and plain containers, and
+raises before it imports any other name. A refusal is one line on stderr and exit code 1.
+"""
+
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from argap.errors import ArgapError, FormatError, first_line
+
+UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
+"""The name in a message of torch's restricted unpickler."""
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a pickled state dict, by name.
+
+    Raises `ArgapError` for a pickle that names anything but tensors, and for an entry that is not a tensor;
+    `FormatError` for a file that is not a whole pickle.
+    """
+    import torch
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if match := UNSAFE.search(str(error)):
+            name = next(filter(None, match.groups())).strip("'\"`.")
+            raise ArgapError(
+                f"{path}: the pickle imports {name}; expected tensors only, and nothing of it was run"
+            ) from None
+        raise FormatError(f"{path}: not a pickle of tensors ({first_line(error)})") from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        raise FormatError(f"{path}: not a whole pickle ({first_line(error)}); fetch it again") from None
+    if not isinstance(loaded, dict) or not loaded:
+        raise ArgapError(f"{path}: holds a {type(loaded).__name__}; expected a state dict of tensors")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ArgapError(f"{path}: {name!r} is a {type(value).__name__}; expected tensors only, a bare state dict")
+        if value.layout != torch.strided or value.is_quantized:
+            raise ArgapError(f"{path}: {name} is sparse or quantised; expected a dense tensor")
+    return loaded
+
+
+def main(source: str, target: str) -> None:
+    """Write the tensors of ``source`` to ``target``; tied tensors become copies, since safetensors shares none."""
+    from safetensors.torch import save_file
+
+    tensors = read_tensors(Path(source))
+    save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, target, {"format": "pt"})
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except ArgapError as refused:
+        sys.exit(str(refused))

@@ -1,0 +1,1 @@
+"""Choose which tokens are scored: windows, documents and segments."""

@@ -1,0 +1,193 @@
+"""The documents of an evaluation set with the columns kept of their sources: ``labels/documents.parquet``.
+
+One row a document: ``tokens:int64``, how many tokens of the evaluation set are its own (EOS included), and the columns
+kept (`argap.corpus.kept`). The rows of labels and runs are the documents' tokens in order, so that the numbers of
+tokens say which document each token is of: with packed windows its own, not the window's.
+"""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from argap.corpus import Corpus
+from argap.corpus.document import TextDocument, TokenDocument
+from argap.corpus.kept import TokenSpans
+from argap.errors import ArgapError, FormatError, first_line
+from argap.files.parquet import read_parquet, whole_column, write_parquet
+from argap.records.columns import COLUMNS, RANK, RESERVED, SEGMENTED, TEXT
+
+FILE = "documents.parquet"
+TOKENS = "tokens"
+KINDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    datetime: "a time",
+    date: "a date",
+    TokenSpans: "spans",
+}
+"""Types of kept values; the first that fits counts."""
+BREAKDOWNS = ("slice", "frequency", "position")
+"""Names of those that are not columns."""
+TOKEN_SPANS = pa.list_(pa.struct([("first", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
+"""Type of a column of spans: tokens ``first … end - 1`` of the document have ``label``."""
+LABELS = pa.list_(pa.string())
+"""Type of a column of spans, of each token: its labels, sorted."""
+
+
+def check_keep(keep: Sequence[str]) -> None:
+    """Raise `ArgapError` for the name of a column that is empty, given twice, or that of a column tokens have already.
+
+    SQL does not tell upper from lower case.
+    """
+    seen = {
+        name: f"a column of every token; known are {', '.join(COLUMNS)}"
+        for name in (*COLUMNS, RANK, *SEGMENTED, TOKENS)
+    }
+    seen |= dict.fromkeys(BREAKDOWNS, "a breakdown of every result")
+    for name in keep:
+        if not name.strip() or name.lower().startswith(RESERVED):
+            raise ArgapError(f"`keep` {name!r}: not a name that a condition can use; rename the column in the source")
+        if taken := seen.get(name.lower()):
+            raise ArgapError(f"`keep` {name}: {taken}; rename the column in the source")
+        seen[name.lower()] = "given twice"
+
+
+class Documents:
+    """Kept columns, and the token columns they become. Legend: D documents, N tokens."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self._ends = np.cumsum(table[TOKENS].to_numpy())
+
+    @property
+    def names(self) -> list[str]:
+        """The columns kept."""
+        return [name for name in self.table.column_names if name != TOKENS]
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """Of each column, its type as a column of tokens."""
+        types = {name: self.table.schema.field(name).type for name in self.names}
+        return {n: LABELS if t == TOKEN_SPANS else TEXT if t == pa.string() else t for n, t in types.items()}
+
+    def labels(self, name: str) -> list[str]:
+        """The labels of a column of spans, by falling number of tokens."""
+        spans = whole_column(self.table[name]).flatten()
+        coded = spans.field("label").dictionary_encode()
+        size = spans.field("end").to_numpy() - spans.field("first").to_numpy()
+        tokens = np.bincount(coded.indices.to_numpy(), size, minlength=len(coded.dictionary))
+        return [label for _, label in sorted(zip((-tokens).tolist(), coded.dictionary.to_pylist(), strict=True))]
+
+    def column(self, name: str, start: int, count: int) -> pa.Array:
+        """The values of the tokens ``start … start + count - 1`` of the evaluation set."""
+        rows = np.arange(start, start + count)
+        document = np.searchsorted(self._ends, rows, side="right")
+        if self.types[name] == LABELS:
+            return self._labels(name, document, start, count)
+        column = whole_column(self.table[name])
+        if self.types[name] != TEXT:
+            return column.take(pa.array(document))
+        distinct, index = np.unique(document, return_inverse=True)
+        values = column.take(pa.array(distinct)).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(values.indices.take(pa.array(index)), values.dictionary)
+
+    def _labels(self, name: str, document: np.ndarray, start: int, count: int) -> pa.Array:
+        """Of each token the labels of the spans that it is in, sorted, each once."""
+        low, high = int(document[0]), int(document[-1]) + 1
+        lists = whole_column(self.table[name]).slice(low, high - low)
+        spans = lists.flatten()
+        begin = (self._ends - self.table[TOKENS].to_numpy())[low:high] - start  # of each document, its first row
+        own = np.repeat(begin, lists.value_lengths().to_numpy())
+        first = np.clip(own + spans.field("first").to_numpy(), 0, count)
+        end = np.clip(own + spans.field("end").to_numpy(), 0, count)
+        coded = spans.field("label").dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        rank = np.argsort(np.argsort(names)) if names else np.zeros(0, dtype=np.int64)
+        size = end - first
+        row = np.repeat(first, size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+        pair = np.unique(row * len(names) + np.repeat(rank[coded.indices.to_numpy()], size))
+        row, label = np.divmod(pair, max(len(names), 1))
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
+        values = pa.array(sorted(names), pa.string()).take(pa.array(label))
+        return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def build_documents(
+    documents: Sequence[TokenDocument | TextDocument],
+    tokens: np.ndarray,
+    corpora: Sequence[Corpus],
+    keep: Sequence[str],
+) -> Documents:
+    """The columns ``keep`` of documents of ``tokens [D]`` tokens each, whose spans are of tokens.
+
+    Raises `ArgapError` for a column that no document has, and `FormatError` naming a document for one with values of
+    several types.
+    """
+    columns = {TOKENS: pa.array(tokens, pa.int64())}
+    sources = [document.source for document in documents]
+    for name in keep:
+        values = [document.kept.get(name) for document in documents]
+        if all(value is None for value in values):
+            names = ", ".join(corpus.spec for corpus in corpora)
+            seen = ", ".join(repr(column) for corpus in corpora for column in corpus.tally.columns)
+            raise ArgapError(
+                f"{names}: no document has a value in the column {name!r} to `keep`{seen and f'; columns are {seen}'}"
+            )
+        columns[name] = _array(name, values, sources)
+    return Documents(pa.table(columns))
+
+
+def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:
+    first = next(k for k, value in enumerate(values) if value is not None)
+    for k, value in enumerate(values):
+        if value is not None and (found := _what(value)) != (expected := _what(values[first])):
+            raise FormatError(
+                f"{sources[k]}: column {name!r} holds {found}, and {expected} in {sources[first]}; expected one type"
+            )
+    try:
+        if isinstance(values[first], TokenSpans):
+            return _spans(values)
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise FormatError(f"column {name!r} to `keep`: {first_line(error)}") from None
+    if pa.types.is_timestamp(array.type):  # in UTC without a time zone: DuckDB reads others with an extension only
+        return array.cast(pa.timestamp("us"))
+    return array
+
+
+def _spans(values: list[TokenSpans | None]) -> pa.Array:
+    given = [value for value in values if value is not None]
+    offsets = np.cumsum([0, *(0 if value is None else len(value.labels) for value in values)])
+    columns = [
+        pa.array(np.concatenate([value.first for value in given])),
+        pa.array(np.concatenate([value.end for value in given])),
+        pa.array([label for value in given for label in value.labels], pa.string()),
+    ]
+    spans = pa.StructArray.from_arrays(columns, fields=list(TOKEN_SPANS.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), spans)
+
+
+def _what(value: Any) -> str:
+    """A value's type as people call it; numbers are of one type."""
+    return next(name for kind, name in KINDS.items() if isinstance(value, kind))
+
+
+def read_documents(folder: Path, *, remedy: str) -> Documents | None:
+    """Those of a folder of labels; None where no column was kept. Raises `FormatError`."""
+    path = folder / FILE
+    return Documents(read_parquet(path, remedy=remedy)) if path.is_file() else None
+
+
+def write_documents(documents: Documents | None, folder: Path) -> None:
+    """Write the file, or remove an earlier one where there are none."""
+    if documents is None:
+        (folder / FILE).unlink(missing_ok=True)
+    else:
+        write_parquet(folder / FILE, documents.table)

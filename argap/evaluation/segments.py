@@ -1,0 +1,143 @@
+"""The finest segments whose ends are token ends of every tokenizer, and windows cut at those ends.
+
+Legend: T tokenizers, N tokens of one of them, S segments, W windows. A separator (EOS) between documents stands for no
+byte; it is in a segment that is not scored. Neither is a segment with a token that stands for unknown text, the first
+of a window (no model has a score there), nor text behind the last common end of a document.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from argap.errors import MismatchError
+from argap.evaluation.token_ends import TokenizedDocument
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of a text, in order."""
+
+    bytes: np.ndarray
+    """int64 ``[S]``: the length of each."""
+    tokens: tuple[np.ndarray, ...]
+    """For each tokenizer int64 ``[S + 1]``: segment s holds its tokens ``tokens[s] … tokens[s + 1] − 1``."""
+    document: np.ndarray
+    """int64 ``[S]``."""
+    scored: np.ndarray
+    """bool ``[S]``: whether every model has a log-prob for exactly these bytes."""
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def first(self, segments: int) -> "Segments":
+        """The first of them alone."""
+        ends = tuple(each[: segments + 1] for each in self.tokens)
+        return Segments(self.bytes[:segments], ends, self.document[:segments], self.scored[:segments])
+
+    def in_windows(self, offsets: np.ndarray) -> "Segments":
+        """The same, the first segment of each window not scored: window w holds ``offsets[w] … offsets[w + 1] − 1``."""
+        scored = self.scored.copy()
+        scored[offsets[:-1]] = False
+        return replace(self, scored=scored)
+
+    def sums(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
+        """float64 ``[S]``: the log-prob of each segment from that of each token ``[N]``; NaN where it is not scored."""
+        starts = self.tokens[tokenizer]
+        total = np.full(len(self), np.nan)
+        some = np.flatnonzero(self.scored)
+        # reduceat wants pairs (from, to) inside the array; every other result belongs to the gap between two pairs.
+        bounds = np.stack([starts[some], starts[some + 1]], axis=1).ravel()
+        if len(bounds):
+            total[some] = np.add.reduceat(np.append(logprob.astype(np.float64), 0.0), bounds)[::2]
+        return total
+
+
+def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated: bool) -> Segments:
+    """The segments of documents, each given in the tokens of every tokenizer.
+
+    ``separated``: the last token of each document is the separator, which ends behind the text. Text behind the last
+    common end of a document is one more segment, not scored.
+    """
+    number = range(len(documents[0]))
+    lengths: list[np.ndarray] = []
+    scored: list[np.ndarray] = []
+    tokens: list[list[np.ndarray]] = [[np.zeros(1, dtype=np.int64)] for _ in number]
+    before = [0 for _ in number]
+    for document in documents:
+        ends = common_ends([each.ends for each in document])
+        stops = [np.searchsorted(each.ends, ends) + 1 for each in document]
+        known = np.ones(len(ends), dtype=bool)
+        if separated:
+            known[-1] = False
+        for each, stop in zip(document, stops, strict=True):
+            known &= np.diff(np.append(0, np.cumsum(each.unknown))[np.append(0, stop)]) == 0
+        left = [len(each.ids) - int(stop[-1:].sum()) for each, stop in zip(document, stops, strict=True)]
+        if any(left):
+            ends = np.append(ends, max(int(each.ends[-1]) for each in document if len(each.ids)))
+            stops = [np.append(stop, len(each.ids)) for each, stop in zip(document, stops, strict=True)]
+            known = np.append(known, False)
+        lengths.append(np.diff(ends, prepend=0))
+        scored.append(known)
+        for k in number:
+            tokens[k].append(before[k] + stops[k])
+            before[k] += len(document[k].ids)
+    return Segments(
+        bytes=np.concatenate(lengths),
+        tokens=tuple(np.concatenate(each) for each in tokens),
+        document=np.repeat(np.arange(len(documents)), [len(each) for each in lengths]),
+        scored=np.concatenate(scored),
+    )
+
+
+def up_to_common_end(document: Sequence[TokenizedDocument], limit: int | None = None) -> list[TokenizedDocument]:
+    """A document without the tokens behind its last common end: they come after all that is scored in it.
+
+    ``limit``: the last common end within that many tokens of the first tokenizer.
+    """
+    ends = common_ends([each.ends for each in document])
+    if limit is not None:
+        ends = ends[np.searchsorted(document[0].ends, ends) < limit]
+    stops = [int(np.searchsorted(each.ends, ends[-1])) + 1 if len(ends) else 0 for each in document]
+    return [
+        TokenizedDocument(each.ids[:stop], each.ends[:stop], each.unknown[:stop])
+        for each, stop in zip(document, stops, strict=True)
+    ]
+
+
+def common_ends(ends: Sequence[np.ndarray]) -> np.ndarray:
+    """The bytes, above 0, at which a token ends in every one of some tokenizations of a document (each ``[N]``)."""
+    common = reduce(np.intersect1d, ends)
+    return common[common > 0]
+
+
+def cut_windows(
+    segments: Segments, limits: Sequence[int], *, within_documents: bool, names: Sequence[str]
+) -> np.ndarray:
+    """int64 ``[W + 1]``: windows of as many segments as fit, none with more than ``limits[t]`` tokens of tokenizer t.
+
+    ``within_documents``: none crosses a document. ``names``: of the documents, in messages. Raises `MismatchError` for
+    a segment that fits no window, with its document and its first byte.
+    """
+    return np.append(np.fromiter(_starts(segments, limits, within_documents, names), dtype=np.int64), len(segments))
+
+
+def _starts(segments: Segments, limits: Sequence[int], within_documents: bool, names: Sequence[str]) -> Iterator[int]:
+    ends_of_documents = np.flatnonzero(np.diff(segments.document, append=-1)) + 1
+    start = 0
+    while start < len(segments):
+        yield start
+        pairs = zip(segments.tokens, limits, strict=True)
+        stop = min(int(np.searchsorted(each, each[start] + limit, side="right")) - 1 for each, limit in pairs)
+        if within_documents:
+            stop = min(stop, int(ends_of_documents[np.searchsorted(ends_of_documents, start, side="right")]))
+        if stop == start:
+            document = int(segments.document[start])
+            first = int(segments.bytes[:start][segments.document[:start] == document].sum())
+            raise MismatchError(
+                f"{names[document]}: the tokenizers have no common token end in bytes {first:,} to "
+                f"{first + int(segments.bytes[start]):,}, more than the {min(limits)} tokens of a window; expected "
+                "text that all of them cut into words"
+            )
+        start = stop

@@ -1,0 +1,1 @@
+"""Read, write, check and resume files: every file is whole or absent."""

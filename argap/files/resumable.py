@@ -1,0 +1,166 @@
+"""Folders of work that a killed process resumes: ``run.json``, first without and at last with ``finished``."""
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files.atomic import read_json, write_json
+from argap.files.checksums import write_checksums
+from argap.files.lock import LOCK
+from argap.files.record import AnyRecord, Record, as_json, write_record
+
+VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
+PARTS = ("tokens", "samples")
+"""Folders of a run with its parts."""
+FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+def folder_name(name: str) -> str:
+    """A model's or task's name as the name of a folder: one plain component.
+
+    Raises `ArgapError` for a name of which nothing is left, such as ``..``.
+    """
+    folder = re.sub(r"[^\w.+-]+", "-", name).strip("-")
+    if not folder.strip("."):
+        raise ArgapError(f"{name!r}: the name of a model or task becomes a folder; rename it")
+    return folder
+
+
+PLAIN = re.compile(r"[^\W_][^/\\\x00-\x1f\x7f]*")
+LONGEST_NAME = 200
+"""Bytes of a name that becomes a folder; file systems allow 255 for it and its temporary suffix."""
+
+
+def plain_name(what: str, name: object) -> str:
+    """``name``, read from a file, where it can be the name of a folder or file unchanged.
+
+    That is text that begins with a letter or digit and contains no slash and no control character, so that its
+    folder lies directly below the one it belongs to. Raises `ArgapError`, which says ``what`` it names.
+    """
+    if not isinstance(name, str) or not PLAIN.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+        raise ArgapError(
+            f"{what} {name!r}: the name becomes a folder; expected text that begins with a letter or digit, without "
+            f"slashes, of at most {LONGEST_NAME} bytes"
+        )
+    return name
+
+
+class Environment(TypedDict):
+    """Fields of a record."""
+
+    versions: dict[str, str]
+    git: str | None
+
+
+def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
+    """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
+
+    Raises `MismatchError` that names the first difference from the work that is there, and `ArgapError` for a folder
+    that holds something else.
+    """
+    path = folder / "run.json"
+    if path.is_file():
+        if overwrite:
+            return
+        recorded, wanted = read_json(path), as_json(identity)
+        old = recorded.get("identity", {})
+        if not isinstance(old, dict):
+            raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
+        for field in msgspec.structs.fields(identity):  # those with their default value are not written
+            key, default = field.encode_name, None if field.default is msgspec.NODEFAULT else field.default
+            found, asked = (values.get(key, default) for values in (old, wanted))
+            if found != asked:
+                held = f"{shortened(found)}{_text_of(recorded) if key == 'evaluation set' else ''}"
+                raise MismatchError(
+                    f"{folder}: holds a run with {key} {held}, asked for {shortened(asked)}; choose another `out`, "
+                    "or discard it with `overwrite=True`"
+                )
+    elif parts := [name for name in PARTS if (folder / name).exists()]:
+        raise ArgapError(f"{folder}: holds {parts[0]} but no run.json; choose another `out`")
+    elif not overwrite and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
+
+
+def shortened(value: object) -> object:
+    """A fingerprint by its first digits, anything else as it is."""
+    return value[:12] if isinstance(value, str) and FINGERPRINT.fullmatch(value) else value
+
+
+def _text_of(recorded: Mapping[str, Any]) -> str:
+    """The options that chose a run's text, which say more than its fingerprint: `` (data …, seq_len 1024)``."""
+    source = recorded.get("source")
+    chosen = source.items() if isinstance(source, dict) else ()
+    options = [f"{key} {value}" for key, value in chosen if value and key not in ("tokenizer", "index")]
+    return f" ({', '.join(options)})" if options else ""
+
+
+def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) -> None:
+    """Start the work of ``record``, or resume it where the folder holds a part of the same, whose ``run.json`` stays.
+
+    ``identity``: the record's; two records are of the same work where it agrees. ``overwrite`` removes the parts of the
+    run that is there (`discard_parts`). Raises what `check_resumable` raises.
+    """
+    check_resumable(folder, identity, overwrite=overwrite)
+    path = folder / "run.json"
+    if path.is_file() and not overwrite:
+        if read_json(path).get("finished"):
+            return
+    elif overwrite:
+        for name in PARTS:
+            discard_parts(folder / name)
+    write_json(path, as_json(record) | {"finished": None})
+
+
+def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
+    """Remove the parts that argap wrote in ``folder``, and the folder where nothing else is in it.
+
+    Raises `ArgapError` for a symbolic link: what it leads to may belong to something else.
+    """
+    if folder.is_symlink():
+        raise ArgapError(f"{folder}: a symbolic link, whose files `overwrite=True` does not remove; remove the link")
+    for path in folder.glob(pattern):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with suppress(OSError):  # absent, or not empty
+        folder.rmdir()
+
+
+def finish(folder: Path, record: AnyRecord, result: Record) -> AnyRecord:
+    """Record that the work is done, and how it went, with the checksums of its parts; returns the new record."""
+    write_checksums(folder, sorted(path for name in PARTS for path in (folder / name).glob("part-*.parquet")))
+    record = msgspec.structs.replace(record, finished=result)
+    write_record(folder / "run.json", record)
+    return record
+
+
+def environment() -> Environment:
+    """``versions`` and ``git`` revision of this installation."""
+    versions = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"versions": versions, "git": _git_revision()}
+
+
+@cache
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,39 @@
+"""A result of many files is replaced as one: a kill leaves the earlier result, or a new one to be put in place.
+
+The new files are first written to the folder `NEW` in that of the result, which appears when it is whole. Then they are
+copied to their places; meanwhile there is no ``gap.json`` beside it, without which a folder is not a result.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from argap.files.atomic import replacing
+
+NEW = ".new"
+GAP = "gap.json"
+NOT_ALWAYS = ("trajectory.parquet", "mqar.json")
+"""Files that not every suite has."""
+
+
+def whole(folder: Path) -> Path:
+    """Where the files of a result are: in `NEW` if a run was killed before all were in place."""
+    return folder / NEW if (folder / NEW / GAP).is_file() else folder
+
+
+def put_in_place(folder: Path) -> None:
+    """Replace the result in ``folder`` by that in its `NEW`, if there is one; after a kill the next call goes on.
+
+    Other files stay. The caller holds the lock of ``folder``.
+    """
+    new = folder / NEW
+    if (new / GAP).is_file():
+        (folder / GAP).unlink(missing_ok=True)
+        for path in [*(folder / name for name in NOT_ALWAYS), *folder.glob("logs/*.jsonl")]:
+            if not (new / path.relative_to(folder)).is_file():
+                path.unlink(missing_ok=True)
+        for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:
+            with replacing(folder / path.relative_to(new)) as copy:
+                shutil.copyfile(path, copy)
+        os.replace(new / GAP, folder / GAP)
+    shutil.rmtree(new, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Train recurrent mixers with the operators of flash-linear-attention."""

@@ -1,0 +1,220 @@
+"""Training with the operators of flash-linear-attention, which have kernels for the backward pass.
+
+Each mixer runs one operator of `argap.kernels` (`argap.models.mixer.Mixer.operator`). Of their kernels only
+the selective scan's have a backward pass; the others train with their references in PyTorch. `use_fla` replaces the
+operators whose function flash-linear-attention also computes:
+
+- `gla`: ``chunk_gla``, with the same scale and log decays in float32.
+- `delta_rule`: ``chunk_delta_rule``, on q and k that are normalised here, because theirs adds 10⁻⁶ to the squared norm.
+  It refuses float32.
+- `linear_attention`, with one decay per head (RetNet) or none: ``chunk_simple_gla``, divided here by the sum of weights
+  in float32, because theirs rounds that sum to the dtype of the keys.
+- `taylor_attention` (Based): ``parallel_based``. The polynomial and its scale 1/√K are the same. It adds 10⁻⁶ to the
+  sum of weights, which is at least ½, where argap bounds the sum by 10⁻⁶ from below.
+
+All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all. Key sizes
+that their operator does not take, or not safely, run ours.
+
+Legend: B batch, H heads, T positions, K key size, V value size.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.kernels.launch import common_dtype
+from argap.kernels.recurrent.delta_rule import SMALLEST_NORM, delta_rule
+from argap.kernels.recurrent.gla import gla
+from argap.kernels.recurrent.linear_attention import SMALLEST_SUM, linear_attention
+from argap.kernels.recurrent.taylor_attention import taylor_attention
+from argap.models.mixer import Mixer, at_least_float32
+
+Backend = Literal["fla", "native"]
+Operator = Callable[..., tuple[torch.Tensor, Any]]
+REPLACED: frozenset[Operator] = frozenset({gla, delta_rule, linear_attention, taylor_attention})
+"""Operators of `argap.kernels` of which `FlaOperators` has a method with the same name."""
+LARGEST_DELTA_KEY, LARGEST_TAYLOR_KEY = 256, 128
+"""The largest K that their kernels take; the other operators take any."""
+SMALLEST_KEY = 64
+"""The smallest K for their delta rule and linear attention, whose backward passes share ``chunk_bwd_kernel_dqkwg``:
+RetNet with keys of 32 ended in an illegal memory access on an H200 with Triton 3.6 while that kernel was tuned. Of a
+kernel much like it Triton 3.7.1 makes one that reads outside of its shared memory (triton-lang/triton#11366)."""
+
+
+@dataclass(frozen=True)
+class FlaOperators:
+    """Functions of ``fla.ops`` behind the signatures of `argap.kernels`, without their ``state`` before the first
+    position. Each takes q, k ``[B, H, T, K]`` and v ``[B, H, T, V]`` and returns y ``[B, H, T, V]`` and the state after
+    the last position."""
+
+    chunk_gla: Operator
+    chunk_delta_rule: Operator
+    chunk_simple_gla: Operator
+    parallel_based: Callable[..., torch.Tensor]
+
+    @classmethod
+    def load(cls) -> "FlaOperators":
+        """Those of the installed package, called outside the graphs of `torch.compile`, which cannot trace them. Their
+        kernels are tuned as `argap.models.fla.autotuning` describes.
+
+        Raises `ArgapError` where it is not installed.
+        """
+        from argap.models.hub.registry import register_fla
+
+        register_fla("`backend=fla`")
+        from fla.ops.based import parallel_based  # pyright: ignore[reportMissingImports]
+        from fla.ops.delta_rule import chunk_delta_rule  # pyright: ignore[reportMissingImports]
+        from fla.ops.gla import chunk_gla  # pyright: ignore[reportMissingImports]
+        from fla.ops.simple_gla import chunk_simple_gla  # pyright: ignore[reportMissingImports]
+
+        from argap.models.fla.autotuning import compile_at_once
+
+        compile_at_once()
+        functions: tuple[Any, ...] = chunk_gla, chunk_delta_rule, chunk_simple_gla, parallel_based
+        untraced: list[Any] = [torch.compiler.disable(function) for function in functions]
+        return cls(*untraced)
+
+    def gla(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        log_decay: torch.Tensor,
+        *,
+        scale: float = 1.0,
+        temperature: float | None = None,
+        keep_state: bool = True,
+        chunk: int | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`argap.kernels.recurrent.gla.gla`; ``log_decay [B, H, T, K]``, as there."""
+        if temperature is not None:
+            log_decay = F.logsigmoid(log_decay.to(at_least_float32(log_decay.dtype))) / temperature
+        y, state = self.chunk_gla(
+            *_by_position(q, k, v), log_decay.transpose(1, 2), scale=scale, output_final_state=keep_state
+        )
+        return y.transpose(1, 2).to(v.dtype), state
+
+    def delta_rule(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        beta: torch.Tensor,
+        *,
+        normalize: bool = False,
+        chunk: int | None = 64,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`argap.kernels.recurrent.delta_rule.delta_rule`, which runs for smaller and larger keys; ``beta [B, H,
+        T]``."""
+        if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
+            return delta_rule(q, k, v, beta, normalize=normalize, chunk=chunk)
+        if normalize:
+            wide = at_least_float32(q.dtype)
+            q, k = (F.normalize(x.to(wide), dim=-1, eps=SMALLEST_NORM).to(x.dtype) for x in (q, k))
+        y, state = self.chunk_delta_rule(
+            *_by_position(q, k, v), beta.transpose(1, 2), scale=1.0, output_final_state=True
+        )
+        return y.transpose(1, 2).to(v.dtype), state
+
+    def linear_attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        log_decay: torch.Tensor | None = None,
+        normalize: bool = False,
+        keep_state: bool = True,
+        chunk: int | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`argap.kernels.recurrent.linear_attention.linear_attention`, which runs for smaller keys; ``log_decay [H]``
+        is a constant, and ``normalize`` is for sums without decay, as the mixers call it."""
+        if q.shape[-1] < SMALLEST_KEY:
+            return linear_attention(
+                q, k, v, log_decay=log_decay, normalize=normalize, keep_state=keep_state, chunk=chunk
+            )
+        wide = at_least_float32(v.dtype)
+        decays = None if log_decay is None else log_decay.to(wide)
+        y, state = self.chunk_simple_gla(
+            *_by_position(q, k, v), g_gamma=decays, scale=1.0, output_final_state=keep_state
+        )
+        y = y.transpose(1, 2)
+        if normalize:
+            sums = k.to(wide).cumsum(2)
+            y = y / (q.to(wide) * sums).sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
+            state = None if state is None else torch.cat([state, sums[:, :, -1, :, None].to(state.dtype)], dim=-1)
+        return y.to(v.dtype), state
+
+    def taylor_attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        normalize: bool = True,
+        keep_state: bool = True,
+        chunk: int | None = 64,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`argap.kernels.recurrent.taylor_attention.taylor_attention`, which runs for larger keys than theirs takes,
+        and if the state is to be kept: theirs returns none."""
+        if keep_state or q.shape[-1] > LARGEST_TAYLOR_KEY:
+            return taylor_attention(q, k, v, normalize=normalize, keep_state=keep_state, chunk=chunk)
+        y = self.parallel_based(*_by_position(q, k, v), use_norm=normalize)
+        return y.transpose(1, 2).to(v.dtype), None
+
+
+def _by_position(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
+    """``[B, H, T, X]`` to ``[B, T, H, X]``, all in autocast's dtype or, without autocast, in their common one."""
+    device = tensors[0].device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else common_dtype(*tensors)
+    return (x.to(dtype).transpose(1, 2) for x in tensors)
+
+
+def choose_backend(
+    backend: Literal["auto", "fla", "native"], model: nn.Module, device: torch.device, dtype: torch.dtype
+) -> Backend:
+    """The backend of a run that computes in ``dtype``; ``auto`` is ``fla`` wherever that can run.
+
+    Raises `ArgapError`, saying what is missing, for ``fla`` where it cannot.
+    """
+    if backend == "native":
+        return "native"
+    try:
+        _check_runs(model, device, dtype)
+    except ArgapError:
+        if backend == "fla":
+            raise
+        return "native"
+    return "fla"
+
+
+def _check_runs(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise `ArgapError` if ``fla`` cannot train ``model``."""
+    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    operators = {mixer.operator for mixer in mixers}
+    if not operators & REPLACED:
+        names = ", ".join(sorted({type(mixer).__name__ for mixer in mixers}))
+        raise ArgapError(
+            f"`backend=fla`: flash-linear-attention has no operator for {names}; use `backend=native` or `backend=auto`"
+        )
+    if device.type != "cuda":
+        raise ArgapError(f"`backend=fla`: needs a GPU, found {device.type}; use `backend=native` or `backend=auto`")
+    if delta_rule in operators and dtype == torch.float32:
+        raise ArgapError("`backend=fla`: its delta rule has no float32; use `dtype=bfloat16` or `backend=native`")
+    FlaOperators.load()
+
+
+def use_fla(model: nn.Module, operators: FlaOperators | None = None) -> None:
+    """Let the mixers of ``model`` run the operators of flash-linear-attention.
+
+    ``operators``: by default those of the installed package. Raises `ArgapError` where it is not installed.
+    """
+    operators = operators or FlaOperators.load()
+    for mixer in (module for module in model.modules() if isinstance(module, Mixer)):
+        if mixer.operator in REPLACED:
+            mixer.operator = getattr(operators, mixer.operator.__name__)

@@ -1,0 +1,267 @@
+"""From finished runs and their labels to ``gap.json`` and its parts. No model runs, and torch is not imported.
+
+Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs and ``labels/`` of ``argap score``.
+`label_result` adds training counts to a result that was scored without an index.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from argap.bigram_index.store import check_tokenizer, open_index
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation.windows import open_evaluation_set
+from argap.files.atomic import replacing_folder
+from argap.files.checksums import write_checksums
+from argap.files.lock import one_writer
+from argap.files.resumable import folder_name
+from argap.metric.bins import bins_of
+from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
+from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
+from argap.results.example_windows import ExampleChooser
+from argap.results.layout import remove_report
+from argap.results.summary import summarize
+from argap.runtime.progress import say
+from argap.slices.cells import CellFile, CellWriter, build_cells
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.labels import index_record, label_portions, with_counts, write_labels
+from argap.tokens.portions import read_portions
+from argap.tokens.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
+from argap.tokens.segment_runs import align_finished, check_tokens
+from argap.tokens.table import TokenTable
+
+if TYPE_CHECKING:
+    from argap.slices.library import SliceSpec
+
+EARLIER = "gap.json.earlier"
+"""``gap.json`` while its parts are replaced, so that a command which is interrupted can be repeated."""
+
+
+@one_writer("out")
+def compare_runs(
+    runs: Sequence[str],
+    reference: str,
+    out: Path,
+    *,
+    threshold: Threshold = PAPER_THRESHOLD,
+    base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
+) -> Gap:
+    """The gap of finished runs to the run ``reference``, written to ``out``.
+
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). Where no run has
+    labels, as after `argap import`, they are made from the text. ``slices``: as `write_gap` takes them.
+    Raises `ArgapError` for runs of one name or cut short, and `MismatchError` for runs of another evaluation set.
+    """
+    folders: list[str] = [reference, *runs, *([base] if base else [])]
+    opened = [open_run(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
+    by_name: dict[str, Run] = {}
+    for run in opened:
+        if run.model in by_name:
+            both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
+            raise ArgapError(f"{both}; score one of them as NAME=CKPT")
+        by_name[run.model] = run
+    if len({run.record.evaluation.unit for run in opened}) > 1:
+        check_tokens(opened)
+    base_name = open_run(base).model if base else None
+    if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
+        opened, folder = align_finished(opened, out), out / "labels"
+    else:
+        folder = _labels_beside(opened) or _label_text(opened, out)
+    table = TokenTable(tuple(opened), folder)
+    if slices:
+        from argap.slices.of_tokens import check_slices
+
+        check_slices(slices, table.models, table.record.evaluation, table.further)
+    return write_gap(opened, folder, table.tokenizer, out, threshold=threshold, base=base_name, slices=slices)
+
+
+def labels_of(run: Run) -> Path:
+    """The folder of labels beside a run. Raises `ArgapError` where there is none."""
+    folder = _labels_beside([run])
+    if folder is None:
+        raise ArgapError(
+            f"{run.folder.parent / 'labels'}: no labels beside the run; expected a run of `argap score` or of "
+            "`argap import --index DIR`"
+        )
+    return folder
+
+
+def _labels_beside(runs: Sequence[Run]) -> Path | None:
+    """The first folder of labels beside one of the runs."""
+    beside = [run.folder.parent / "labels" for run in runs]
+    return next((folder for folder in beside if (folder / "labels.json").is_file()), None)
+
+
+def _label_text(runs: Sequence[Run], out: Path) -> Path:
+    """Write labels to ``out``/labels, with the counts of the index that the first run records, and return the folder.
+
+    Its text is read again. Without an index every repeated bigram is a hit. Labels that are there stay: they may have
+    counts since (`label_result`). Raises `ArgapError` for a run of segments and one whose text is not there, and
+    `MismatchError` for runs of another evaluation set, a text that has changed, and labels of another one.
+    """
+    check_tokens(runs)
+    first, folder = runs[0], out / "labels"
+    for run in runs:
+        check_same_set(run, first.record.evaluation, f"{first.folder} holds")
+    if (folder / "labels.json").is_file():
+        if TokenTable((), folder).record.evaluation.fingerprint != first.record.evaluation.fingerprint:
+            raise MismatchError(f"{folder}: labels of another comparison; choose another `out`")
+        return folder
+    tokenizer = tokenizer_of(first)
+    data = open_evaluation_set(recorded_text(first), tokenizer)
+    check_text(first, data.record)
+    index = first.record.source.index
+    opened = open_index(index) if index is not None and Path(index).is_dir() else None
+    write_labels(label_portions(data, opened), tokenizer, folder)
+    return folder
+
+
+def write_gap(
+    runs: Sequence[Run],
+    labels: Path,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    threshold: Threshold,
+    base: str | None,
+    slices: "Sequence[SliceSpec] | None" = None,
+) -> Gap:
+    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed.
+
+    ``labels``: a folder in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier result in
+    ``out`` has. The files are read some windows at a time.
+    """
+    table = TokenTable(tuple(runs), labels)
+    evaluation, index = table.record.evaluation, table.record.index
+    for run in runs:
+        _check_labels(run, table.record, runs[0])
+    tau = threshold_of(threshold, index)
+    bins = bins_of(tau, evaluation.seq_len)
+    earlier = _recorded(out) if slices is None else ()
+    chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
+    with CellWriter(out / "cells.parquet", bins) as cells:
+        for portion in read_portions(table):
+            cells.add_cells(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
+            filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
+            chooser.add(portion.tokens, portion.labels, filled)
+        _set_aside(out)
+        remove_report(out)
+    gap = summarize(
+        CellFile(out / "cells.parquet"),
+        reference=runs[0].model,
+        threshold=tau,
+        evaluation=msgspec.structs.replace(evaluation, data=runs[0].record.source.data),
+        index=index,
+        base=base,
+        run=str(out),
+        runs={run.model: str(run.folder) for run in runs},
+        parameters={
+            run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
+        },
+    )
+    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
+    for row in gap.rows:
+        if row.overall.reason:
+            say(f"{row.model}: {row.overall.reason}, so its perplexity is infinite and its share of the gap unresolved")
+    write_checksums(out, [out / "cells.parquet"])
+    write_record(out / "examples.json", chooser.examples(), indent=None)
+    write_record(out / "gap.json", gap)  # last: a folder that has one is complete
+    (out / EARLIER).unlink(missing_ok=True)
+    return gap
+
+
+def _set_aside(out: Path) -> None:
+    """Take away ``gap.json``, whose parts are about to be replaced."""
+    with suppress(FileNotFoundError):
+        os.replace(out / "gap.json", out / EARLIER)
+
+
+def _earlier(out: Path) -> Gap:
+    """The result in ``out``, or the one that an interrupted command has set aside. Raises what `read_gap` raises."""
+    aside = not (out / "gap.json").is_file() and (out / EARLIER).is_file()
+    return read_gap(out, EARLIER) if aside else read_gap(out)
+
+
+def _slices(
+    gap: Gap, out: Path, table: TokenTable, slices: "Sequence[SliceSpec] | None", recorded: Sequence[SliceResult]
+) -> tuple[SliceResult, ...]:
+    """The AR hits and ``slices``, or those ``recorded`` earlier that can still be computed. Nothing without any."""
+    if not slices and not recorded:
+        return ()
+    from argap.slices.library import SliceSpec
+    from argap.slices.of_tokens import as_slices, check_where, score_slices
+
+    chosen = list(slices or ())
+    for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
+        try:
+            check_where(each, gap.models, table.record.evaluation, table.further)
+            chosen.append(each)
+        except ArgapError as error:
+            say(f"{out}: a slice of the earlier result is left out: {error}")
+    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None, bins=slices is None)
+    return tuple(scored[1:])
+
+
+def _recorded(out: Path) -> tuple[SliceResult, ...]:
+    """The slices of the result in ``out``, if there is one that can be read."""
+    try:
+        return _earlier(out).slices
+    except FormatError:
+        return ()
+
+
+def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
+    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = msgspec.structs.replace(read_gap(folder), slices=tuple(slices))
+    remove_report(folder)
+    write_record(folder / "gap.json", gap)
+    return gap
+
+
+@one_writer("folder")
+def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
+    """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
+
+    ``labels/``, ``gap.json`` and what follows from them are replaced, recorded slices included; the runs stay, and no
+    model runs. Where it is interrupted, the same call ends with the same result. Raises `ArgapError` for a folder
+    without labels of its own, and `MismatchError` for an index of another tokenizer.
+    """
+    gap = _earlier(folder)
+    beside = folder / "labels"
+    if not (beside / "labels.json").is_file():
+        raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
+    opened = open_index(index)
+    threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
+    inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # or where the run was recorded
+    runs = [open_run(own if (own / "run.json").is_file() else row.run) for row, own in inside]
+    table = TokenTable(tuple(runs), beside)
+    evaluation = table.record.evaluation
+    check_tokenizer(opened, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
+    base = next((row.closed.base for row in gap.rows if row.closed), None)
+    for run in runs:
+        _check_labels(run, table.record, runs[0])
+    tokenizer = table.tokenizer
+    counted = (with_counts(portion.labels, portion.tokens, opened) for portion in read_portions(table))
+    with replacing_folder(beside) as temporary:
+        write_labels(counted, tokenizer, temporary)
+        _set_aside(folder)
+    return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
+
+
+def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
+    """τ for the counts of ``index``; None without one, where `ArgapError` refuses ``scaled``."""
+    if index is not None:
+        return resolve_threshold(threshold, index.exposed_tokens)
+    resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused all the same
+    if threshold == "scaled":
+        raise ArgapError("`threshold` scaled: 1,250 per 10 B training tokens, which an index records; give `index=DIR`")
+    return None
+
+
+def _check_labels(run: Run, labels: LabelsRecord, reference: Run) -> None:
+    check_same_set(run, labels.evaluation, f"the labels (and {reference.folder}) hold")

@@ -1,0 +1,132 @@
+"""The last guard of the command line: whatever goes wrong, a user sees one line and an exit code.
+
+1: an expected failure, the machine's (no memory, no space, no permission), or one in a mixer of the user's own. 70: a
+mistake of argap's own, whose traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of
+any failure to stderr.
+"""
+
+import errno
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from argap.errors import ArgapError, with_flags
+from argap.runtime.trust import own_files
+
+INTERNAL = 70
+"""Exit code of an internal error: EX_SOFTWARE of sysexits.h."""
+MACHINE = {
+    getattr(errno, name)
+    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENOSPC", "EPERM", "EROFS")
+    if hasattr(errno, name)
+}
+"""Errors that the machine or the user's rights cause, not argap."""
+TOO_LARGE = re.compile(
+    r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
+    r"|array is too big"
+)
+"""How torch (beside its ``OutOfMemoryError``) and NumPy refuse a size."""
+LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
+"""What torch's process groups say to a process that has lost another one."""
+SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
+"""Tokens of the hub and of servers, and credentials in an address."""
+SIGNATURE = re.compile(
+    r"([?&][^=&\s]*(?:sig|signature|token|key|secret|password|credential)=)[^&\s'\"]+", re.IGNORECASE
+)
+"""A signature or key behind the path of an address."""
+HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
+"""The names of environment variables whose values are never printed."""
+SHORTEST_SECRET = 8
+
+
+@contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Inside, an interrupt that arrives in a destructor or a callback of a weak reference is raised again after it.
+
+    Python cannot raise there: it prints the interrupt's traceback and continues."""
+    print_it = sys.unraisablehook
+
+    def raise_later(raised: "sys.UnraisableHookArgs") -> None:
+        if issubclass(raised.exc_type, KeyboardInterrupt):
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            print_it(raised)
+
+    sys.unraisablehook = raise_later
+    try:
+        yield
+    finally:
+        sys.unraisablehook = print_it
+
+
+def fail(error: BaseException, flags: Mapping[str, str]) -> int:
+    """Print one line about ``error`` to stderr; returns the exit code. ``flags``: as `with_flags` takes them."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
+        print(_traceback(error), file=sys.stderr)
+    code, line = 1, _expected(error, flags)
+    if line is None:
+        code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
+    print(f"argap: {_without_secrets(line)}", file=sys.stderr)
+    return code
+
+
+def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
+    """The line of a failure that is not argap's mistake; None for one that is."""
+    if isinstance(error, ArgapError):
+        return with_flags(" ".join(str(error).splitlines()), flags)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or TOO_LARGE.search(str(error)):
+        reason = (str(error).splitlines() or [""])[0]
+        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
+        return "another process of torchrun has ended; run the same command again, which resumes what is finished"
+    if isinstance(error, UnicodeEncodeError):
+        return f"a name or a text with {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
+    if isinstance(error, OSError) and error.errno in MACHINE:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    if own := [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own_files]:
+        where = f"{own[-1].filename}, line {own[-1].lineno}"
+        return f"{where}: {_reason(error)}; ARGAP_TRACEBACK=1 shows the traceback"
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _written(error: BaseException) -> str:
+    """Write the traceback to a new file in this folder, or in the folder for temporary files; returns where it is."""
+    name = f"argap-traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        try:
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(_traceback(error))
+        except OSError:
+            continue
+        return f"; the traceback is in {folder / name}"
+    return "; ARGAP_TRACEBACK=1 shows the traceback"
+
+
+def _traceback(error: BaseException) -> str:
+    command = " ".join(["argap", *sys.argv[1:]])
+    return _without_secrets(f"{command}\n\n{''.join(traceback.format_exception(error))}")
+
+
+def _without_secrets(text: str) -> str:
+    for name, value in os.environ.items():
+        if HOLDS_SECRET.search(name) and len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, "***")
+    return SECRET.sub("***", SIGNATURE.sub(r"\1***", text))

@@ -1,0 +1,79 @@
+"""The processes of one run: a single one, or one per GPU under ``torchrun``."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from argap.errors import ArgapError
+from argap.runtime.device import resolve_device, use_device
+
+# Rank 0 tokenizes the corpus while the others wait at a barrier.
+BARRIER_TIMEOUT = timedelta(hours=4)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """This process and its rank among all processes of the run."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and reports progress."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        if self.world > 1:
+            dist.barrier()
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum ``values`` over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+
+@contextmanager
+def join_torchrun(device: str) -> Iterator[Parallel | None]:
+    """`join` where ``torchrun`` started this process; otherwise None, and no device is looked for."""
+    if "WORLD_SIZE" not in os.environ:
+        yield None
+        return
+    with join(device) as parallel:
+        yield parallel
+
+
+@contextmanager
+def join(device: str = "auto") -> Iterator[Parallel]:
+    """Join the process group if ``torchrun`` started this process; otherwise run alone.
+
+    ``device``: as for `argap.runtime.device.resolve_device`; with several processes each gets the GPU of its local
+    rank.
+
+    Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Parallel(0, 1, use_device(device))
+        return
+    device = resolve_device(device)
+    if ":" in device:
+        raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
+    if device == "cuda":
+        own = use_device(f"cuda:{os.environ['LOCAL_RANK']}")
+        dist.init_process_group("nccl", timeout=BARRIER_TIMEOUT, device_id=own)
+    else:
+        own = torch.device("cpu")
+        dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
+    yield Parallel(dist.get_rank(), world, own)
+    # Skipped after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends those
+    # once this one exits.
+    dist.destroy_process_group()

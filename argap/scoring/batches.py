@@ -1,0 +1,215 @@
+"""Run windows through a loaded model in batches and collect the log-probs.
+
+Windows of similar length share a batch, padded on the right; in a causal model padding does not affect earlier
+positions. On a GPU, copies in both directions are asynchronous and use pinned memory, so that the host can prepare
+the next batch and write the previous shard while the GPU computes.
+
+On a CPU the windows of a batch are shared among threads. A whole window for each costs less than all threads for each
+operation, at whose end they would wait for each other.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from argap.errors import ArgapError
+from argap.evaluation.windows import EvaluationSet
+from argap.runtime.progress import say
+from argap.scoring.fused import fuse
+from argap.scoring.heads import OfTargets, find_head, joined, logprobs_of_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Starting point for batch size "auto", in tokens: small enough for a CPU's cache, large enough to saturate a GPU.
+AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
+PROBE_TOKENS = 16
+
+
+class Batch(NamedTuple):
+    """Results for one batch of windows. The host tensors are valid once the device has finished copying."""
+
+    windows: list[int]
+    logprob: torch.Tensor
+    """float32 ``[B, T]``: log-prob of the next token; the last entry of each window is meaningless."""
+    top1: torch.Tensor
+    """int32 ``[B, T]``: the most likely next token."""
+    rank: torch.Tensor | None = None
+    """int32 ``[B, T]``: the rank of the next token (`argap.scoring.heads.OfTargets`); None if not requested."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Results for consecutive windows; on a GPU the copies may still be in flight."""
+
+    data: EvaluationSet
+    windows: range
+    batches: list[Batch]
+    ranked: bool
+    arrived: torch.cuda.Event | None
+    uncounted: int
+    """Tokens not yet reported as progress. On a GPU batches are only queued, so the caller reports them when it writes
+    the shard."""
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for the copies, then return the log-prob (float32, NaN at position 0) and the top-1 id (int32, -1 at
+        position 0) of every token."""
+        return self._column("logprob", np.nan, np.float32), self._column("top1", -1, np.int32)
+
+    def ranks(self) -> np.ndarray | None:
+        """The rank of every token (int32, -1 at position 0), after a wait as in `arrays`; None if not requested."""
+        return self._column("rank", -1, np.int32) if self.ranked else None
+
+    def _column(self, name: str, nothing: float, dtype: type[np.generic]) -> np.ndarray:
+        """A field of the batches for every token, ``nothing`` at position 0."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        offsets = self.data.offsets
+        start = offsets[self.windows.start]
+        column = np.full(int(offsets[self.windows.stop] - start), nothing, dtype=dtype)
+        for batch in self.batches:
+            values = getattr(batch, name).numpy()
+            for row, w in enumerate(batch.windows):
+                first, last = offsets[w] - start + 1, offsets[w + 1] - start
+                column[first:last] = values[row, : last - first]
+        return column
+
+
+class Batches:
+    """Scores windows with a loaded model."""
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        data: EvaluationSet,
+        device: str,
+        batch: int | Literal["auto"],
+        name: str,
+        *,
+        live: bool = False,
+        bos: int | None = None,
+        rank: bool = False,
+    ) -> None:
+        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors.
+        ``bos``: id of a token before each window. ``rank``: also the rank of each token."""
+        self.model = model
+        self.rank = rank
+        self.bos = bos
+        self.data = data
+        self.device = torch.device(device)
+        self.backs_off = batch == "auto"
+        # A model in memory may have hooks, which expect one call at a time.
+        self.threads = torch.get_num_threads() if self.device.type == "cpu" and not live else 1
+        automatic = max(self.threads, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len)
+        self.batch = automatic if batch == "auto" else batch
+        self.head = None
+        self._without_gradients = torch.no_grad if live else torch.inference_mode
+        if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+            say(f"{name}: lies on several devices; scoring one window at a time")
+            return
+        with self._without_gradients():
+            probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
+            if not live:
+                fuse(model, probe, name)
+            self.head = find_head(model, probe)
+        if self.head is None:
+            say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
+
+    def score(self, windows: range, advance: Callable[[int], None] = lambda tokens: None) -> Shard:
+        """Score ``windows``. With batch size "auto", halve the batch until it fits in memory.
+
+        ``advance`` is called with the number of tokens finished since the last call.
+        """
+        while True:
+            try:
+                with self._without_gradients():
+                    return self._score(windows, advance)
+            except torch.OutOfMemoryError:
+                if not self.backs_off or self.batch == 1:
+                    raise ArgapError(
+                        f"out of memory at {self.batch} windows of {self.data.seq_len} tokens; "
+                        "reduce `batch_size` or `seq_len`"
+                    ) from None
+            torch.cuda.empty_cache()
+            self.batch //= 2
+            say(f"out of memory: continuing with {self.batch} windows per batch")
+
+    def _score(self, windows: range, advance: Callable[[int], None]) -> Shard:
+        offsets = self.data.offsets
+        lengths = np.diff(offsets)
+        by_length = sorted((w for w in windows if lengths[w] > 1), key=lambda w: -lengths[w])
+        batches: list[Batch] = []
+        counted = 0
+        with self._workers(min(self.threads, self.batch, len(by_length))) as run:
+            for first in range(0, len(by_length), self.batch):
+                chosen = by_length[first : first + self.batch]
+                batches += run(chosen)
+                if self.device.type != "cuda":
+                    done = int(lengths[chosen].sum())
+                    advance(done)
+                    counted += done
+        arrived = None
+        if self.device.type == "cuda":
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(self.device))
+        return Shard(self.data, windows, batches, self.rank, arrived, self.data.count_in(windows) - counted)
+
+    @contextmanager
+    def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
+        """A function that scores the windows of a batch in ``count`` threads, which share torch's threads."""
+        if count <= 1:
+            yield lambda chosen: [self._score_together(chosen)]
+            return
+        torch.set_num_threads(max(1, self.threads // count))  # in the threads that start from here on
+        try:
+            with ThreadPoolExecutor(count, thread_name_prefix="scorer") as pool:
+                yield lambda chosen: list(
+                    pool.map(self._score_together, filter(None, (chosen[k::count] for k in range(count))))
+                )
+        finally:
+            torch.set_num_threads(self.threads)
+
+    def _score_together(self, chosen: list[int]) -> Batch:
+        """One batch in the model, padded to the longest window, which comes first."""
+        offsets = self.data.offsets
+        before = 0 if self.bos is None else 1
+        ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
+        if self.bos is not None:
+            ids[:, 0] = self.bos
+        for row, w in enumerate(chosen):
+            tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
+            ids[row, before : before + len(tokens)] = tokens
+        with self._without_gradients():  # which is a property of the thread
+            found = self.logprobs(self._to_device(torch.from_numpy(ids)))
+            logprob, top1 = found.logprob[:, before:], found.top1[:, before:].int()
+            rank = None if found.rank is None else self._to_host(found.rank[:, before:].int())
+            return Batch(chosen, self._to_host(logprob), self._to_host(top1), rank)
+
+    def logprobs(self, ids: torch.Tensor) -> OfTargets:
+        """Log-prob, top-1 and, if asked for, rank of the token that follows each of ``ids [B, T]``.
+
+        ``[B, T]``, or ``[B, T − 1]`` (no entry for the last position) without a fused head.
+        """
+        if self.head is None:
+            rows = [logprobs_of_model(self.model, row, rank=self.rank) for row in ids]
+            return joined(rows).each(lambda x: x.view(len(ids), -1))
+        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        # The last position of a window then "predicts" its first token. Ignoring that entry costs less than slicing
+        # it off, which would copy the hidden states.
+        found = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten(), rank=self.rank)
+        return found.each(lambda x: x.view(ids.shape))
+
+    def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
+        return (
+            ids.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else ids.to(self.device)
+        )
+
+    def _to_host(self, x: torch.Tensor) -> torch.Tensor:
+        if self.device.type != "cuda":
+            return x.cpu()
+        return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)

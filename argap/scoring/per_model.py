@@ -1,0 +1,71 @@
+"""Settings that each model of a command may have for itself: ``--dtype float32``, or ``--dtype NAME=float32``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from argap.errors import ArgapError
+
+
+class PerModel(NamedTuple):
+    """A setting for all models, and others for some by name.
+
+    >>> per_model("dtype", ["bfloat16", "small=float32"])
+    PerModel(default='bfloat16', named={'small': 'float32'})
+    """
+
+    default: str | None = None
+    named: Mapping[str, str] = {}
+
+    def of(self, name: str) -> str | None:
+        return self.named.get(name, self.default)
+
+    def check(self, what: str, names: Iterable[str]) -> None:
+        """Raise `ArgapError` for a setting of a model that is not there; ``what``: the setting's name."""
+        known = sorted(names)
+        for name in self.named:
+            if name not in known:
+                raise ArgapError(f"`{what}` {name}={self.named[name]}: no model {name}; expected {', '.join(known)}")
+
+
+NO_SETTING = PerModel()
+OWN_BOS = "own"
+"""The tokenizer's own BOS."""
+
+
+class ModelSettings(NamedTuple):
+    """The settings that each model of a command may have for itself."""
+
+    dtype: PerModel = NO_SETTING
+    """In place of the one in `argap.scoring.scorer.ScoreOptions`."""
+    tokenizer: PerModel = NO_SETTING
+    """In place of a model's own where it is named, and for models that have none."""
+    bos: PerModel = NO_SETTING
+    """The token put before each window: its text, or `OWN_BOS`; None: no token."""
+
+    def of(self, name: str) -> tuple[str | None, ...]:
+        """All settings of one model."""
+        return tuple(setting.of(name) for setting in self)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise `ArgapError` for a setting of a model that is not among ``names``."""
+        for what, setting in zip(self._fields, self, strict=True):
+            setting.check(what, names)
+
+
+NO_SETTINGS = ModelSettings()
+
+
+def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) -> PerModel:
+    """A setting from ``VALUE`` and ``NAME=VALUE``, or a mapping of names. Raises `ArgapError` for two of one name."""
+    if isinstance(given, Mapping):
+        return PerModel(None, dict(given))
+    default, named = None, {}
+    for text in [given] if isinstance(given, str) else given or ():
+        name, equals, value = text.rpartition("=")
+        if (name in named) if equals else default is not None:
+            raise ArgapError(f"`{what}` {text}: given twice for {name or 'all models'}")
+        if equals:
+            named[name] = value
+        else:
+            default = value
+    return PerModel(default, named)

@@ -1,0 +1,225 @@
+"""The run of a server's model: windows sent a few at a time, shards written as they are complete.
+
+A window goes to the server as it is, without a token before it unless a BOS is asked for, so that its log-probs have
+the context that argap's own scorer gives. A killed run resumes at its first missing shard.
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from argap.errors import ArgapError, MismatchError
+from argap.evaluation.windows import EvaluationSet
+from argap.files.lock import one_writer
+from argap.files.parquet import read_parquet
+from argap.records import RunIdentity, RunResult, ServerRecord, SourceRecord
+from argap.runtime.progress import progress, say
+from argap.scoring.server.client import Address, Client
+from argap.scoring.server.dialects import Dialect, Scored
+from argap.scoring.server.probe import find_dialect, round_trips
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.runs import (
+    Run,
+    begin_run,
+    finish_run,
+    missing_shards,
+    new_record,
+    shard_path,
+    shards_of,
+    write_shard,
+)
+
+CONCURRENCY = 8
+"""Requests at once."""
+SHARDS_AHEAD = 2
+"""Shards whose requests are sent while the first of them is waited for."""
+TOKENS_PER_REQUEST = 2**13
+"""Tokens of a request with batch size "auto", where prompts are token ids; a text goes alone."""
+MOST_DECIMALS = 4
+"""Rounding to more decimals is not visible in float32."""
+TEXTS = 256
+"""Windows that are decoded and encoded again at once."""
+
+
+class Server(NamedTuple):
+    """A model of a server."""
+
+    address: Address
+    model: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over address and model: a server does not say which weights it has."""
+        return hashlib.sha256(f"{self.address}\0{self.model}".encode()).hexdigest()
+
+    def identity(self, data: EvaluationSet, bos: int | None) -> RunIdentity:
+        """Of the run that `score_server` writes."""
+        return RunIdentity(
+            checkpoint=self.fingerprint,
+            evaluation_set=data.fingerprint,
+            dtype="unknown",
+            device="server",
+            batch_size="auto",
+            backend="server",
+            bos=bos,
+        )
+
+
+@one_writer("folder")
+def score_server(
+    server: Server,
+    data: EvaluationSet,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    model_name: str,
+    source: SourceRecord,
+    batch_size: int | Literal["auto"],
+    concurrency: int,
+    bos: int | None,
+    overwrite: bool,
+) -> Run:
+    """Write the run of the server's model over ``data`` into ``folder``; finished shards are skipped.
+
+    ``bos``: id of a token to put before each window, where the server puts none there itself.
+
+    Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
+    tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
+    """
+    record = new_record(model_name, str(server.address), source, data.record, server.identity(data, bos))
+    run = begin_run(folder, record, overwrite=overwrite)
+    shards = dict(enumerate(shards_of(data)))
+    missing = missing_shards(folder, data, shards)
+    if run.finished and not missing:
+        return run
+    started, client = time.monotonic(), Client(server.address)
+    longest = int(np.argmax(np.diff(data.offsets)))
+    dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer, bos)
+    if dialect.prompts == "text":
+        _check_round_trips(data, tokenizer, str(server.address))
+    if batch_size == "auto":
+        batch_size = 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
+    work = _Work(client, server.model, dialect, data, tokenizer, batch_size)
+    _score_shards(work, missing, folder, concurrency, model_name)
+    seconds, done = time.monotonic() - started, sum(data.count_in(windows) for windows in missing.values())
+    return finish_run(run, _result(server, work, seconds, done, folder, len(shards)))
+
+
+class _Work(NamedTuple):
+    client: Client
+    model: str
+    dialect: Dialect
+    data: EvaluationSet
+    tokenizer: Tokenizer
+    batch: int
+    """Windows of a request."""
+
+    def ask(self, windows: Sequence[int]) -> list[Scored]:
+        """One request. Raises what `Dialect.ask` raises, naming the first window."""
+        try:
+            return self.dialect.ask(self.client, self.model, [_ids(self.data, w) for w in windows], self.tokenizer)
+        except MismatchError as error:
+            raise MismatchError(f"{error} (in window {windows[0]}{' or after' if len(windows) > 1 else ''})") from None
+
+    def batches(self, windows: range) -> list[list[int]]:
+        """The windows with a token to score, `batch` at a time."""
+        lengths = np.diff(self.data.offsets)
+        scored = [w for w in windows if lengths[w] > 1]
+        return [scored[first : first + self.batch] for first in range(0, len(scored), self.batch)]
+
+
+class _Shard(NamedTuple):
+    path: Path
+    windows: range
+    requests: list[tuple[list[int], Future[list[Scored]]]]
+    """Each with its windows."""
+
+
+def _score_shards(work: _Work, missing: dict[int, range], folder: Path, concurrency: int, name: str) -> None:
+    """Write the missing shards, at most ``concurrency`` requests at once. On a failure or Ctrl-C all requests end."""
+    waiting: deque[_Shard] = deque()
+    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="server")
+    try:
+        with progress(f"scoring {name}", sum(work.data.count_in(windows) for windows in missing.values())) as advance:
+            for number, windows in missing.items():
+                requests = [(batch, pool.submit(work.ask, batch)) for batch in work.batches(windows)]
+                waiting.append(_Shard(shard_path(folder, number), windows, requests))
+                if len(waiting) == SHARDS_AHEAD:
+                    _write(work, waiting.popleft(), advance)
+            while waiting:
+                _write(work, waiting.popleft(), advance)
+    except KeyboardInterrupt:
+        say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
+        raise
+    finally:
+        work.client.stop()
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(work: _Work, shard: _Shard, advance: Callable[[int], None]) -> None:
+    """Wait for the requests of a shard and write it."""
+    offsets = work.data.offsets
+    start = offsets[shard.windows.start]
+    logprob = np.full(work.data.count_in(shard.windows), np.nan, dtype=np.float32)
+    top1 = np.full(len(logprob), -1, dtype=np.int32)
+    for batch, future in shard.requests:
+        for w, scored in zip(batch, future.result(), strict=True):
+            rows = slice(offsets[w] - start, offsets[w + 1] - start)
+            logprob[rows], top1[rows] = scored.logprob, scored.top1
+            advance(rows.stop - rows.start)
+    write_shard(shard.path, work.data, shard.windows, logprob, top1)
+
+
+def _result(server: Server, work: _Work, seconds: float, done: int, folder: Path, shards: int) -> RunResult:
+    return RunResult(
+        parameters=None,
+        head="server",
+        windows_per_batch=work.batch,
+        device_name="server",
+        processes=1,
+        seconds=round(seconds, 3),
+        tokens_per_second=round(done / seconds, 1) if done else None,
+        server=ServerRecord(
+            model=server.model,
+            logprobs=work.dialect.logprobs,
+            prompts=work.dialect.prompts,
+            bos=work.dialect.adds or work.dialect.sends is not None,
+            decimals=_decimals([shard_path(folder, k) for k in range(shards)]),
+            retries=work.client.retries,
+        ),
+    )
+
+
+def _decimals(parts: list[Path]) -> int | None:
+    """The decimals that every log-prob is rounded to, up to `MOST_DECIMALS`; None where they are not rounded."""
+    fewest = 0
+    for path in parts:
+        values = read_parquet(path, ["logprob"])["logprob"].drop_null().to_numpy()
+        while (
+            fewest <= MOST_DECIMALS and (np.round(values.astype(np.float64), fewest).astype(np.float32) != values).any()
+        ):
+            fewest += 1
+    return fewest if fewest <= MOST_DECIMALS else None
+
+
+def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) -> None:
+    """Raise `ArgapError` where the text of a window, all that the server takes, does not give the window's tokens."""
+    for first in range(0, data.windows, TEXTS):
+        numbers = range(first, min(first + TEXTS, data.windows))
+        same = round_trips([_ids(data, w) for w in numbers], tokenizer)
+        if not all(same):
+            raise ArgapError(
+                f"{where}: takes prompts as text, and the text of window {numbers[same.index(False)]} has other tokens "
+                "than the window, which begins or ends inside a word or holds an EOS; use `packing=document` and a "
+                "`seq_len` as long as the documents, or a server that takes token ids"
+            )
+
+
+def _ids(data: EvaluationSet, window: int) -> list[int]:
+    return data.tokens[data.offsets[window] : data.offsets[window + 1]].tolist()

@@ -1,0 +1,1 @@
+"""Compute what slices of the tokens contribute to a gap."""

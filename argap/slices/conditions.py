@@ -1,0 +1,221 @@
+"""Conditions on tokens as DuckDB SQL.
+
+A condition is one boolean expression over the columns of `argap.tokens.table`. It cannot reach anything else:
+subqueries, aggregates and window functions are refused, and the connection neither reads files, loads extensions nor
+changes settings.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from argap.errors import ArgapError, first_line
+from argap.files.atomic import parse_json
+from argap.records.columns import BY_MODEL, RANK, ranks_of, schema_of
+from argap.runtime.interrupt import current
+from argap.slices.arrow_conditions import Evaluated, plain_condition
+from argap.tokens.batches import Mask, OfVocabulary, TokenReader
+from argap.tokens.table import TokenTable
+
+LOCKED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+TABLE = "tokens"
+REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a star", "PARAMETER": "a parameter"}
+
+
+def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
+    """A database in memory, closed to everything but the tables registered with this connection.
+
+    ``threads``: of a query; None: one for each core.
+    """
+    return _database(os.getpid(), threads).cursor()
+
+
+@cache
+def _database(process: int, threads: int | None) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config=LOCKED | ({} if threads is None else {"threads": threads}))
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition that `check_condition` accepted."""
+
+    sql: str
+    columns: tuple[str, ...]
+    """Those that it names."""
+    models: tuple[str, ...] = ()
+    """Those whose ``nll``, ``top1`` or ``rank`` it names."""
+    plain: Evaluated | None = None
+    """The same as a function of a batch with `columns`; None where DuckDB is needed."""
+
+
+def check_condition(where: str, schema: pa.Schema) -> Condition:
+    """Parse a condition over tokens with the columns of ``schema`` (`argap.records.columns.schema_of`).
+
+    Raises `ArgapError`, one line with the condition and the known columns, unless it is one boolean expression over
+    them, without subqueries, aggregates, window functions or table functions.
+    """
+    models = [field.name for field in schema.field("nll").type]
+    with connect() as connection:
+        expression = _parse(connection, where, schema)
+        parts = list(_objects(expression))
+        for part in parts:
+            if what := REFUSED.get(part.get("class", "")):
+                raise _refusal(where, f"holds {what}; expected an expression over the columns of one token", schema)
+        paths = [[name.lower() for name in part["column_names"]] for part in parts if "column_names" in part]
+        columns = tuple(name for name in schema.names if any(name.lower() in path for path in paths))
+        connection.register(TABLE, schema.empty_table())
+        try:
+            connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
+            described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
+        except duckdb.Error as error:
+            why, ranked = reason(error), RANK in schema.names and schema.field(RANK).type == ranks_of(models)[RANK]
+            if not ranked and any(RANK in path for path in paths):
+                why += "; `argap score --rank` keeps ranks, where models share a tokenizer"
+            raise _refusal(where, why, schema) from None
+    if (given := described[0][1]) != "BOOLEAN":
+        raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)
+    return Condition(where, columns, tuple(_models(paths, models)), plain_condition(expression, schema))
+
+
+def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
+    """Those whose field of ``nll``, ``top1`` or ``rank`` is named; all where one of these is named as a whole."""
+    of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
+    whole = any(path[-1] in BY_MODEL for path in of_models)
+    for model in models:
+        if whole or any(path[-1] == model.lower() for path in of_models):
+            yield model
+
+
+def check_syntax(where: str) -> None:
+    """Refuse a condition that is not one expression, whatever the models and columns."""
+    with connect() as connection:
+        _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), schema_of(["reference"]))
+
+
+def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> dict[str, Any]:
+    """The syntax tree of a condition, refused where it is more than one expression."""
+
+    def tree(expression: str) -> dict[str, Any]:
+        query = f"SELECT (\n{expression}\n) FROM {TABLE}"
+        try:
+            ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+            return parse_json(text)
+        except (duckdb.Error, ValueError) as error:
+            raise _refusal(where, f"cannot be parsed ({first_line(error)})", schema) from None
+
+    parsed, plain = tree(where), tree("true")
+    if not where.strip():
+        raise _refusal(where, "is empty", schema)
+    if parsed["error"]:
+        raise _refusal(where, f"does not parse ({' '.join(parsed['error_message'].split())})", schema)
+    nodes = [statement["node"] for statement in (*parsed["statements"], *plain["statements"])]
+    selected, *_ = [node.pop("select_list", []) for node in nodes]
+    if len(nodes) != 2 or len(selected) != 1 or _bare(nodes[0]) != _bare(nodes[1]):
+        raise _refusal(where, "is more than one expression", schema)
+    return selected[0]
+
+
+def _bare(tree: Any) -> Any:
+    """A syntax tree without the positions in the text."""
+    if isinstance(tree, dict):
+        return {key: _bare(value) for key, value in tree.items() if not key.startswith("query_location")}
+    return [_bare(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a syntax tree, which may be deep."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def reason(error: duckdb.Error) -> str:
+    """The first line of DuckDB's message, without its class."""
+    line = first_line(error).removesuffix(" in FROM clause!")  # which no condition has
+    return line.partition(" Error: ")[2] or line
+
+
+def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
+    models = [field.name for field in schema.field("nll").type]
+    fields = ", ".join(f"nll.{quoted(model)}" for model in models[:2])
+    known = ", ".join(map(quoted, schema.names))
+    return ArgapError(f'condition "{" ".join(where.split())}": {why}; known columns are {known} ({fields}, …)')
+
+
+def quoted(name: str) -> str:
+    """A name as SQL spells it."""
+    plain = re.fullmatch("[a-z_][a-z0-9_]*", name) and name not in _keywords()
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Text as SQL spells it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def hits_of(threshold: int | None) -> str:
+    """The AR hits as a condition; without training counts every repeated bigram."""
+    return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
+
+
+@cache
+def _keywords() -> frozenset[str]:
+    """Words that DuckDB takes as a name in quotation marks only."""
+    with connect() as connection:
+        query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+        return frozenset(name for (name,) in connection.execute(query).fetchall())
+
+
+class FailsOnToken(ArgapError):
+    """A condition that DuckDB refuses for the value of some token."""
+
+
+@contextmanager
+def streamed(
+    table: TokenTable,
+    columns: Sequence[str],
+    masks: Mapping[str, Mask | OfVocabulary],
+    models: Sequence[str] | None = None,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with the tokens as the table `TABLE`, in order, to be read once; the query may stop early. What
+    reading or a function raises, the block raises; DuckDB's own errors become `FailsOnToken`."""
+    failed: list[Exception] = []
+    interrupt = current()  # read here: DuckDB pulls the batches in threads of its own
+    reader = TokenReader(table, columns, masks=masks, models=models)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            for rows in reader.rows():
+                interrupt.check()
+                yield reader.batch(rows)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    with connect() as connection:
+        connection.register(TABLE, pa.RecordBatchReader.from_batches(reader.schema, batches()))
+        try:
+            with interrupt.watching(connection):
+                yield connection
+        except duckdb.Error as error:
+            interrupt.check()
+            if failed:
+                raise failed[0] from None
+            raise FailsOnToken(f"a condition fails on a token: {reason(error)}") from None

@@ -1,0 +1,254 @@
+"""Discovery: which conditions explain the gap of a model, from the tokens of a result or from its cells alone.
+
+A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
+the other half. A slice that was found is a hypothesis all the same: it was chosen among many.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from msgspec.structs import replace
+
+from argap.errors import ArgapError, FormatError
+from argap.metric.condition_tree import Feature, Node, grow
+from argap.records import INFINITE, Gap, Sample, SliceResult
+from argap.records.columns import LOGPROB, UNIT
+from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
+from argap.slices.conditions import TABLE, connect, literal, quoted
+from argap.slices.figures import slices_of_cells
+from argap.slices.kept_features import kept_features
+from argap.slices.of_tokens import Slice, open_tokens, score_slices
+from argap.slices.tally import query_portions
+from argap.tokens.batches import TokenReader
+from argap.tokens.table import TokenTable
+
+HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
+SEED = 1234
+GOLDEN = 2654435761
+"""⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so that both halves get about as many documents."""
+LIMIT = 50_000_000
+"""Tokens beyond which documents are drawn."""
+DRAWN = 2**16
+"""Tokens of the stretches of documents that are drawn: in one piece, so that what lies between costs little."""
+GROUPS = 2**20
+"""Combinations of features that are added up at a time, so that sums of portions do not fill the memory."""
+OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
+FLAGS = ("repeated", "word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")
+"""Conditions that the tree splits by; cells have the first alone."""
+BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
+"""Columns of cells, and those of `argap.tokens.table` that they bin."""
+
+
+class Discovery(NamedTuple):
+    """What was found, in the half of the documents that the tree was not grown on."""
+
+    whole: SliceResult
+    leaves: list[SliceResult]
+    """By contribution. They are a partition."""
+    wider: list[SliceResult]
+    """The conditions above the leaves, by contribution."""
+    tokens: bool
+    """Whether the tree was grown on the tokens; else on the cells, and splits at the bounds of their bins."""
+    sample: Sample | None = None
+    """The documents that were drawn; None: all were read."""
+
+    @property
+    def slices(self) -> list[SliceResult]:
+        return [*self.leaves, *self.wider]
+
+
+def discover(
+    folder: Path,
+    record: Gap,
+    model: str,
+    *,
+    depth: int = 3,
+    min_share: float = 0.005,
+    leaves: int = 5,
+    limit_tokens: int | None = LIMIT,
+) -> Discovery:
+    """As `argap.result.Result.discover` says of the result in ``folder``, whose ``gap.json`` is ``record``; as records
+    that have the reference and ``model``."""
+    reference = record.reference
+    compared = [name for name in record.models if name != reference]
+    if model not in compared:
+        raise ArgapError(f"`model` {model}: expected one of those compared with {reference}: {', '.join(compared)}")
+    if not 0 < min_share < 0.5 or depth < 1 or leaves < 2:
+        raise ArgapError(
+            f"`min_share` {min_share}, `depth` {depth}, `leaves` {leaves}: expected a share above 0 and below 0.5, at "
+            "least one condition in a row, and at least two leaves"
+        )
+    if limit_tokens is not None and limit_tokens < 1:
+        raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
+    try:
+        table = open_tokens(folder, record)
+    except FormatError:
+        raise  # a damaged file is no reason to look at less
+    except ArgapError:
+        table = None  # a committed result has cells alone
+    if record.unit == "byte":
+        table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
+    sample = None
+    if table is None:
+        half = _of_cells(folder, record, model)
+    else:
+        n = table.scored_of_document
+        drawn = draw(n, limit_tokens)
+        half = _of_tokens(folder, record, table, model, drawn)
+        if not drawn.all():
+            sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
+    if not np.isfinite(half.lost).all():
+        raise ArgapError(f"{model}: no finite gap to {reference} ({INFINITE}), so nothing to explain")
+    if not half.lost.sum() > 0:
+        raise ArgapError(f"{model}: no gap to {reference} in half of the documents, so nothing to explain")
+    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
+    if not nodes:
+        raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
+    named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
+    whole, *others = [each.among((reference, model)) for each in half.score(named)]
+    found = [replace(each, where=named[each.name].sql(half.features)) for each in others]
+    return _ordered(whole, found, tokens=table is not None)._replace(sample=sample)
+
+
+class _Half(NamedTuple):
+    """The half of the documents that the tree is grown on, and a function that scores nodes on the other.
+
+    Legend: C combinations of features, F features.
+    """
+
+    codes: np.ndarray
+    """int64 ``[C, F]``."""
+    features: list[Feature]
+    n: np.ndarray
+    """``[C]``: tokens."""
+    lost: np.ndarray
+    """``[C]``: what the model loses to the reference, summed, in nats."""
+    score: Callable[[dict[str, Node]], list[SliceResult]]
+    """All tokens of that half, and those in each node, by name."""
+
+
+def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
+    cells = with_models(read_cells(folder / "cells.parquet"), [record.reference, model])
+    fit = fitting(cells["document"].to_numpy())
+    _check_halves(fit, folder)
+    binned = {name: highs for name, highs in _bins(record).items() if name in cells}
+    features = [Feature(FLAGS[0]), *_binned(binned)]
+    codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
+    lost = (cells[PREFIX + record.reference] - cells[PREFIX + model]).to_numpy()
+
+    def score(nodes: dict[str, Node]) -> list[SliceResult]:
+        masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
+        rest = cells.iloc[np.flatnonzero(~fit)]
+        whole, *scored = slices_of_cells(rest, masks, record.reference)
+        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
+        shares = {name: float(n[m & hits].sum() / n[m].sum()) if m.any() else None for name, m in masks.items()}
+        return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
+
+    return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
+
+
+def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
+    bins = _bins(record) | {"occurrences": OCCURRENCES}
+    fit = fitting(np.arange(len(drawn)))
+    _check_halves(fit[drawn][: record.documents], folder)
+    features = [*map(Feature, FLAGS), *_binned(bins), *kept_features(table.documents)]
+    units = np.where(drawn & fit, 0, -1).astype(np.int32)
+    sums = _sums(table, table.models.index(model), features, units)
+    codes, features = _coded([sums[str(k)] for k in range(len(features))], features, sums["domain"])
+
+    def score(nodes: dict[str, Node]) -> list[SliceResult]:
+        slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
+        whole, _hits, *scored = score_slices(
+            table, slices, threshold=record.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
+        )
+        return [whole, *scored]
+
+    return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
+
+
+def _check_halves(fit: np.ndarray, folder: Path) -> None:
+    if fit.all() or not fit.any():
+        raise ArgapError(f"{folder}: too few documents; discovery needs some in each of two halves")
+
+
+def _bins(record: Gap) -> dict[str, tuple[int, ...]]:
+    """The highest value of each bin but the last, for each binned column of the cells that has several."""
+    bins = {name: getattr(record.bins, name) for name in ("frequency", "distance", "position")}
+    highs = {name: tuple(each.high for each in of if each.high is not None) for name, of in bins.items()}
+    return {name: each for name, each in highs.items() if each}
+
+
+def _binned(bins: dict[str, tuple[int, ...]]) -> list[Feature]:
+    return [Feature(column, bins[name]) for name, column in BINNED.items() if name in bins]
+
+
+def fitting(documents: np.ndarray) -> np.ndarray:
+    """bool: whether the tree is grown on a document."""
+    return (documents.astype(np.int64) * GOLDEN + SEED) % 2**32 < 2**31
+
+
+def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
+    """bool ``[D]``: documents with about ``limit`` of the ``n [D]`` tokens together; None: all.
+
+    Stretches of consecutive documents are drawn, `DRAWN` tokens or one document each, all with the same probability:
+    shares and means over the tokens that are drawn need no weights.
+    """
+    if limit is None or n.sum() <= limit:
+        return np.ones(len(n), dtype=bool)
+    stretch = (np.cumsum(n) - n) // DRAWN
+    return (np.random.default_rng(SEED).random(stretch[-1] + 1) < limit / n.sum())[stretch]
+
+
+def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndarray) -> pd.DataFrame:
+    """Tokens and what the model loses, by domain and by the bins of all features (columns ``0``, ``1`` …), in documents
+    whose unit is not -1."""
+    bins = [f'{each.bin} AS "{k}"' for k, each in enumerate(features)]
+    lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
+    parts = ", ".join(["domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
+    query = f'SELECT {parts} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
+    columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
+    reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
+    found: list[pa.Table] = []
+    for portion in query_portions(reader, query):
+        found.append(portion)
+        if sum(map(len, found)) > GROUPS:
+            found = [_added(found)]
+    return _added(found).to_pandas()
+
+
+def _added(tables: list[pa.Table]) -> pa.Table:
+    """Sums of several portions as one."""
+    keys = ", ".join(quoted(name) for name in tables[0].column_names if name not in ("n", "lost"))
+    query = f"SELECT {keys}, sum(n)::BIGINT AS n, sum(lost) AS lost FROM {TABLE} GROUP BY ALL ORDER BY ALL"
+    with connect(threads=1) as connection:
+        connection.register(TABLE, pa.concat_tables(tables))
+        return connection.sql(query).to_arrow_table()
+
+
+def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tuple[np.ndarray, list[Feature]]:
+    """Of each row its bin of each feature, int64 ``[C, F]``, and the features: a flag for each domain, too, where there
+    are several. Features with nulls are left out."""
+    domains = np.asarray(domain.astype(object))
+    names = sorted(set(domains.tolist()))
+    names = names if len(names) > 1 else []
+    flags = [Feature(f"domain = {text}", (), f"domain <> {text}") for text in map(literal, map(str, names))]
+    found = zip([*bins, *(domains == name for name in names)], [*features, *flags], strict=True)
+    known = [(np.asarray(each, dtype=np.int64), feature) for each, feature in found if not pd.isna(each).any()]
+    return np.column_stack([each for each, _ in known]), [feature for _, feature in known]
+
+
+def _ordered(whole: SliceResult, found: list[SliceResult], *, tokens: bool) -> Discovery:
+    """By falling contribution, and numbered so."""
+
+    def contribution(each: SliceResult) -> float:
+        return sum(model.contribution.nll for model in each.models if model.contribution is not None)
+
+    def numbered(kind: str) -> list[SliceResult]:
+        chosen = sorted((each for each in found if each.name.startswith(kind)), key=contribution, reverse=True)
+        return [replace(each, name=f"{kind} {k}") for k, each in enumerate(chosen, start=1)]
+
+    return Discovery(whole, numbered("leaf"), numbered("wider"), tokens)

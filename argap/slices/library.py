@@ -1,0 +1,88 @@
+"""Slices by name: one's own from a YAML file, and those that ship (``library.yaml``)."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from argap.errors import ArgapError, within
+from argap.files.configs import build
+from argap.files.yaml import read_yaml
+from argap.records import EvaluationRecord, Record
+from argap.slices.conditions import check_syntax, quoted
+
+LIBRARY = Path(__file__).parent / "library.yaml"
+BUILT_IN = ("all", "overall", "ar_hits", "other")
+"""Names that every result has."""
+NAME = re.compile(r"\w[\w +-]*")
+
+
+class SliceSpec(Record, frozen=True):
+    """A slice as a file names it."""
+
+    name: str
+    where: str
+    """Condition on the columns of `argap.tokens.table`, with the placeholders of `filled`."""
+    title: str = ""
+    note: str = ""
+
+
+def library() -> list[SliceSpec]:
+    """The slices that ship."""
+    return read_slices(LIBRARY)
+
+
+def read_slices(path: Path) -> list[SliceSpec]:
+    """The slices of a YAML file: ``slices:`` and a list of ``name``, ``where`` and, if wanted, ``title`` and ``note``.
+
+    Raises `ArgapError`, one line with the file, for unknown keys, and for names that `check_names` refuses.
+    """
+    values = read_yaml(path)
+    listed = values.get("slices")
+    if list(values) != ["slices"] or not isinstance(listed, list) or not listed:
+        raise ArgapError(
+            f"{path}: expected the one key slices with a list of slices, found {', '.join(map(str, values))}"
+        )
+    with within(path):
+        slices = []
+        for k, each in enumerate(listed, start=1):
+            if not isinstance(each, dict):
+                raise ArgapError(f"slice {k}: expected name and where, found {type(each).__name__}")
+            slices.append(build(SliceSpec, each))
+        _check(slices)
+    return slices
+
+
+def as_specs(conditions: Mapping[str, str]) -> list[SliceSpec]:
+    """A slice for each name and condition. Raises `ArgapError` for a bad name, and for a condition that is not SQL."""
+    for name, where in conditions.items():
+        if not isinstance(where, str):
+            raise ArgapError(
+                f"slice {name}: a condition that is recorded is SQL, found {type(where).__name__}; functions go to "
+                "Result.gap"
+            )
+    slices = [SliceSpec(name, where) for name, where in conditions.items()]
+    _check(slices)
+    return slices
+
+
+def _check(slices: Sequence[SliceSpec]) -> None:
+    check_names(each.name for each in slices)
+    for each in slices:
+        check_syntax(each.where)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `ArgapError` for a name that is given twice, built in, or not of letters, digits, spaces, _, - and +."""
+    seen: set[str] = set(BUILT_IN)
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise ArgapError(f"slice {name!r}: expected a name of letters, digits, spaces, _, - and +, not a path")
+        if name in seen:
+            what = "is built in" if name in BUILT_IN else "is the name of two slices"
+            raise ArgapError(f"slice {name}: the name {what}; choose another")
+        seen.add(name)
+
+
+def filled(where: str, models: Sequence[str], evaluation: EvaluationRecord) -> str:
+    """A condition with ``{reference}`` and ``{seq_len}`` filled in. ``models``: the reference first."""
+    return where.replace("{reference}", quoted(models[0])).replace("{seq_len}", str(evaluation.seq_len))

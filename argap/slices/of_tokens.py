@@ -1,0 +1,296 @@
+"""Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from argap.errors import ArgapError, MismatchError, within
+from argap.evaluation.documents import FILE as DOCUMENTS
+from argap.files.checksums import check_files
+from argap.files.resumable import folder_name
+from argap.metric.intervals import DocumentBootstrap, effective_documents
+from argap.records import EvaluationRecord, Gap, SliceResult
+from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
+from argap.slices.conditions import (
+    TABLE,
+    Condition,
+    FailsOnToken,
+    check_condition,
+    hits_of,
+    literal,
+    quoted,
+    streamed,
+)
+from argap.slices.figures import SliceScorer
+from argap.slices.library import BUILT_IN, SliceSpec, check_names, filled, library
+from argap.slices.tally import Sums, as_text, sums
+from argap.tokens.batches import Mask
+from argap.tokens.labels import WINDOWS
+from argap.tokens.rows import REMEDY
+from argap.tokens.runs import Run, open_run, token_parts
+from argap.tokens.table import TokenTable
+
+AR_HITS = "ar_hits"
+GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
+"""Columns of every token whose values may be the bins of a breakdown; kept ones may be, too."""
+NONE = "none"
+"""Name of the bin of tokens without a value or label."""
+
+
+class Slice(NamedTuple):
+    """A slice to compute."""
+
+    name: str
+    where: str | Mask
+    """SQL, or a function of a batch."""
+    title: str = ""
+    note: str = ""
+
+
+def open_tokens(folder: Path, record: Gap) -> TokenTable:
+    """The runs and labels of a result: where ``gap.json`` says, or in the result's folder.
+
+    Raises `ArgapError` where they are not there, `MismatchError` where they are of another text, and `FormatError` for
+    a file that is damaged.
+    """
+    runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
+    beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
+    tables = [TokenTable(runs, each) for each in beside if (each / "labels.json").is_file()]
+    if not tables:
+        raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
+    made_with = record.fingerprint, record.index  # an earlier comparison in the folder may have left other labels
+    own = (each for each in tables if (each.record.evaluation.fingerprint, each.record.index) == made_with)
+    table = next(own, tables[0])
+    labels = table.labels
+    for name, evaluation in [(labels, table.record.evaluation), *((run.folder, run.record.evaluation) for run in runs)]:
+        if evaluation.fingerprint != record.fingerprint:
+            raise MismatchError(
+                f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
+                "run `argap score` or `argap compare` again"
+            )
+    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)], remedy=REMEDY)  # others when they are read
+    return table
+
+
+def _run(folder: Path, model: str, recorded: str) -> Run:
+    candidates = [Path(recorded), folder / folder_name(model)] if recorded else [folder / folder_name(model)]
+    for candidate in candidates:
+        if (candidate / "run.json").is_file() and (run := open_run(candidate)).model == model:
+            return run
+    raise ArgapError(
+        f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
+        "its tables and breakdowns need only the files that are here"
+    )
+
+
+def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
+    """The slices of a file."""
+    return [Slice(each.name, each.where, each.title, each.note) for each in specs]
+
+
+def shipped_slices(table: TokenTable) -> list[Slice]:
+    """The slices that ship; where training counts are null, those that need none."""
+    return [each for each in as_slices(library()) if not _uncounted(table, checked(table, each.where))]
+
+
+def check_slices(
+    specs: Sequence[SliceSpec], models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
+) -> None:
+    """Raise `ArgapError`, naming the slice, for what `score_slices` would refuse before it reads a token.
+
+    ``models``: those to be compared, the reference first. ``kept``: the columns kept of the source.
+    """
+    check_names(each.name for each in specs)
+    for each in specs:
+        check_where(each, models, evaluation, kept)
+
+
+def check_where(
+    spec: SliceSpec, models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
+) -> None:
+    """What `check_slices` checks of one, beside its name."""
+    with within(f"slice {spec.name}"):
+        check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
+
+
+def prepare(table: TokenTable) -> None:
+    """Draw the resamples and check the files, once for all slices. Raises `FormatError` for a damaged file."""
+    _units(table).bootstrap.draw()
+    check_files(table.labels, [table.labels / "labels.parquet"], remedy=REMEDY)
+    for run in table.runs:
+        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
+
+
+def score_slices(
+    table: TokenTable,
+    slices: Sequence[Slice],
+    *,
+    threshold: int | None,
+    empty: bool = False,
+    bins: bool = False,
+    among: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> list[SliceResult]:
+    """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
+
+    ``among``: of an array of documents, which count (bool); None: all. ``bins``: whether names may be those of
+    `score_by`, any values of a column. Raises `ArgapError` for names and conditions that are refused and, unless
+    ``empty``, for a slice without tokens.
+    """
+    if not bins:
+        check_names(each.name for each in slices)
+    conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits_of(threshold)), *slices)}
+    units = _units(table, among)
+    with units.bootstrap.drawing():
+        whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
+    chosen: list[tuple[Slice, Sums]] = []
+    for each, of_slice in zip(slices, others, strict=True):
+        text = _text(each.where, conditions[each.name])
+        if not empty and not of_slice.n.any():
+            raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
+        chosen.append((each._replace(where=text), of_slice))
+    return _score(table, units, whole, hits, chosen)
+
+
+class _Units(NamedTuple):
+    """Legend: D documents, U units of the bootstrap."""
+
+    of_document: np.ndarray
+    """int32 ``[D]``; -1 for documents that are left out."""
+    bootstrap: DocumentBootstrap
+    worth: float
+    """The effective number of documents."""
+
+
+def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
+    """The bootstrap over the documents with scored tokens, or over some of them."""
+    n = table.scored_of_document
+    documents = np.flatnonzero(n)
+    if among is not None:
+        documents = documents[among(documents)]
+    bootstrap = DocumentBootstrap(len(documents))
+    of_document = np.full(len(n), -1, dtype=np.int32)
+    of_document[documents] = bootstrap.unit
+    return _Units(of_document, bootstrap, effective_documents(n[documents]))
+
+
+def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[SliceResult]:
+    """All tokens, the AR hits, and a slice for each value of a column, which are a partition.
+
+    ``column``: kept of the source, or one of `GROUPED`; for a column of spans each combination of labels is a value.
+    Text comes by falling number of tokens, other values in their order, null last.
+
+    Raises `ArgapError` for another column, and for one of more than `MOST_BINS` values.
+    """
+    if column not in (known := (*GROUPED, *table.kept)):
+        raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
+    units = _units(table)
+    of_hits = {AR_HITS: checked(table, hits_of(threshold))}
+    with units.bootstrap.drawing():
+        all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
+    of_type = table.schema().field(column).type
+    bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
+    whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins)
+
+    def order(each: SliceResult) -> tuple[bool, float | str]:
+        if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
+            return each.name == NONE, -each.n
+        number = (pa.types.is_integer(of_type) or pa.types.is_floating(of_type)) and each.name != NONE
+        return each.name == NONE, float(each.name) if number else each.name
+
+    return [whole, hits, *sorted(scored, key=order)]
+
+
+def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable) -> Slice:
+    """The slice of the tokens with a value, whose text `argap.slices.conditions.as_text` gives."""
+    if value is None:
+        return Slice(NONE, f"{quoted(column)} IS NULL")
+    text = literal(value)
+    name = text if value in (NONE, *BUILT_IN) else value
+    if pa.types.is_list(of_type):
+        return Slice(name or NONE, f"{as_text(column, table)} = {text}")
+    if pa.types.is_boolean(of_type):
+        return Slice(value, quoted(column) if value == "true" else f"NOT {quoted(column)}")
+    plain = pa.types.is_integer(of_type) or (pa.types.is_floating(of_type) and math.isfinite(float(value)))
+    return Slice(name or text, f"{quoted(column)} = {value if plain else text}")
+
+
+def _score(
+    table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]]
+) -> list[SliceResult]:
+    """All tokens, the AR hits, and ``slices``."""
+    known = (units.bootstrap, units.worth)
+    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, by_unit=known)
+    scorer.add(AR_HITS, hits.n, hits.logprob, ar_hits=hits.ar_hits)
+    for each, of_slice in slices:
+        scorer.add(
+            each.name,
+            of_slice.n,
+            of_slice.logprob,
+            where=str(each.where),
+            title=each.title,
+            note=each.note,
+            ar_hits=of_slice.ar_hits,
+        )
+    return scorer.results()
+
+
+def _text(where: str | Mask, condition: Condition | Mask) -> str:
+    """A condition as people read it."""
+    if isinstance(condition, Condition):
+        return condition.sql
+    return f"Python: {getattr(where, '__name__', type(where).__name__)}"
+
+
+def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
+    """A condition, parsed; a function as it is. Raises `ArgapError`."""
+    if isinstance(where, str):
+        return check_condition(filled(where, table.models, table.record.evaluation), table.schema())
+    if callable(where):
+        return where
+    raise ArgapError(f"slice condition {where!r}: expected SQL or a function of a pyarrow.RecordBatch")
+
+
+def _uncounted(table: TokenTable, condition: Condition | Mask) -> str:
+    """Why a condition on training counts, which are null without an index, selects nothing."""
+    if table.record.index is not None or not isinstance(condition, Condition) or "train_count" not in condition.columns:
+        return ""
+    return "; without an index train_count is null, run `argap label RESULT --index DIR`"
+
+
+def select(
+    table: TokenTable,
+    where: str | Mask | None,
+    *,
+    models: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """The tokens of a slice, in order, as `argap.result.Result.tokens` says."""
+    models = table.models if models is None else list(models)
+    for name, given, known in (("models", models, table.models), ("columns", columns or (), table.columns)):
+        if unknown := [each for each in given if each not in known]:
+            raise ArgapError(f"`{name}` {', '.join(unknown)}: unknown; known are {', '.join(known)}")
+    columns = table.columns if columns is None else columns
+    condition = checked(table, "true" if where is None else where)
+    if isinstance(condition, Condition):
+        sql, named, masks = condition.sql, condition.columns, {}
+    else:
+        sql, named, masks = quoted(MASK + "where"), (), {"where": condition}
+    # A condition may name a model that was not asked for: then the fields of all are read, and the others dropped.
+    fields = table.models if set(BY_MODEL) & set(named) else models
+    of_each = dict.fromkeys(OF_MODELS, models) | {RANK: [m for m in models if m in table.ranked]}
+    parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
+    columns = [name for name in columns if parts.get(name) != ""]  # a struct has a field
+    chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]
+    query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
+    if limit is not None:
+        query += f" LIMIT {int(limit)}"
+    try:
+        with streamed(table, list(dict.fromkeys([*columns, *named])), masks, fields) as connection:
+            return connection.sql(query).to_arrow_table()
+    except FailsOnToken as error:
+        raise ArgapError(f"{error} ({' '.join(sql.split())})") from None

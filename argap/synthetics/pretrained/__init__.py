@@ -1,0 +1,1 @@
+"""Test models pretrained on text for recall of key-value pairs."""

@@ -1,0 +1,163 @@
+"""MQAR accuracy and perplexity of models pretrained on text (arXiv 2312.04927, appendix G).
+
+Legend: E examples, N tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from argap.checkpoints.find import max_positions
+from argap.checkpoints.load import load_model
+from argap.corpus import open_corpus
+from argap.corpus.document import TextDocument
+from argap.errors import ArgapError
+from argap.files.resumable import environment
+from argap.metric.intervals import DocumentBootstrap, interval
+from argap.runtime.progress import progress
+from argap.scoring.sources import distinct, find_target
+from argap.synthetics.pretrained.settings import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
+from argap.synthetics.tasks.examples import IGNORED, Examples
+from argap.synthetics.tasks.pretrained_mqar import build, layout
+from argap.text.tokenizer import Tokenizer
+
+LOGITS_AT_ONCE = 2**27
+"""Elements in the logits of a batch: half a gigabyte in float32."""
+TEXT_TOKENS = 1_000_000
+"""Number of tokens used from the start of a text."""
+
+
+def score_pretrained(
+    checkpoints: Sequence[str], test: PretrainedTest, *, dtype: torch.dtype, device: torch.device
+) -> PretrainedScores:
+    """Score every checkpoint on a test.
+
+    Raises `ArgapError` for a model that is not causal or does not take the length, for a fill that is not a single
+    token, and like `argap.synthetics.tasks.pretrained_mqar.build`.
+    """
+    rows: list[ScoreRow] = []
+    for target in {each.name: each for each in distinct([*map(find_target, checkpoints)])}.values():
+        checkpoint = target.checkpoint
+        data = _examples(target.tokenizer, test)
+        model = load_model(checkpoint, dtype=dtype, device=str(device))
+        _check(model, target.name, test, max(int(each.inputs.max()) for each in data))
+        with progress(f"scoring {target.name}", len(data) * test.examples, "examples") as advance:
+            for pairs, each in zip(test.pairs, data, strict=True):
+                logprob, correct = _score(model, each.inputs, device)
+                advance(test.examples)
+                for name, chosen in _slices(each, pairs).items():
+                    measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
+                    rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
+        del model
+    fill = repr(test.fill) if test.fill else "the end-of-sequence token"
+    return PretrainedScores(
+        **msgspec.structs.asdict(test),
+        format=FORMAT,
+        between=f"the text {test.text}" if test.text else fill,
+        rows=tuple(rows),
+        device=str(device),
+        dtype=str(dtype),
+        **environment(),
+    )
+
+
+def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:
+    """The slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each. ``other`` is left out where
+    pairs fill the whole length."""
+    ar = examples.labels != IGNORED
+    drawn = np.zeros_like(ar)
+    drawn[:, : 2 * pairs] = True
+    drawn[:, :-1] |= ar[:, 1:]  # the query before each answer
+    made: dict[Literal["ar", "other", "pairs"], np.ndarray] = {"ar": ar, "other": ~ar & ~drawn, "pairs": drawn & ~ar}
+    return {name: chosen[:, 1:] for name, chosen in made.items() if chosen.any()}
+
+
+def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
+    """The examples for each number of KV pairs."""
+    vocabulary = np.array(sorted(set(tokenizer.vocabulary.values()) - tokenizer.special))
+    if test.text is not None and test.fill is not None:
+        raise ArgapError("`fill` and `text`: expected only one of the two")
+    text = None if test.text is None else _text(tokenizer, test.text)
+    fill = _fill(tokenizer, test.fill) if text is None else None
+    return [
+        build(
+            layout(test.examples, pairs, length=test.length, alpha=test.alpha),
+            test.seed,
+            vocabulary=vocabulary,
+            fill=fill,
+            text=text,
+        )
+        for pairs in test.pairs
+    ]
+
+
+def _fill(tokenizer: Tokenizer, text: str | None) -> int:
+    if text is None:
+        if tokenizer.eos is None:
+            raise ArgapError(f"{tokenizer.name}: it has no end-of-sequence token; choose another one with `fill=TEXT`")
+        return tokenizer.eos
+    (ids,) = tokenizer.encode([text])
+    if len(ids) != 1:
+        raise ArgapError(f"`fill` {text!r}: {len(ids)} tokens for {tokenizer.name}; expected one")
+    return int(ids[0])
+
+
+def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
+    """The first tokens of a corpus, with its documents concatenated."""
+    tokens: list[np.ndarray] = []
+    for document in open_corpus(source):
+        if not isinstance(document, TextDocument):
+            raise ArgapError(f"{source}: it holds token ids; expected text, which each model's own tokenizer reads")
+        tokens.extend(tokenizer.encode([document.text]))
+        if sum(map(len, tokens)) >= TEXT_TOKENS:
+            break
+    return np.concatenate(tokens)[:TEXT_TOKENS] if tokens else np.empty(0, dtype=np.int32)
+
+
+def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int) -> None:
+    limit = max_positions(model.config.to_dict())
+    if limit is not None and test.length > limit:
+        raise ArgapError(f"{name}: takes at most {limit} tokens; use `length={limit}` and fewer `pairs`")
+    entries = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportIndexIssue]
+    if highest >= int(entries):
+        raise ArgapError(
+            f"{name}: it has {entries} embeddings, but its tokenizer has token {highest}; expected the "
+            "tokenizer that it was trained with"
+        )
+
+
+@torch.inference_mode()
+def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
+    size = max(1, LOGITS_AT_ONCE // (inputs.shape[1] * model.config.get_text_config().vocab_size))
+    logprob, correct = [], []
+    for start in range(0, len(inputs), size):
+        ids = torch.from_numpy(inputs[start : start + size]).to(device, torch.int64)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        targets = ids[:, 1:]
+        picked = logits.gather(-1, targets[..., None])[..., 0]
+        logprob.append((picked - torch.logsumexp(logits, dim=-1)).cpu().numpy())
+        correct.append((logits.argmax(dim=-1) == targets).cpu().numpy())
+    return np.concatenate(logprob), np.concatenate(correct)
+
+
+def _measure(logprob: np.ndarray, correct: np.ndarray, chosen: np.ndarray, seed: int) -> Measures:
+    """Means over the ``chosen [E, N − 1]`` tokens, with intervals from a bootstrap over examples."""
+    n = chosen.sum(axis=1).astype(np.float64)
+    loss = -np.where(chosen, logprob.astype(np.float64), 0).sum(axis=1)
+    hits = (correct & chosen).sum(axis=1).astype(np.float64)
+    bootstrap = DocumentBootstrap(len(n), seed=seed)
+    drawn, losses, right = bootstrap.resample(bootstrap.by_unit(np.column_stack([n, loss, hits]))).T
+    nll = float(loss.sum() / n.sum())
+    return Measures(
+        n=int(n.sum()),
+        nll=nll,
+        ppl=float(np.exp(nll)),
+        ppl_ci95=interval(np.exp(losses / drawn)),
+        accuracy=float(hits.sum() / n.sum()),
+        accuracy_ci95=interval(right / drawn),
+    )

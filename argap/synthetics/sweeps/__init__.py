@@ -1,0 +1,1 @@
+"""Run grids of trainings and keep their results."""

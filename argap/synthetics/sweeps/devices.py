@@ -1,0 +1,96 @@
+"""Jobs of a sweep on this machine: in this process on one device, in one process per device on several."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Event
+
+import torch
+
+from argap.errors import ArgapError
+from argap.runtime.device import use_device
+from argap.runtime.processes import exit_with_parent, interrupts_blocked
+from argap.runtime.trust import call_with_trust, is_trusted
+from argap.synthetics.sweeps.jobs import Engine, Job
+
+POLL_SECONDS = 0.2
+"""Seconds between checks of ``stop`` while the processes work."""
+START_METHOD = "spawn"
+"""How processes start. CUDA does not survive a fork."""
+
+
+def local_engine(device: str) -> Engine:
+    """Train on this machine, on the devices of `devices_of`."""
+    return partial(train_on, devices_of(device))
+
+
+def devices_of(name: str) -> list[torch.device]:
+    """Every GPU for ``auto`` (the CPU if there is none), otherwise the named device.
+
+    Raises `ArgapError` if there is no such device.
+    """
+    if name == "auto" and torch.cuda.device_count() > 1:
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [use_device(name)]
+
+
+def train_on(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Job]:
+    """Train the jobs in order, each on the first free device, and yield each when it has ended.
+
+    Raises whatever training raises, and `ArgapError` if a process is lost.
+    """
+    if min(len(devices), len(jobs)) > 1:
+        yield from _in_processes(devices[: len(jobs)], jobs, stop)
+        return
+    for job in jobs:
+        if stop():
+            return
+        job.train(devices[0], stop)
+        yield job
+
+
+def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Job]:
+    """Train the jobs in one process per device."""
+    context = multiprocessing.get_context(START_METHOD)
+    free, over = context.SimpleQueue(), context.Event()
+    for device in devices:
+        free.put(device)
+    threads = max(1, (os.cpu_count() or 1) // len(devices))
+    pool = ProcessPoolExecutor(len(devices), context, initializer=_initialize, initargs=(free, over, threads))
+    try:
+        with interrupts_blocked():
+            pending = {pool.submit(call_with_trust, is_trusted(), _train, job): job for job in jobs}
+        while pending and not stop():
+            for future in wait(pending, POLL_SECONDS, FIRST_COMPLETED).done:
+                future.result()
+                yield pending.pop(future)
+    except BrokenProcessPool:
+        if not stop():  # the signal that stopped this process may have ended the others
+            raise ArgapError(
+                "a training process was lost (killed or out of memory); finished runs are kept, run the same command "
+                "again"
+            ) from None
+    finally:
+        over.set()
+        pool.shutdown(cancel_futures=True)
+
+
+_device = torch.device("cpu")
+_over: Event | None = None
+
+
+def _initialize(free: "SimpleQueue[torch.device]", over: Event, threads: int) -> None:
+    """Assign a device to this process."""
+    global _device, _over
+    _device, _over = use_device(str(free.get())), over
+    torch.set_num_threads(threads)
+    exit_with_parent()
+
+
+def _train(job: Job) -> None:
+    assert _over is not None
+    job.train(_device, _over.is_set)

@@ -1,0 +1,117 @@
+"""The jobs of a sweep, and the function that runs what is left of a sweep on an engine.
+
+An engine decides where jobs run: on this machine's devices (`argap.synthetics.sweeps.devices`) or on a Ray cluster
+(`argap.synthetics.sweeps.ray`). Jobs leave their results as files, so an engine only reports which jobs have ended.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from argap.files.atomic import write_json
+from argap.files.lock import one_writer
+from argap.files.resumable import environment
+from argap.runtime.progress import say
+from argap.synthetics.sweeps.store import UNFINISHED, check_folder, collect_runs, read_run, run_path, write_run
+from argap.synthetics.sweeps.sweep import Sweep
+from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.loop import RunResult, train_group
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs of one group that train side by side: the whole group, or part of a large one."""
+
+    runs: tuple[RunConfig, ...]
+    group: tuple[RunConfig, ...]
+    """All runs of the group, including finished ones."""
+    first_ends: bool
+    """End the group as soon as its first run solves the task."""
+    out: Path
+    """Folder of the sweep's results."""
+    compiled: bool = False
+    """Train compiled layers."""
+
+    def unfinished(self) -> list[RunConfig]:
+        """The runs still to be trained; none once ``first_ends`` applies."""
+        if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.out, self.group)):
+            return []
+        return [config for config in self.runs if not run_path(self.out, config).exists()]
+
+    def train(self, device: torch.device, stop: Callable[[], bool]) -> None:
+        """Train the unfinished runs and write each result. Once ``stop`` returns true, runs in progress are kept."""
+        configs = self.unfinished()
+        if configs and not stop():
+            train_group(
+                configs,
+                device,
+                finished=lambda result: write_run(self.out, result),
+                kept=self.out / UNFINISHED,
+                first_ends=self.first_ends,
+                compiled=self.compiled,
+                stop=stop,
+            )
+
+
+Engine = Callable[[Sequence[Job], Callable[[], bool]], Iterator[Job]]
+"""Trains jobs and yields each when it has ended. Once the second argument returns true, it starts no more jobs and
+ends the runs in progress."""
+
+
+def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
+    """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
+    jobs = []
+    for group in map(tuple, sweep.groups()):
+        left = Job(group, group, sweep.first_ends, out).unfinished()
+        jobs += [
+            Job(tuple(left[start : start + together]), group, sweep.first_ends, out, compiled)
+            for start in range(0, len(left), together)
+        ]
+    return jobs
+
+
+@one_writer("out")
+def run_sweep(
+    sweep: Sweep,
+    out: Path,
+    engine: Engine,
+    *,
+    together: int = 64,
+    compiled: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    time_limit: float = float("inf"),
+) -> pd.DataFrame:
+    """Train the unfinished runs of a sweep, at most ``together`` side by side; return the table of `collect_runs`.
+
+    ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
+
+    Runs in progress are kept where it stops or ``time_limit`` (in seconds) runs out; a kill loses some minutes of them.
+    Raises `MismatchError` if the folder belongs to another sweep.
+    """
+    started = time.monotonic()
+    check_folder(sweep, out)
+    write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
+    jobs = pending_jobs(sweep, out, together, compiled)
+    total = len(sweep.configs())
+    done = total - sum(len(job.runs) for job in jobs)
+    if done:
+        say(f"{out}: {done} of {total} runs are finished")
+    for job in engine(jobs, lambda: stop() or time.monotonic() - started > time_limit):
+        results = finished_runs(out, job.runs)
+        done += len(results)
+        if results:
+            best = max(results, key=lambda result: result.accuracy)
+            say(
+                f"{done} of {total}: {job.runs[0].title}: {best.accuracy:.3f} at lr {best.config.lr:.1e}, "
+                f"{best.steps:,} steps, {best.seconds:.0f} s"
+            )
+    return collect_runs(sweep, out)
+
+
+def finished_runs(out: Path, configs: Sequence[RunConfig]) -> list[RunResult]:
+    """The results of those runs that are finished."""
+    return [read_run(out, config) for config in configs if run_path(out, config).exists()]

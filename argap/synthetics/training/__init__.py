@@ -1,0 +1,1 @@
+"""Train small models on synthetic tasks."""

@@ -1,0 +1,205 @@
+"""Train runs that differ in seed or learning rate side by side, and score each once on its test set."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import torch
+
+from argap.errors import ArgapError
+from argap.models.cost import cost
+from argap.records import Record, as_json
+from argap.runtime.progress import progress
+from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.cuda_graph import TrainerGroup
+from argap.synthetics.training.supervision import Supervision, supervision
+from argap.synthetics.training.trainer import SliceAccuracy, Trainer, accuracy, accuracy_by_slice
+from argap.synthetics.training.unfinished import SECONDS_BETWEEN, keep, resume
+
+STEPS_PER_UPDATE = 50
+"""Steps between updates of the progress bar."""
+POLL_SECONDS = 0.2
+"""Seconds between checks of ``stop`` while examples are generated."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A whole number that fits a column of the table of runs."""
+Data = Mapping[str, Supervision]
+"""Split to examples, on the device."""
+Stopped = Literal["solved", "sibling", "steps"]
+
+
+class RunResult(Record, frozen=True, forbid_unknown_fields=True):
+    """``runs/KEY.json``: the result of one run."""
+
+    config: RunConfig
+    accuracy: float
+    """On the test set, with the weights that had the best validation accuracy."""
+    validation_accuracy: float
+    best_step: Number
+    """The step of the best validation accuracy."""
+    steps: Number
+    """Steps trained; fewer than the configuration's if the run stopped early."""
+    curve: list[tuple[int, float]]
+    """Steps and validation accuracy."""
+    slices: dict[str, list[SliceAccuracy]]
+    """Test accuracy by each slice of the task; for MQAR by distance and by number of KV pairs."""
+    parameters: Number
+    """Parameters of the model. Neither they nor ``flops`` count the decoder of compression, which all models share."""
+    flops: Number
+    """FLOPs of one forward pass over one example."""
+    state_size: Number
+    stopped: Stopped
+    """Why the run ended: it solved the task, another run of its group did, or it reached the last step."""
+    seconds: float
+    """Time from the start of the group until this run was scored."""
+    group: Number
+    """Number of runs trained side by side."""
+    device: str
+    compiled: bool = False
+    """Whether the layers were compiled, whose rounding differs."""
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON values, of the configuration those that its task uses."""
+        return as_json(self) | {"config": self.config.as_json()}
+
+
+def train_group(
+    configs: Sequence[RunConfig],
+    device: torch.device,
+    *,
+    finished: Callable[[RunResult], None] = lambda _: None,
+    kept: Path | None = None,
+    first_ends: bool = False,
+    compiled: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[RunResult]:
+    """Train runs with the same number of steps and evaluations; call ``finished`` with each result once it is scored.
+
+    A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends``
+    are scored at that point. ``compiled``: steps run compiled layers, whose rounding differs. Once ``stop`` returns
+    true, also while examples are generated, training ends. Unfinished runs are then kept in the folder ``kept``, and
+    every five minutes, and go on from there (`argap.synthetics.training.unfinished`). On a CPU the results depend
+    neither on that nor on the other runs of the group.
+
+    Raises `ArgapError` for runs of different lengths, for an unknown mixer, for data that cannot be built, and for a
+    broken file in ``kept``.
+    """
+    _check_alike(configs)
+    first = configs[0]
+    started = time.monotonic()
+    with _matmul_precision(device):
+        data = _data_by_seed(configs, device, stop)
+        if data is None:
+            return []
+        trainers = [Trainer(config, data[config.seed]["train"], device, compiled=compiled) for config in configs]
+        step, earlier = (0, 0.0) if kept is None else resume(kept, trainers)
+        written = time.monotonic()
+        started -= earlier
+        group = TrainerGroup(trainers)
+        results: list[RunResult] = []
+        every = max(1, first.steps_per_epoch // first.evaluations)
+        with progress(first.title, first.steps - step, "steps") as advance:
+            while group.trainers and not stop():
+                group.step()
+                step += 1
+                if step % STEPS_PER_UPDATE == 0:
+                    advance(STEPS_PER_UPDATE)
+                if step % every == 0 or step == first.steps:
+                    ended = _ended(group.trainers, data, step, first_ends)
+                    for trainer, why in ended.items():
+                        results.append(_score(trainer, step, why, len(configs), time.monotonic() - started))
+                        finished(results[-1])
+                    group.keep_only([trainer for trainer in group.trainers if trainer not in ended])
+                if kept is not None and time.monotonic() - written > SECONDS_BETWEEN:
+                    written = time.monotonic()
+                    keep(kept, group.trainers, step, written - started)
+        if kept is not None and step:
+            keep(kept, group.trainers, step, time.monotonic() - started)
+    return results
+
+
+def _check_alike(configs: Sequence[RunConfig]) -> None:
+    first, *others = configs
+    for config in others:
+        if any(getattr(config, key) != getattr(first, key) for key in ("steps", "steps_per_epoch", "evaluations")):
+            raise ArgapError(f"{config.key} and {first.key}: runs of a group need the same steps and evaluations")
+
+
+def _data_by_seed(
+    configs: Sequence[RunConfig], device: torch.device, stop: Callable[[], bool]
+) -> dict[int, Data] | None:
+    """Training and validation examples of each seed; None once ``stop`` returns true.
+
+    They are generated in a thread, since this can take minutes in which ``stop`` must still be checked. An abandoned
+    thread ends when its examples are done or with the process.
+    """
+    by_seed = {config.seed: config for config in configs}
+    generated: Future[dict[int, Data]] = Future()
+
+    def generate() -> None:
+        try:
+            splits = ("train", "validation")
+            generated.set_result({seed: {s: supervision(c, s) for s in splits} for seed, c in by_seed.items()})
+        except BaseException as error:  # raised again by the waiting thread
+            generated.set_exception(error)
+
+    threading.Thread(target=generate, daemon=True).start()
+    while not wait([generated], POLL_SECONDS).done:
+        if stop():
+            return None
+    return {seed: {split: each.to(device) for split, each in data.items()} for seed, data in generated.result().items()}
+
+
+def _ended(
+    trainers: Sequence[Trainer], data: Mapping[int, Data], step: int, first_ends: bool
+) -> dict[Trainer, Stopped]:
+    """Validate the runs. Returns those that end at this step, and why."""
+    for trainer in trainers:
+        trainer.validate(data[trainer.config.seed]["validation"], step)
+    solved = [trainer for trainer in trainers if trainer.best >= trainer.config.stop_at]
+    last = step == trainers[0].config.steps
+    ended = trainers if last or (first_ends and solved) else solved
+    return {trainer: "solved" if trainer in solved else "steps" if last else "sibling" for trainer in ended}
+
+
+def _score(trainer: Trainer, step: int, why: Stopped, group: int, seconds: float) -> RunResult:
+    """The result of a run that has ended: its best weights on the test set."""
+    config = trainer.config
+    trainer.restore_best()
+    test = supervision(config, "test").to(trainer.device)
+    correct = trainer.correct(test)
+    model_cost = cost(config.model_config(), config.length)
+    return RunResult(
+        config=config,
+        accuracy=accuracy(correct, test),
+        validation_accuracy=trainer.best,
+        best_step=trainer.best_step,
+        steps=step,
+        curve=trainer.curve,
+        slices=accuracy_by_slice(correct, test),
+        parameters=model_cost.parameters,
+        flops=model_cost.flops,
+        state_size=model_cost.state_size,
+        stopped=why,
+        seconds=round(seconds, 3),
+        group=group,
+        device=torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU",
+        compiled=trainer.compiled,
+    )
+
+
+@contextmanager
+def _matmul_precision(device: torch.device):
+    """Use TF32 for matrix products on a GPU; weights and accumulators stay float32."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

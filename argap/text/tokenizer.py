@@ -1,0 +1,376 @@
+"""The tokenizer of a checkpoint: text to ids, always the same way, and a fingerprint of how.
+
+Text is encoded without special tokens being added *or recognised*: a literal ``<|endoftext|>`` in a
+document is text (``add_special_tokens=False, split_special_tokens=True``).
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from argap.errors import ArgapError, FormatError, first_line
+from argap.files.atomic import read_json, write_json, write_text
+from argap.runtime.trust import is_trusted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Must be set before the Rust library starts its pool; silences its warning when a process forks later.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+"""The files that a tokenizer may consist of."""
+GAPS = 2**20
+"""Ids without a token below the highest one, at most: the Rust library lists them all in memory, and ends the process
+where that is too little."""
+
+
+class Tokenizer:
+    """A Hugging Face fast tokenizer (``tokenizers.Tokenizer``) with the one encoding that argap uses."""
+
+    def __init__(self, backend: Any, *, name: str, eos: int | None, bos: int | None = None) -> None:
+        self._backend = backend
+        added = backend.get_added_tokens_decoder().get(eos)
+        if added is not None and not added.special:  # an ordinary added token would be recognised in text
+            self._backend.add_special_tokens([added.content])
+        self._backend.encode_special_tokens = True  # what transformers calls split_special_tokens
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.name = name
+        self.eos = eos
+        """Id of the end-of-sequence token, or None where the tokenizer has none."""
+        self.bos = bos
+        """Id of the beginning-of-sequence token, or None. argap puts it before windows only where it is asked to."""
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """Id of every token as the vocabulary spells it, added tokens included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id, added tokens included."""
+        return max(self.vocabulary.values()) + 1
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Ids of the special tokens, EOS among them: those that stand for no text."""
+        added = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        return frozenset(added if self.eos is None else added | {self.eos})
+
+    @cached_property
+    def unknown(self) -> frozenset[int]:
+        """Ids of the tokens for text that the tokenizer cannot spell; empty where it has none."""
+        model = json.loads(self._backend.to_str())["model"]
+        named = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
+        return frozenset() if named is None else frozenset([named])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the sorted vocabulary, merges, normalizer and pre-tokenizer."""
+        state = json.loads(self._backend.to_str())
+        merges = [m.split(" ", 1) if isinstance(m, str) else list(m) for m in state["model"].get("merges", [])]
+        parts = {
+            "vocabulary": sorted(self.vocabulary.items()),
+            "merges": merges,
+            "normalizer": state.get("normalizer"),
+            "pre_tokenizer": state.get("pre_tokenizer"),
+        }
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text of each id as it stands within a text; a piece of a character comes out as U+FFFD.
+
+        Some tokenizers drop the space before a token decoded alone, so each is decoded behind another.
+        """
+        ids = range(self.vocab_size)
+        alone = self._backend.decode_batch([[i] for i in ids], skip_special_tokens=False)
+        first = next((i for i in ids if i not in self.special and alone[i][-1:].isalnum() and alone[i].isascii()), None)
+        if first is None:
+            return alone
+        behind = self._backend.decode_batch([[first, i] for i in ids], skip_special_tokens=False)
+        start = alone[first]
+        pairs = zip(alone, behind, strict=True)
+        return [both.removeprefix(start) if both.startswith(start) else own for own, both in pairs]
+
+    @cached_property
+    def piece_bytes(self) -> list[bytes]:
+        """The UTF-8 bytes of each id: those of `pieces`, and the bytes themselves for pieces of characters."""
+        spelled = {i: token for token, i in self.vocabulary.items()}
+        pairs = enumerate(self.pieces)
+        return [
+            _bytes_of(spelled.get(i, "")) or text.encode() if "\ufffd" in text else text.encode() for i, text in pairs
+        ]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text, int32. The batch is spread over all cores by the Rust library.
+
+        Raises `ArgapError` for text that the vocabulary cannot spell, as do the other ways to encode.
+        """
+        encoded = self._encoded(self._backend.encode_batch_fast, texts)
+        return [np.array(e.ids, dtype=np.int32) for e in encoded]
+
+    def _encoded(self, encode: Callable[..., Any], text: str | Sequence[str]) -> Any:
+        try:
+            return encode(text, add_special_tokens=False)
+        except Exception as error:
+            if type(error) is not Exception:  # the Rust library raises bare ones
+                raise
+            raise ArgapError(f"{self.name}: the tokenizer cannot encode the text ({error})") from None
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a text, and where in it each token begins and ends (characters)."""
+        encoded = self._encoded(self._backend.encode, text)
+        return encoded.ids, encoded.offsets
+
+    def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
+        encoded = self._encoded(self._untrimmed.encode_batch, texts)
+        return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
+
+    def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Where in its text each token begins and ends (characters), of each text int64 ``[N, 2]``, not decreasing.
+
+        White space belongs to the token that holds it, also where the tokenizer's own post-processor trims it from the
+        offsets; the parts of a character all have the whole character.
+        """
+        return [np.maximum.accumulate(spans, axis=0) for _, spans in self.encode_batch_spans(texts)]
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """The same tokenizer without its post-processor, which adds special tokens and trims offsets."""
+        from tokenizers import Tokenizer as Backend
+
+        state = json.loads(self._backend.to_str())
+        backend = Backend.from_str(json.dumps(state | {"post_processor": None}))
+        backend.encode_special_tokens = True
+        return backend
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` and the names of the EOS and BOS tokens, as `load_tokenizer` reads them."""
+        write_text(folder / "tokenizer.json", self._backend.to_str())
+        named = {
+            key: None if token is None else self._backend.id_to_token(token)
+            for key, token in (("eos_token", self.eos), ("bos_token", self.bos))
+            if token is not None or key == "eos_token"
+        }
+        write_json(folder / "tokenizer_config.json", named, seal=False)
+
+    def token_text(self, token: int) -> str:
+        """A token as the vocabulary spells it, which for a special token is the text that servers read as it."""
+        return self._backend.id_to_token(token) or ""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of consecutive ids; bytes that are not UTF-8 become U+FFFD."""
+        return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def _bytes_of(spelled: str) -> bytes:
+    """The bytes of a vocabulary entry of byte-level BPE (``Ã``) or of byte fallback (``<0xC3>``); empty for others."""
+    if match := re.fullmatch(r"<0x([0-9A-F]{2})>", spelled):
+        return bytes.fromhex(match[1])
+    return bytes(BYTE_OF[c] for c in spelled) if all(c in BYTE_OF for c in spelled) else b""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte that each character stands for in byte-level BPE: printable Latin-1 itself, the rest from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + k): byte for k, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_alphabet()
+
+
+def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None = None) -> Tokenizer:
+    """A copy of a transformers tokenizer; ``name``: by default its own. Raises `ArgapError` for a slow one."""
+    from tokenizers import Tokenizer as Backend
+
+    name = name or tokenizer.name_or_path or type(tokenizer).__name__
+    if not tokenizer.is_fast:
+        raise ArgapError(f"{name}: a slow tokenizer; expected one with a tokenizer.json")
+    fast: Any = tokenizer
+    backend = Backend.from_str(fast.backend_tokenizer.to_str())
+    return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id)
+
+
+def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
+    """The tokenizer of a local folder, a ``tokenizer.json`` file, or a hub id.
+
+    A folder may point to the tokenizer of another folder (`tokenizer_folder`), so that checkpoints share one file.
+    ``name``: the tokenizer's name in messages and records; by default ``source``. Raises `ArgapError` if there is no
+    tokenizer, or only a slow one (argap needs the Rust tokenizers: they run in parallel and have a fingerprint).
+    """
+    path = tokenizer_folder(Path(source))
+    name = name or str(source)
+    if (path / "tokenizer.json").is_file():
+        return _from_folder(path, name)
+    offline = not path.exists() and _is_offline(name)
+    if not path.exists():
+        try:
+            return _from_folder(_download(name, offline=offline), name)
+        except (OSError, ValueError):
+            pass  # no tokenizer.json on the hub: transformers may still convert an older format; or no name of one
+    return _converted(str(path), name, offline=offline)
+
+
+def tokenizer_folder(path: Path) -> Path:
+    """The folder with the tokenizer files of ``path``, a folder or a ``tokenizer.json``.
+
+    A folder without a ``tokenizer.json`` may share another folder's: its ``tokenizer_config.json`` then gives the
+    relative path, as in ``{"tokenizer_file": "../../tokenizer/tokenizer.json"}``. Raises `FormatError` if nothing
+    is there.
+    """
+    if path.name == "tokenizer.json" and path.is_file():
+        return path.parent
+    pointer = path / "tokenizer_config.json"
+    if (path / "tokenizer.json").is_file() or not pointer.is_file():
+        return path
+    shared = read_json(pointer).get("tokenizer_file")
+    if not isinstance(shared, str) or Path(shared).is_absolute():  # hub files may hold a path of their author's machine
+        return path
+    if not (path / shared).is_file():
+        raise FormatError(f"{pointer}: expected the tokenizer at {path / shared}; no such file")
+    return (path / shared).parent
+
+
+def save_tokenizer(source: str | Path, folder: Path) -> None:
+    """Save a tokenizer, given as a folder, a ``tokenizer.json`` or a hub id, to ``folder``."""
+    path = Path(source)
+    if path.exists():
+        copy_tokenizer(path, folder)
+        return
+    auto_tokenizer(str(source)).save_pretrained(folder)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the tokenizer files that ``source`` has or points to (`tokenizer_folder`) into ``folder``."""
+    source = tokenizer_folder(source)
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _from_folder(folder: Path, name: str) -> Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
+    # Of the BOS ``config.json`` may carry the default of another vocabulary.
+    named = _setting(folder / "tokenizer_config.json", "bos_token")
+    bos = backend.token_to_id(named) if isinstance(named, str) else None
+    made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=bos)
+    if not made.vocabulary:
+        raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
+    if made.vocab_size > (most := len(made.vocabulary) + GAPS):
+        found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
+        raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")
+    return made
+
+
+def _is_offline(name: str) -> bool:
+    """Whether the hub cannot be reached, so that only its cache may have the tokenizer.
+
+    One request tells; the downloads of huggingface_hub wait and try again, for over a minute in all.
+    """
+    from huggingface_hub import file_exists
+
+    repository, _, revision = name.partition("@")
+    try:
+        file_exists(repository, "tokenizer.json", revision=revision or None)
+    except (OSError, ValueError):  # an answer of the hub, or a name that none takes
+        return False
+    except Exception:  # of the HTTP client, which is another one in other versions
+        return True
+    return False
+
+
+def _download(name: str, *, offline: bool) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    fetch = partial(hf_hub_download, repository, revision=revision or None, local_files_only=offline)
+    file = Path(fetch("tokenizer.json"))
+    with contextlib.suppress(EntryNotFoundError):
+        fetch("tokenizer_config.json")
+    return file.parent
+
+
+def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
+    """A tokenizer that transformers reads or converts from an older format."""
+    try:
+        tokenizer = auto_tokenizer(source, offline=offline)
+    except ArgapError as error:
+        raise ArgapError(f"{name}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
+    return tokenizer_in_memory(tokenizer, name)
+
+
+def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
+    """The tokenizer as transformers loads it; code that comes with it runs only where the caller trusts the source.
+
+    Raises `ArgapError` for a tokenizer that names code without trust, and what transformers raises.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted(), local_files_only=offline)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
+
+
+def _setting(file: Path, key: str) -> Any:
+    """The value of ``key`` in a file of JSON, of an AddedToken written out its text; None where it is not there."""
+    value = read_json(file).get(key) if file.is_file() else None
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _eos_of_folder(folder: Path, backend: Any) -> int | None:
+    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives.
+
+    Raises `FormatError` for an EOS that the vocabulary does not have.
+    """
+    for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
+        value = _setting(folder / file, key)
+        if isinstance(value, list) and value:
+            value = value[0]
+        if isinstance(value, str):
+            value = backend.token_to_id(value)
+        if value is None:
+            continue
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not 0 <= value < 2**32
+            or backend.id_to_token(value) is None  # ids may have gaps
+        ):
+            size = 1 + max(backend.get_vocab().values(), default=-1)
+            raise FormatError(f"{folder / file}: {key}: expected a token or an id below {size:,}, found {value!r}")
+        return value
+    return None

@@ -1,0 +1,302 @@
+"""The evaluation text for models of different tokenizers: windows of the same bytes, in the tokens of each.
+
+Legend: T tokenizers, the reference's first; N tokens of the reference's; S segments, W windows, D documents.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from argap.corpus import Corpus, say_remarks
+from argap.corpus.document import TextDocument, TokenShard
+from argap.corpus.kept import cut, kept_of
+from argap.errors import ArgapError, MismatchError
+from argap.evaluation.documents import Documents, build_documents
+from argap.evaluation.segments import Segments, cut_windows, find_segments, up_to_common_end
+from argap.evaluation.token_ends import TokenizedDocument, tokenized
+from argap.evaluation.windows import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of, separator_of
+from argap.records import EvaluationRecord, EvaluationSpec
+from argap.runtime.progress import say
+from argap.runtime.threads import gathered
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.labels import Labels
+from argap.tokens.runs import Run, read_token_ids, read_window_offsets
+
+BATCH = 256
+"""Documents tokenized at once."""
+
+
+@dataclass(frozen=True)
+class SegmentedText:
+    """A text in the tokens of several tokenizers, with the segments that they share."""
+
+    sets: tuple[EvaluationSet, ...]
+    """``[T]``: the same windows, byte for byte."""
+    segments: Segments
+    """Of all windows."""
+
+    @cached_property
+    def segment_bytes(self) -> np.ndarray:
+        """int32 ``[N]``: `argap.tokens.labels.Labels.segment_bytes`."""
+        starts, ends = self.segments.tokens[0][:-1], self.segments.tokens[0][1:]
+        values = np.repeat(np.where(self.segments.scored, 0, -1), ends - starts).astype(np.int32)
+        values[ends - 1] = np.where(self.segments.scored, self.segments.bytes, -1)
+        return values
+
+    @cached_property
+    def record(self) -> EvaluationRecord:
+        """The reference's tokens and windows; ``scored`` counts bytes, and the fingerprint covers the segments."""
+        own = self.sets[0]
+        digest = hashlib.sha256(own.fingerprint.encode())
+        digest.update(self.segment_bytes.astype("<i4").tobytes())
+        scored = int(self.segments.bytes[self.segments.scored].sum())
+        return msgspec.structs.replace(own.record, fingerprint=digest.hexdigest(), scored=scored, unit="byte")
+
+    def align(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
+        """float32 ``[N]``: the log-prob of each segment at its last token of the reference's, NaN elsewhere; from the
+        log-prob of each token of tokenizer number ``tokenizer``."""
+        aligned = np.full(len(self.segment_bytes), np.nan, dtype=np.float32)
+        aligned[self.segments.tokens[0][1:] - 1] = self.segments.sums(logprob, tokenizer)
+        return aligned
+
+    def labels(self, labels: Labels, start: int = 0) -> Labels:
+        """The labels of the reference's tokens from number ``start`` with the segments that they are in."""
+        record = msgspec.structs.replace(labels.record, evaluation=self.record)
+        return replace(labels, record=record, segment_bytes=self.segment_bytes[start : start + len(labels.window)])
+
+
+def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], limits: Sequence[int]) -> SegmentedText:
+    """The text of ``spec`` in windows of at most ``limits[t]`` tokens of each of ``tokenizers``, the reference's first.
+
+    ``limit_tokens`` counts the reference's tokens, under ``document`` without those behind the last common end of a
+    document; the text ends with the last segment within it. Raises `ArgapError` for token shards (they have no text),
+    for a tokenizer without EOS under ``packed``, and where nothing can be scored; `MismatchError` for text that cannot
+    be divided (`tokenized`, `cut_windows`).
+    """
+    text = _read(spec, tokenizers, to_common_ends=True)
+    segments = find_segments(text.documents, separated=text.separators is not None)
+    if spec.limit_tokens is not None:
+        segments = segments.first(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
+    if not len(segments):
+        raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; {_why_nothing(text, tokenizers)}")
+    windows = cut_windows(segments, limits, within_documents=text.separators is None, names=text.names)
+    return _segmented(text, tokenizers, segments, windows, limits)
+
+
+def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], runs: Mapping[int, Run]) -> SegmentedText:
+    """The text of ``spec`` in the windows of finished runs; ``runs``: one of each tokenizer that has any.
+
+    The last window ends at the last common end that all runs and ``limit_tokens`` reach. Raises what
+    `open_segmented_text` raises, and `MismatchError` for a run of other tokens than the text's, for one of more than
+    all of it has, and for windows that do not hold the same bytes.
+    """
+    tokens = {t: read_token_ids(run) for t, run in runs.items()}
+    text = _read(spec, tokenizers)
+    unlike = _unlike(text, tokens, spec)
+    if text.separators is None and unlike:
+        cut = _read(spec, tokenizers, to_common_ends=True)  # as runs that were scored together have it
+        text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
+    if unlike is not None:
+        t, what = unlike
+        scored = {run.folder: ", ".join(run.record.source.data) for run in runs.values()}
+        if len(set(scored.values())) > 1:
+            what += f" ({'; '.join(f'{folder} scored {data}' for folder, data in scored.items())})"
+        cut_alike = text.separators is None or spec.limit_document_tokens is not None
+        raise MismatchError(
+            f"{runs[t].folder}: {what}; expected the text that was scored"
+            f"{', its documents cut for the same tokenizers' if cut_alike else ''}; score the checkpoints together, "
+            "`argap score CKPT --ref CKPT`"
+        )
+    segments = find_segments(text.documents, separated=text.separators is not None)
+    offsets = {t: read_window_offsets(run) for t, run in runs.items()}
+    reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
+    if spec.limit_tokens is not None:
+        reached.append(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
+    segments = segments.first(min(reached))
+    windows = _common_windows(runs, offsets, segments)
+    of_runs = {t: run.record.evaluation.seq_len for t, run in runs.items()}
+    limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
+    return _segmented(text, tokenizers, segments, windows, limits)
+
+
+def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], segments: Segments) -> np.ndarray:
+    """int64 ``[W + 1]``: the segments at which the windows of ``runs`` begin, and their number. Raises `MismatchError`
+    where they do not hold the same bytes."""
+    windows: list[np.ndarray] = []
+    first, *_ = runs.values()
+    for t, run in runs.items():
+        ends = segments.tokens[t]
+        starts = offsets[t][offsets[t] < ends[-1]]
+        windows.append(np.searchsorted(ends, starts))
+        inside = ends[windows[-1]] != starts
+        if inside.any() or not np.array_equal(windows[-1], windows[0]):
+            at = int(np.argmax(inside))
+            what = f"window {at} begins inside a segment" if inside.any() else f"others than those of {first.folder}"
+            raise MismatchError(
+                f"{run.folder}: its windows do not hold the same bytes for every tokenizer ({what}); score the "
+                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them, or make each "
+                "run with --packing document and windows as long as the documents"
+            )
+    return np.append(windows[0], len(segments))
+
+
+class _Text(NamedTuple):
+    """Documents in the tokens of every tokenizer, a separator behind each where there are ``separators``."""
+
+    metadata: list[TextDocument]
+    documents: list[Sequence[TokenizedDocument]]
+    separators: list[int] | None
+    corpora: Sequence[Corpus]
+    keep: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [document.source for document in self.metadata]
+
+    def lengths(self, tokenizer: int) -> list[int]:
+        """Of the documents, in tokens."""
+        return [len(document[tokenizer].ids) for document in self.documents]
+
+    def tokens(self, tokenizer: int) -> np.ndarray:
+        """int32: those of all documents."""
+        return np.concatenate([document[tokenizer].ids for document in self.documents])
+
+
+def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False) -> _Text:
+    """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``.
+
+    ``to_common_ends``: where no separator follows a document, only up to the last common end of its tokens.
+    """
+    separators = None if (spec.packing or PACKING) == "document" else list(map(separator_of, tokenizers))
+    corpora = corpora_of(spec)
+    text = _Text([], [], separators, corpora, spec.keep)
+    taken = 0
+    for batch in gathered(_texts(corpora), BATCH, lambda document: 1):
+        names = [document.source for document in batch]
+        in_tokens = zip(*(tokenized([d.text for d in batch], each, names) for each in tokenizers), strict=True)
+        of_batch = zip(batch, in_tokens, kept_of(batch, tokenizers[0]), strict=True)
+        for document, each, kept in of_batch:
+            if spec.limit_document_tokens is not None:
+                each = up_to_common_end(each, spec.limit_document_tokens)
+            if not len(each[0].ids):
+                continue
+            text.metadata.append(replace(document, kept=kept))
+            if separators is not None:
+                # A limit leaves the rest of the document out; it is not text before the EOS.
+                end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
+                each = _with_separators(each, separators, end, document)
+            elif to_common_ends:
+                each = up_to_common_end(each)
+            text.documents.append(each)
+            taken += len(each[0].ids)
+            if spec.limit_tokens is not None and taken >= spec.limit_tokens:
+                return text
+    say_remarks(corpora)
+    if not text.documents:
+        raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; expected a document of at least two tokens")
+    return text
+
+
+def _unlike(text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec) -> tuple[int, str] | None:
+    """Where ``tokens``, of runs by the number of their tokenizers, are not those of the text: the number of the first
+    such run and what it has. None where they are the same as far as both go, and no run goes beyond a text without
+    limits."""
+    whole = spec.limit_document_tokens is None
+    whole &= spec.limit_tokens is None or sum(text.lengths(0)) < spec.limit_tokens
+    for t, own in tokens.items():
+        of_text = text.tokens(t)
+        both = min(len(own), len(of_text))
+        differing = own[:both] != of_text[:both]
+        if differing.any():
+            document = np.searchsorted(np.cumsum(text.lengths(t)), np.argmax(differing), side="right")
+            return t, f"other tokens than those of the text as it is now, first in {text.names[document]}"
+        if whole and len(own) > both:
+            return t, f"{len(own):,} tokens, and the text as it is now has {both:,}"
+    return None
+
+
+def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
+    for corpus in corpora:
+        for item in corpus:
+            if isinstance(item, TokenShard):
+                raise ArgapError(f"{item.path}: tokens of one tokenizer; expected text, which every tokenizer can cut")
+            yield item
+
+
+def _with_separators(
+    in_tokens: Sequence[TokenizedDocument], separators: Sequence[int], end: int, document: TextDocument
+) -> list[TokenizedDocument]:
+    """The document with an EOS of each tokenizer, one byte behind ``end``, that of the text."""
+    for each, separator in zip(in_tokens, separators, strict=True):
+        check_no_separator(each.ids, separator, document.source)
+    return [
+        TokenizedDocument(
+            np.append(each.ids, np.int32(separator)), np.append(each.ends, end + 1), np.append(each.unknown, False)
+        )
+        for each, separator in zip(in_tokens, separators, strict=True)
+    ]
+
+
+def _segmented(
+    text: _Text, tokenizers: Sequence[Tokenizer], segments: Segments, windows: np.ndarray, limits: Sequence[int]
+) -> SegmentedText:
+    """The windows ``[W + 1]`` of segments, of at most ``limits[t]`` tokens, in the tokens of each tokenizer."""
+    segments = segments.in_windows(windows)
+    if not segments.scored.any():
+        raise ArgapError(f"{text.names[0]}: nothing to score there; {_why_nothing(text, tokenizers)}")
+    sets = []
+    for t, tokenizer in enumerate(tokenizers):
+        stop = int(segments.tokens[t][-1])
+        lengths = text.lengths(t)
+        sets.append(
+            EvaluationSet(
+                tokens=text.tokens(t)[:stop],
+                offsets=segments.tokens[t][windows],
+                document_ends=np.minimum(np.cumsum(lengths), stop),
+                domains=[document.domain for document in text.metadata],
+                sources=text.names,
+                seq_len=limits[t],
+                packing="document" if text.separators is None else "packed",
+                eos=None if text.separators is None else text.separators[t],
+                tokenizer=tokenizer.name,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                kept=_kept(text, lengths, stop) if t == 0 and text.keep else None,
+            )
+        )
+    separators = 0 if text.separators is None else int((sets[0].tokens == text.separators[0]).sum())
+    whole, scored = int(segments.bytes.sum()) - separators, int(segments.bytes[segments.scored].sum())
+    say(
+        f"{len(tokenizers)} tokenizers: compared on {segments.scored.sum():,} segments, {scored:,} of {whole:,} bytes; "
+        "the others begin a window, stand before an EOS, or hold text that a tokenizer does not know"
+    )
+    return SegmentedText(tuple(sets), segments)
+
+
+def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
+    """The columns kept, of the first ``tokens`` of documents of ``lengths [D]`` tokens of the reference's."""
+    taken = np.diff(np.minimum(np.cumsum(lengths), tokens), prepend=0)
+    documents = [
+        replace(document, kept=cut(document.kept, int(size)))
+        for document, size in zip(text.metadata, taken, strict=True)
+    ]
+    return build_documents(documents, taken, text.corpora, text.keep)
+
+
+def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:
+    """Why no segment can be scored: the first token that stands for unknown text, or too short documents."""
+    for document, in_tokens in zip(text.metadata, text.documents, strict=True):
+        for tokenizer, each in zip(tokenizers, in_tokens, strict=True):
+            if each.unknown.any():
+                at = int(np.argmax(each.unknown))
+                first, last = int(each.ends[at - 1]) if at else 0, int(each.ends[at])
+                excerpt = document.text.encode()[first:last][:40].decode(errors="replace")
+                return (
+                    f"{tokenizer.name} does not know bytes {first:,} to {last:,} of {document.source} ({excerpt!r}), "
+                    "and little else is left; expected a tokenizer of this language"
+                )
+    return "expected a document of at least two tokens of every tokenizer"

@@ -1,0 +1,140 @@
+"""The scored tokens as Arrow batches, some windows at a time."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from argap.errors import ArgapError
+from argap.records.columns import LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
+from argap.tokens.rows import Rows, read_rows
+from argap.tokens.table import Columns, TokenTable
+
+Mask = Callable[[pa.RecordBatch], Any]
+"""A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
+
+
+@dataclass(frozen=True)
+class OfVocabulary:
+    """Conditions on one token alone, or on the one before it, by id: whether it holds, or a bit for each."""
+
+    values: np.ndarray
+    """bool or int32 ``[vocab]``."""
+    previous: bool
+    """Whether the ids are those of the token before."""
+
+
+@dataclass(frozen=True)
+class TokenReader:
+    """What to read of the scored tokens."""
+
+    table: TokenTable
+    columns: Sequence[str]
+    """Names of `TokenTable.columns`, `LOGPROB` and a number, or `UNIT`."""
+    masks: Mapping[str, Mask | OfVocabulary] = field(default_factory=dict)
+    """Further columns, `MASK` and a name, each made by a function of a batch with all columns of the table, or by
+    looking up ids."""
+    models: Sequence[str] | None = None
+    """Those with a field in ``nll`` and ``top1``; None: all."""
+    units: np.ndarray | None = None
+    """int32 ``[D]``: the unit of each document, in the column `UNIT`, -1 for those that are left out. With that
+    column, batches may have rows that are not scored, whose unit is -1: leaving them out would copy all columns."""
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        types = [
+            pa.from_numpy_dtype(mask.values.dtype) if isinstance(mask, OfVocabulary) else pa.bool_()
+            for mask in self.masks.values()
+        ]
+        of_masks = pa.schema([(MASK + name, of_type) for name, of_type in zip(self.masks, types, strict=True)])
+        return pa.schema([*self.table.schema(self.columns, self.models), *of_masks])
+
+    @cached_property
+    def calls(self) -> bool:
+        """Whether functions of a user are called, which one thread at a time may do."""
+        return any(not isinstance(mask, OfVocabulary) for mask in self.masks.values())
+
+    def rows(self) -> Generator[Rows, None, None]:
+        """The files' rows, position 0 of each window included; windows of documents without a unit may be left out.
+        Raises as `argap.tokens.rows.read_rows`."""
+        read = [*self._needed, *(["token"] if self.masks else [])]
+        of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
+        if RANK in read:
+            for model in self._models:
+                of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
+        wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are read far more slowly
+        of_labels = [name for name in (*LABELLED, "domain") if name in wanted]
+        of_labels += ["segment_bytes"] if self.table.by_segment else []
+        folders = [run.folder for run in self.table.runs]
+        held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
+        for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
+            yield from [rows] if held is None else rows.among(held)
+
+    def batch(self, rows: Rows) -> pa.RecordBatch:
+        """The scored tokens among some rows; beside others, where these have the unit -1.
+
+        Raises `ArgapError` for masks of the wrong length or type, and what the functions raise.
+        """
+        source = Columns(self.table, rows, self._models, rows.start, self.units)
+        columns = {name: source.column(name) for name in self._needed}
+        for name, mask in self.masks.items():
+            if isinstance(mask, OfVocabulary):
+                columns[MASK + name] = pa.array(mask.values.take(source.tokens(previous=mask.previous)))
+        batch = pa.RecordBatch.from_pydict(columns)
+        if UNIT not in columns or self.calls:
+            batch = batch.filter(pa.array(source.scored))
+        given = of_texts_once(batch.select(list(self.table.columns))) if self.calls else batch
+        called = {
+            MASK + name: call(name, mask, given)
+            for name, mask in self.masks.items()
+            if not isinstance(mask, OfVocabulary)
+        }
+        made = [called[name] if name in called else batch[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+    @cached_property
+    def _models(self) -> Sequence[str]:
+        return self.table.models if self.models is None else self.models
+
+    @cached_property
+    def _needed(self) -> list[str]:
+        return list(dict.fromkeys([*self.columns, *(self.table.columns if self.calls else ())]))
+
+
+def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
+    """The columns to read of a run: ``asked`` where ``nll`` and ``top1`` have a field for it."""
+    columns = []
+    if f"{LOGPROB}{run}" in needed or ("nll" in needed and asked):
+        columns.append("logprob")
+    if "top1" in needed and asked:
+        columns.append("top1")
+    if run == 0 and not OF_TOKEN.isdisjoint(needed):
+        columns.append("token")
+    return columns
+
+
+def of_texts_once(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same values, each text once in its column's dictionary, as pandas asks: two ids can have the same piece."""
+    columns = batch.columns
+    for k, column in enumerate(columns):
+        if isinstance(column, pa.DictionaryArray):
+            once = column.dictionary.dictionary_encode()
+            columns[k] = pa.DictionaryArray.from_arrays(once.indices.take(column.indices), once.dictionary)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:
+    """What a function gives for a batch: a boolean or null for each row; `ArgapError` for another length or type."""
+    made = mask(batch)
+    made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    values: Any = made if isinstance(made, pa.Array) else np.asarray(made)
+    if np.ndim(values) != 1 or len(values) != len(batch):
+        raise ArgapError(f"slice {name}: its function gave {np.size(values)} values for {len(batch)} tokens")
+    array = made if isinstance(made, pa.Array) else pa.array(values)
+    if array.type != pa.bool_():
+        raise ArgapError(f"slice {name}: its function gave {array.type}; expected a boolean for each token")
+    return array

@@ -1,0 +1,273 @@
+"""LABELS: which tokens are AR hits, and why: one row a token of the evaluation set.
+
+A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window),
+``documents.parquet`` (`argap.evaluation.documents`; only with columns kept of the source), the tokenizer, and
+``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32, train_count:int64,
+domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is null, and every
+repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is also
+``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where no
+segment is scored.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from argap.bigram_index.store import BigramIndex, check_tokenizer
+from argap.evaluation.documents import FILE as DOCUMENTS
+from argap.evaluation.documents import Documents, read_documents, write_documents
+from argap.evaluation.windows import EvaluationSet
+from argap.files.checksums import check_files, write_checksums
+from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
+from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
+from argap.records.columns import SEGMENTED
+from argap.text.tokenizer import FILES as TOKENIZER_FILES
+from argap.text.tokenizer import Tokenizer
+from argap.tokens.repeats import find_repeats
+from argap.tokens.runs import shards_of
+
+FORMAT = 1
+WINDOWS = "windows.parquet"
+TABLES = ("labels.parquet", WINDOWS, DOCUMENTS)
+COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
+"""Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels in memory. Legend: N tokens, W windows, D documents."""
+
+    window: np.ndarray
+    """int32 ``[N]``."""
+    position: np.ndarray
+    """int32 ``[N]``, from 0."""
+    repeated: np.ndarray
+    """bool ``[N]``."""
+    distance: np.ndarray
+    """int32 ``[N]``; 0 where not repeated."""
+    occurrences: np.ndarray
+    """int32 ``[N]``: earlier occurrences of the bigram in the window."""
+    train_count: np.ndarray | None
+    """int64 ``[N]``: exposures, how often training read the bigram inside a document; None without an index."""
+    domain: np.ndarray
+    """int32 ``[N]``: index into ``domains``."""
+    domains: list[str]
+    document_of_window: np.ndarray
+    """int32 ``[W]``: the document that holds most of the window."""
+    record: LabelsRecord
+    """``labels.json``."""
+    kept: Documents | None = None
+    """The columns kept of the source; None without any."""
+    segment_bytes: np.ndarray | None = None
+    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
+    the token."""
+
+    @property
+    def scored(self) -> np.ndarray:
+        """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
+        return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
+
+    @property
+    def weight(self) -> np.ndarray:
+        """int64 ``[N]``: what a row that has a log-prob counts, 1 or the bytes of its segment; 0 for other rows."""
+        return np.maximum(self.scored if self.segment_bytes is None else self.segment_bytes, 0).astype(np.int64)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """int64: for each row with a weight, the row whose labels stand for it.
+
+        That is itself, and in a segment of several tokens the one whose repeated bigram training saw least (the first
+        of equals; without one, the token whose bigram it saw least), so that at any threshold the segment is an AR hit
+        where one of its tokens is.
+        """
+        rows = np.flatnonzero(self.scored)
+        if self.segment_bytes is None:
+            return rows
+        ends = self.segment_bytes[rows] > 0
+        segment = np.cumsum(ends) - ends
+        count = np.zeros(len(rows)) if self.train_count is None else self.train_count[rows]
+        order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
+        return rows[order][np.unique(segment[order], return_index=True)[1]]
+
+    def over_segments(self, logprob: np.ndarray) -> np.ndarray:
+        """Log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
+        if self.segment_bytes is None:
+            return logprob
+        rows, ends = np.flatnonzero(self.scored), np.flatnonzero(self.segment_bytes > 0)
+        filled = np.full_like(logprob, np.nan)
+        filled[rows] = logprob[ends[np.searchsorted(ends, rows)]]
+        return filled
+
+    def ar_hit(self, threshold: float | None) -> np.ndarray:
+        """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
+
+        None, and labels without counts: every repeated bigram.
+        """
+        if self.train_count is None or threshold is None:
+            return self.repeated
+        return self.repeated & (self.train_count <= threshold)
+
+
+def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
+    """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
+    return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
+
+
+def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
+    """Label every token of ``data``, with the exposures that ``index`` gives.
+
+    Raises `MismatchError` where the two were made with different tokenizers.
+    """
+    return next(label_portions(data, index, [data.all]))
+
+
+def label_portions(
+    data: EvaluationSet, index: BigramIndex | None, portions: Iterable[range] | None = None
+) -> Iterator[Labels]:
+    """The labels of all windows, some at a time, by default as many as a shard of a run has.
+
+    Raises as `label`.
+    """
+    if index is not None:
+        check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
+    domains, domain_of_document = np.unique(np.array(data.domains, dtype=object), return_inverse=True)
+    domain_of_document = domain_of_document.astype(np.int32)
+    record = LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources))
+    for windows in shards_of(data) if portions is None else portions:
+        repeats, position = find_repeats(data, windows), data.position_of(windows)
+        tokens = data.tokens[data.rows(windows)]
+        yield Labels(
+            window=data.window_of(windows),
+            position=position,
+            repeated=repeats.repeated,
+            distance=repeats.distance,
+            occurrences=repeats.occurrences,
+            train_count=None if index is None else count_exposures(tokens, position, index),
+            domain=domain_of_document[data.document_of(windows)],
+            domains=[str(d) for d in domains],
+            document_of_window=data.document_of_window,
+            record=record,
+            kept=data.kept,
+        )
+
+
+def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:
+    """int64 ``[N]``: how often training read the bigram that ends at each token, rounded half to even; 0 at the first
+    position of a window."""
+    ends = np.flatnonzero(position > 0)
+    exposures = np.zeros(len(tokens), dtype=np.int64)
+    exposures[ends] = np.rint(index.exposures(tokens[ends - 1], tokens[ends]))
+    return exposures
+
+
+def with_counts(labels: Labels, tokens: np.ndarray, index: BigramIndex) -> Labels:
+    """``labels`` of the token ids ``tokens [N]`` with the exposures that ``index`` gives. Raises `MismatchError`."""
+    evaluation = labels.record.evaluation
+    check_tokenizer(index, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
+    record = msgspec.structs.replace(labels.record, index=index_record(index))
+    return replace(labels, train_count=count_exposures(tokens, labels.position, index), record=record)
+
+
+def index_record(index: BigramIndex) -> IndexRecord:
+    """How ``labels.json`` and ``gap.json`` describe an index."""
+    return IndexRecord(
+        folder=str(index.folder),
+        tokenizer=index.tokenizer,
+        tokenizer_fingerprint=index.tokenizer_fingerprint,
+        tokens=index.tokens,
+        documents=index.documents,
+        distinct=index.distinct,
+        proxy=index.proxy,
+        passes=index.passes,
+    )
+
+
+def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the folder; ``labels.json`` comes last, so that a folder with it is whole.
+
+    ``labels``: all, or those of some windows after another, which may be read from the folder itself. The tokenizer
+    goes with them, so that the tokens can be read where the checkpoint is not.
+    """
+    portion: Labels | None = None
+    with ParquetPortions(folder / "labels.parquet") as file:
+        for portion in [labels] if isinstance(labels, Labels) else labels:
+            file.add(_table(portion))
+        assert portion is not None  # an evaluation set has windows
+        (folder / "labels.json").unlink(missing_ok=True)
+    windows = {"window": np.arange(len(portion.document_of_window)), "document": portion.document_of_window}
+    write_parquet(folder / "windows.parquet", pa.table(windows))
+    write_documents(portion.kept, folder)
+    tokenizer.save(folder)
+    write_checksums(folder, [path for name in (*TABLES, *TOKENIZER_FILES) if (path := folder / name).is_file()])
+    write_record(folder / "labels.json", portion.record)
+
+
+def _table(labels: Labels) -> pa.Table:
+    columns = {
+        "window": labels.window,
+        "pos": labels.position,
+        "repeated": labels.repeated,
+        "distance": labels.distance,
+        "occurrences": labels.occurrences,
+        "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
+        "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
+    }
+    if labels.segment_bytes is not None:
+        columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
+    counted = labels.train_count is not None
+    return required(pa.table(columns), [name for name in COLUMNS if name != "train_count" or counted])
+
+
+def read_labels(folder: Path) -> Labels:
+    """Read a folder of labels. Raises `FormatError` naming the file that is missing or broken."""
+    folder = Path(folder)
+    remedy = "score again"
+    record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
+    check_files(folder, [folder / name for name in TABLES], remedy=remedy)
+    columns = [*COLUMNS, *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
+    rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
+    documents = read_document_of_window(folder, record, remedy=remedy)
+    return labels_of_rows(rows, record, documents, read_documents(folder, remedy=remedy))
+
+
+def read_document_of_window(folder: Path, record: LabelsRecord, *, remedy: str) -> np.ndarray:
+    """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
+    path = folder / WINDOWS
+    check_files(folder, [path], remedy=remedy)
+    documents = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy()
+    check_documents(path, documents, record, remedy=remedy)
+    return documents
+
+
+def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord, *, remedy: str) -> None:
+    """Raise `FormatError` where a file names a document that the labels do not have."""
+    count = len(record.sources)
+    found = f"a document that the {count:,} sources of labels.json lack"
+    check_below(path, documents, count, found, remedy=remedy)
+
+
+def labels_of_rows(
+    rows: pa.Table, record: LabelsRecord, document_of_window: np.ndarray, kept: Documents | None
+) -> Labels:
+    """The labels in rows of ``labels.parquet``, all or those of some windows."""
+    domain = rows["domain"].unify_dictionaries().combine_chunks()
+    names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
+    by_segment = record.evaluation.unit == "byte"
+    return Labels(
+        window=rows["window"].to_numpy(),
+        position=rows["pos"].to_numpy(),
+        repeated=rows["repeated"].to_numpy(),
+        distance=rows["distance"].to_numpy(),
+        occurrences=rows["occurrences"].to_numpy(),
+        train_count=None if rows["train_count"].null_count else rows["train_count"].to_numpy(),
+        domain=code.astype(np.int32)[domain.indices.to_numpy()],
+        domains=names.tolist(),
+        document_of_window=document_of_window,
+        record=record,
+        segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
+        kept=kept,
+    )

@@ -1,0 +1,61 @@
+"""Labels and scores of a result's tokens, some windows at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from argap.files.checksums import check_files
+from argap.runtime.threads import read_ahead
+from argap.tokens.labels import TABLES, Labels, labels_of_rows
+from argap.tokens.rows import Rows, read_rows
+from argap.tokens.runs import check_logprobs, check_parts, no_logprob
+from argap.tokens.table import TokenTable
+
+
+class Scores(NamedTuple):
+    """One model's predictions. Legend: N tokens of the evaluation set."""
+
+    logprob: np.ndarray
+    """float32 ``[N]``, nats; NaN at position 0 of a window."""
+    top1: np.ndarray
+    """int32 ``[N]``: the model's most likely id; -1 at position 0."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Whole windows, position 0 included. Legend: N tokens."""
+
+    tokens: np.ndarray
+    """int32 ``[N]``: ids."""
+    labels: Labels
+    scores: dict[str, Scores]
+    """By model."""
+
+
+def read_portions(table: TokenTable) -> Iterator[Portion]:
+    """All tokens, in order. Raises `FormatError` naming the file that is missing, damaged or of other tokens."""
+    check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
+    for run in table.runs:
+        check_parts(run)
+        if table.by_segment:  # only the last token of a segment has a log-prob
+            check_logprobs(run)
+    of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
+    folders = [run.folder for run in table.runs]
+
+    def portions() -> Iterator[Portion]:
+        for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=table.label_columns):
+            scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
+            labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
+            yield Portion(rows.tokens, labels, scores)
+
+    yield from read_ahead(portions())
+
+
+def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
+    logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
+    if not table.by_segment and no_logprob(logprob[rows.pos > 0]).any():
+        check_logprobs(table.runs[run])
+    top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
+    return Scores(logprob, top1)

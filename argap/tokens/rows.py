@@ -1,0 +1,186 @@
+"""The files of several runs and of their labels, read in lockstep: the same tokens of each, some windows at a time."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from argap.errors import FormatError
+from argap.files.checksums import are_recorded, checked
+from argap.files.parquet import count_rows, read_portions
+from argap.runtime.threads import lazy, read_ahead
+from argap.tokens.runs import token_parts
+
+REMEDY = "repeat its `argap score` command"
+KEYS = ["window", "pos"]
+ROWS = 2**17
+"""Of one part of a run."""
+GAP = 2**14
+"""Tokens that cost less when they are read than the cut does."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some windows, position 0 included. Legend: N tokens."""
+
+    labels: pa.Table
+    runs: Sequence[pa.Table]
+    """Of each run, the columns that were asked for."""
+    start: int = 0
+    """Tokens of the evaluation set before these."""
+
+    @lazy
+    def window(self) -> np.ndarray:
+        """int32 ``[N]``."""
+        return self.labels["window"].to_numpy()
+
+    @lazy
+    def pos(self) -> np.ndarray:
+        """int32 ``[N]``."""
+        return self.labels["pos"].to_numpy()
+
+    @lazy
+    def tokens(self) -> np.ndarray:
+        """int32 ``[N]``: ids, where they were asked for."""
+        return self.runs[0]["token"].to_numpy()
+
+    def among(self, wanted: np.ndarray) -> Iterator["Rows"]:
+        """The stretches that begin and end with a wanted window (bool ``[W]``, by window). Those less than `GAP` tokens
+        apart are one, with what lies between."""
+        starts = np.flatnonzero(self.pos == 0)
+        held = wanted[self.window[starts]]
+        if held.all() or not held.any():
+            yield from [self] if held.all() else []
+            return
+        changes = np.append(starts, len(self.pos))[np.flatnonzero(np.diff(held, prepend=False, append=False))]
+        firsts, ends = changes[::2], changes[1::2]
+        apart = firsts[1:] - ends[:-1] >= GAP
+        for first, end in zip(firsts[np.append(True, apart)], ends[np.append(apart, True)], strict=True):
+            yield Rows(
+                self.labels.slice(first, end - first),
+                _Deferred([partial(self._slice, k, int(first), int(end - first)) for k in range(len(self.runs))]),
+                self.start + int(first),
+            )
+
+    def _slice(self, run: int, first: int, count: int) -> pa.Table:
+        return self.runs[run].slice(first, count)
+
+
+class _Deferred(Sequence[pa.Table]):
+    """Tables, each read when it is first asked for: by the thread that works on it."""
+
+    def __init__(self, reads: Sequence[Callable[[], pa.Table]]) -> None:
+        self._reads = reads
+        self._tables: dict[int, pa.Table] = {}
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def __getitem__(self, k: int) -> pa.Table:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if k not in self._tables:
+            self._tables[k] = self._reads[k]()
+        return self._tables[k]
+
+
+def read_rows(
+    runs: Sequence[Path], labels: Path, *, of_runs: Sequence[Sequence[str]], of_labels: Sequence[str]
+) -> Generator[Rows, None, None]:
+    """The rows of run folders and of a folder of labels, a part of the first run at a time: whole windows.
+
+    ``of_runs``, ``of_labels``: the columns wanted of each. Raises `FormatError` naming the file that is damaged or
+    broken, or whose rows are not the same tokens. Files whose checksums are recorded are those that were written from
+    one evaluation set; only without checksums the keys of every row are compared.
+    """
+    parts = [token_parts(run) for run in runs]
+    described = [labels / "labels.parquet"]
+    known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
+    readers = [
+        _Parts(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
+        for run, files, names in zip(runs, parts, of_runs, strict=True)
+    ]
+    described_by = _Reader(labels, described, [*KEYS, *of_labels], checked_whole=known)
+    start = 0
+    for path in parts[0]:
+        count = count_rows(path, remedy=f"remove it and {REMEDY}")
+        if not count:
+            continue
+        reads: list[Callable[[], pa.Table]] = []
+        for reader in readers:
+            reads.append(reader.take(count, None if known or not reads else reads[0]()))
+        of_all = described_by.take(count, None if known else reads[0]())
+        if of_all["pos"][0].as_py() != 0:
+            raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {REMEDY}")
+        yield Rows(of_all, _Deferred(reads), start)
+        start += count
+    for reader in (*readers, described_by):
+        reader.expect_end()
+
+
+class _Parts:
+    """Consecutive rows of the parts of a run, each part read by the thread that uses its rows.
+
+    Parts must hold as many rows as the first run's; from the first one that does not, a `_Reader` reads them in order.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
+        self._folder, self._columns = folder, list(columns)
+        self._files = deque(files)
+        self._checked = checked(folder, files, remedy=REMEDY)
+        self._rest = None if checked_whole else _Reader(folder, files, columns, checked_whole=False)
+
+    def take(self, count: int, like: pa.Table | None) -> Callable[[], pa.Table]:
+        """What gives the next ``count`` rows; see `_Reader.take`."""
+        if self._rest is None and self._files and count_rows(next(self._checked), remedy=REMEDY) == count:
+            return partial(self._read, self._files.popleft())
+        if self._rest is None:
+            self._rest = _Reader(self._folder, self._files, self._columns, checked_whole=True)
+        table = self._rest.take(count, like)
+        return lambda: table
+
+    def _read(self, path: Path) -> pa.Table:
+        tables = read_portions(path, self._columns, rows=ROWS, remedy=REMEDY, threads=False, pages=False)
+        return pa.concat_tables(tables).combine_chunks()
+
+    def expect_end(self) -> None:
+        """Raise `FormatError` where rows are left."""
+        (self._rest or _Reader(self._folder, self._files, self._columns, checked_whole=True)).expect_end()
+
+
+class _Reader:
+    """Consecutive rows of some Parquet files, in portions of any size."""
+
+    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
+        self._folder = folder
+        self._tables = read_ahead(_read(folder, files, list(columns), pages=not checked_whole), 2)
+        self._left: list[pa.Table] = []
+
+    def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
+        """The next ``count`` rows, of the same windows and positions as ``like``: else a `FormatError`."""
+        rows = sum(map(len, self._left))
+        while rows < count and (table := next(self._tables, None)) is not None:
+            self._left.append(table)
+            rows += len(table)
+        if rows < count:
+            raise FormatError(f"{self._folder}: fewer rows than the runs beside it; {REMEDY}")
+        table = self._left[0] if len(self._left) == 1 else pa.concat_tables(self._left)
+        self._left = [table.slice(count)] if rows > count else []
+        table = table.slice(0, count).unify_dictionaries().combine_chunks()
+        if like is not None and not all(table[name].equals(like[name]) for name in KEYS):
+            raise FormatError(f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}")
+        return table
+
+    def expect_end(self) -> None:
+        """Raise `FormatError` where rows are left."""
+        if any(map(len, self._left)) or any(map(len, self._tables)):
+            raise FormatError(f"{self._folder}: more rows than the runs beside it; {REMEDY}")
+
+
+def _read(folder: Path, files: Sequence[Path], columns: list[str], *, pages: bool) -> Iterator[pa.Table]:
+    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache. ``pages``: whether
+    those of pages are checked, too."""
+    for path in checked(folder, files, remedy=REMEDY):
+        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False, pages=pages)

@@ -1,0 +1,325 @@
+"""A RUN: the folder of one checkpoint's log-probs, written shard by shard and resumable.
+
+``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
+token:int32, logprob:float32, top1:int32``, and ``rank:int32`` where ranks were asked for. At position 0 of a window
+``logprob``, ``top1`` and ``rank`` are null.
+
+Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
+log-prob of a segment is that of its last token; the others have null.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation.windows import EvaluationSet
+from argap.files.checksums import check_file, check_files, read_checksums
+from argap.files.parquet import count_rows, read_parquet, write_parquet
+from argap.files.resumable import begin, environment, finish
+from argap.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    EvaluationSpec,
+    RunIdentity,
+    RunRecord,
+    RunResult,
+    SourceRecord,
+    read_record,
+)
+from argap.runtime.progress import say
+from argap.text.tokenizer import Tokenizer, load_tokenizer
+
+FORMAT = 1
+OWN = "own-tokens"
+"""Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
+SHARD_TOKENS = 2**17
+REMEDY = "repeat its `argap score` command, which makes damaged parts again"
+LARGEST_LOGPROB = 1e-4
+"""The highest one accepted of another program: rounding may lift that of a certain token above 0."""
+FLOATS = ["logprob"]
+"""Columns stored with BYTE_STREAM_SPLIT: a tenth smaller."""
+SCHEMA = pa.schema(
+    [
+        pa.field("window", pa.int32(), nullable=False),
+        pa.field("pos", pa.int32(), nullable=False),
+        pa.field("token", pa.int32(), nullable=False),
+        ("logprob", pa.float32()),
+        ("top1", pa.int32()),
+    ]
+)
+RANK = pa.field("rank", pa.int32())
+"""A further column of the runs whose identity says ``rank`` (`argap.scoring.heads.OfTargets`)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and its ``run.json``."""
+
+    folder: Path
+    record: RunRecord
+
+    @property
+    def model(self) -> str:
+        return self.record.model
+
+    @property
+    def finished(self) -> RunResult | None:
+        """The outcome; None if the run was interrupted."""
+        return self.record.finished
+
+
+def shards_of(data: EvaluationSet) -> list[range]:
+    """Split the windows into shards of consecutive whole windows, about `SHARD_TOKENS` tokens each."""
+    number = data.offsets[:-1] // max(SHARD_TOKENS, data.seq_len)
+    starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], data.windows], strict=True)]
+
+
+def shard_path(folder: Path, shard: int) -> Path:
+    return folder / "tokens" / f"part-{shard:05d}.parquet"
+
+
+def new_record(
+    model: str, checkpoint: str, source: SourceRecord, evaluation: EvaluationRecord, identity: RunIdentity
+) -> RunRecord:
+    """``run.json`` of a run that begins; ``checkpoint``: its name, whose fingerprint ``identity`` has."""
+    return RunRecord(
+        format=FORMAT,
+        model=model,
+        checkpoint=CheckpointRecord(checkpoint, identity.checkpoint),
+        source=source,
+        evaluation=evaluation,
+        identity=identity,
+        **environment(),
+        finished=None,
+    )
+
+
+def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
+    """Start a run or resume it. Raises as `argap.files.resumable.begin`, and `FormatError` for a broken
+    ``run.json``."""
+    begin(folder, record, record.identity, overwrite=overwrite)
+    return read_run(folder)
+
+
+def finish_run(run: Run, result: RunResult) -> Run:
+    """Record the outcome of a run: wall time, tokens per second, and settings resolved along the way."""
+    return Run(run.folder, finish(run.folder, run.record, result))
+
+
+def read_run(folder: Path) -> Run:
+    """A run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
+    return Run(folder, read_record(folder / "run.json", RunRecord, newest=FORMAT))
+
+
+def open_run(folder: str | Path) -> Run:
+    """A finished run. Raises `FormatError` if ``folder`` is not a run, `ArgapError` if it is unfinished."""
+    folder = Path(folder)
+    if not (folder / "run.json").is_file():
+        raise FormatError(f"{folder}: no run.json there; expected a run folder as `argap score` writes it")
+    run = read_run(folder)
+    if run.finished is None:
+        raise ArgapError(f"{folder}: the run is not finished; repeat its `argap score` command to complete it")
+    return run
+
+
+def write_shard(
+    path: Path,
+    data: EvaluationSet,
+    windows: range,
+    logprob: np.ndarray,
+    top1: np.ndarray,
+    rank: np.ndarray | None = None,
+) -> None:
+    """Write the rows of ``windows``. ``logprob``, ``top1`` and ``rank`` have one entry per token, NaN and -1 at
+    position 0. A log-prob that is NaN is stored as null."""
+    position = data.position_of(windows)
+    table = pa.table(
+        [
+            data.window_of(windows),
+            position,
+            data.tokens[data.rows(windows)],
+            pa.array(logprob, mask=np.isnan(logprob)),
+            pa.array(top1, mask=position == 0),
+        ],
+        schema=SCHEMA,
+    )
+    if rank is not None:
+        table = table.append_column(RANK, pa.array(rank, mask=position == 0))
+    write_parquet(path, table, split_by_byte=FLOATS)
+
+
+def write_shards(folder: Path, data: EvaluationSet, logprob: np.ndarray, top1: np.ndarray) -> None:
+    """Write all shards of a run from the log-prob and the top-1 id of every token, each ``[N]`` (`write_shard`)."""
+    for number, windows in enumerate(shards_of(data)):
+        rows = data.rows(windows)
+        write_shard(shard_path(folder, number), data, windows, logprob[rows], top1[rows])
+
+
+def missing_shards(folder: Path, data: EvaluationSet, shards: Mapping[int, range]) -> dict[int, range]:
+    """Those of ``shards``, windows by number, that a run in ``folder`` has still to score (`whole_parts`)."""
+    paths = {number: shard_path(folder, number) for number in shards}
+    whole = whole_parts(folder, {paths[number]: data.count_in(windows) for number, windows in shards.items()})
+    return {number: windows for number, windows in shards.items() if paths[number] not in whole}
+
+
+def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
+    """The parts that are there, every byte as it was written, so that a rerun of the work in ``folder`` skips them.
+
+    ``rows``: of each part, by its path. Names a part that is there and damaged.
+    """
+    there, whole = [path for path in rows if path.is_file()], set[Path]()
+    try:
+        recorded = read_checksums(folder) if there else {}
+    except FormatError as error:
+        say(f"{error}; its {len(there)} parts are made again")
+        return whole
+    for path in there:
+        try:
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()))
+            if (count := len(read_parquet(path))) != rows[path]:
+                raise FormatError(f"{path}: {count} rows, expected {rows[path]}")
+        except FormatError as error:
+            say(f"{error}; it is made again")
+        else:
+            whole.add(path)
+    return whole
+
+
+def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
+
+    Raises `FormatError` naming the part that is missing, damaged, or lacks the log-prob of a scored token.
+    """
+    table = _read_columns(run, ["logprob", "top1"], check=_check_part)
+    logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
+    top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
+    return logprob, top1
+
+
+def read_token_ids(run: Run) -> np.ndarray:
+    """The token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
+    return _read_columns(run, ["token"])["token"].to_numpy()
+
+
+def read_window_offsets(run: Run) -> np.ndarray:
+    """The window bounds of the run, int64 ``[W + 1]``. Raises `FormatError` as `read_logprobs`."""
+    position = _read_columns(run, ["pos"])["pos"].to_numpy()
+    return np.append(np.flatnonzero(position == 0), len(position))
+
+
+def tokenizer_of(run: Run) -> Tokenizer:
+    """The tokenizer of a run: saved with it or with the labels beside it, else where it is recorded to be.
+
+    Raises `ArgapError` where none of those is the run's.
+    """
+    evaluation = run.record.evaluation
+    saved = [
+        str(folder) for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()
+    ]
+    for source in (*saved, run.record.source.tokenizer, evaluation.tokenizer):
+        with suppress(ArgapError):
+            tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None
+            if tokenizer is not None and tokenizer.fingerprint == evaluation.tokenizer_fingerprint:
+                return tokenizer
+    raise ArgapError(
+        f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
+        f"expected it in {run.folder.parent / 'labels'}, or where its name says"
+    )
+
+
+def recorded_text(run: Run) -> EvaluationSpec:
+    """The text and windows of a run, to be read again. Raises `ArgapError` for a run that does not record them."""
+    spec = EvaluationSpec().over(run.record.source)
+    if not spec.data:
+        raise ArgapError(f"{run.folder}: does not record its text; expected a run of `argap score`")
+    return spec
+
+
+def check_same_set(
+    run: Run,
+    evaluation: EvaluationRecord,
+    what: str,
+    remedy: str = "score both with the same `data`, `seq_len` and `packing`",
+) -> None:
+    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
+    own = run.record.evaluation
+    if own.fingerprint == evaluation.fingerprint:
+        return
+    differing = [
+        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
+        for name in ("tokenizer", "seq_len", "packing", "tokens")
+        if getattr(own, name) != getattr(evaluation, name)
+    ]
+    raise MismatchError(
+        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
+        f"({', '.join(differing) or 'the text itself differs'}); {remedy}"
+    )
+
+
+def check_text(run: Run, now: EvaluationRecord) -> None:
+    """Raise `MismatchError` unless ``run`` scored the text as it is read ``now``."""
+    remedy = "expected the text and windows of the run; where they have changed, score the models again, together"
+    check_same_set(run, now, "the text is now", remedy)
+
+
+def token_parts(folder: Path) -> list[Path]:
+    """The Parquet parts of a run, in order."""
+    return sorted((folder / "tokens").glob("part-*.parquet"))
+
+
+def _read_columns(
+    run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
+) -> pa.Table:
+    """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
+    parts = check_parts(run)
+    tables = [read_parquet(path, columns, schema=SCHEMA, remedy=REMEDY) for path in parts]
+    for path, table in zip(parts, tables, strict=True):
+        check(run, path, table)
+    return pa.concat_tables(tables)
+
+
+def check_parts(run: Run) -> list[Path]:
+    """The parts of a run. Raises `FormatError` naming one that is damaged, and where some are missing."""
+    parts = token_parts(run.folder)
+    rows = sum(count_rows(path, remedy=REMEDY) for path in parts)
+    check_files(run.folder, parts, remedy=REMEDY)
+    expected = run.record.evaluation.tokens
+    if rows != expected:
+        raise FormatError(
+            f"{run.folder}: {rows} rows in {len(parts)} parts, expected {expected}; repeat its `argap score` command"
+        )
+    return parts
+
+
+def check_logprobs(run: Run) -> None:
+    """Raise `FormatError`, naming part, window and position, for a scored token without a log-prob."""
+    for path in token_parts(run.folder):
+        _check_part(run, path, read_parquet(path, ["logprob"], schema=SCHEMA, remedy=REMEDY))
+
+
+def no_logprob(values: np.ndarray) -> np.ndarray:
+    """bool: which values are not log-probs: NaN and +∞. −∞ is a log-prob, of a token that the model rules out."""
+    return ~(values < np.inf)
+
+
+def _check_part(run: Run, path: Path, table: pa.Table) -> None:
+    """Raise `FormatError` for a scored position without a log-prob."""
+    missing = no_logprob(table["logprob"].to_numpy())  # nulls are NaN
+    if run.record.evaluation.unit == "byte":  # the sum of a segment is at its last token, the others have none
+        missing &= table["logprob"].is_valid().to_numpy()
+    if not missing.any():
+        return
+    window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))
+    wrong = np.flatnonzero(missing & (pos > 0))
+    if len(wrong):
+        at = int(wrong[0])
+        raise FormatError(
+            f"{path}: {run.model}: log-prob {table['logprob'][at].as_py()} at window {window[at]}, position {pos[at]}; "
+            "expected a number, or −∞"
+        )

@@ -1,0 +1,255 @@
+"""The scored tokens of a result as a table, streamed from the files of its runs and labels; never all in memory.
+
+The rows of every run and of the labels are the same tokens in the same order, so that they are read in lockstep,
+a part of the reference's run (whole windows) at a time (`argap.tokens.batches`). Position 0 of a window is not scored
+and not in the table. `argap.records.columns` lists the columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from argap.evaluation.documents import Documents, read_documents
+from argap.files.checksums import check_files
+from argap.files.parquet import check_below, read_portions, whole_column
+from argap.records import LabelsRecord, read_record
+from argap.records.columns import BY_MODEL, COLUMNS, LABELLED, LOGPROB, RANK, UNIT, ranks_of, schema_of
+from argap.runtime.threads import lazy
+from argap.text.content import content_bigrams, has_letters
+from argap.text.tokenizer import FILES as TOKENIZER_FILES
+from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.text.words import PieceBytes, Words, seen_earlier
+from argap.tokens.labels import FORMAT, further_columns, read_document_of_window
+from argap.tokens.rows import REMEDY, Rows
+from argap.tokens.runs import Run
+
+OF_RUNS = {"runs", "models", "further", "ranked"}
+"""What of a `TokenTable` depends on its runs."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Runs of one evaluation set, the reference first, and the folder of their labels."""
+
+    runs: tuple[Run, ...]
+    labels: Path
+
+    @cached_property
+    def models(self) -> list[str]:
+        return [run.model for run in self.runs]
+
+    @cached_property
+    def record(self) -> LabelsRecord:
+        """``labels.json``."""
+        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT, remedy=REMEDY)
+
+    @cached_property
+    def documents(self) -> Documents | None:
+        """The columns kept of the source; None without any."""
+        return read_documents(self.labels, remedy=REMEDY)
+
+    @property
+    def by_segment(self) -> bool:
+        """Whether log-probs are those of segments, which bytes weigh."""
+        return self.record.evaluation.unit == "byte"
+
+    @property
+    def label_columns(self) -> list[str]:
+        """What the labels hold of each token, beside its window and position."""
+        return [*LABELLED, "domain", *(["segment_bytes"] if self.by_segment else [])]
+
+    @cached_property
+    def kept(self) -> dict[str, pa.DataType]:
+        """The columns kept of the source, and their types."""
+        return {} if self.documents is None else self.documents.types
+
+    @cached_property
+    def further(self) -> dict[str, pa.DataType]:
+        """The columns beside `COLUMNS`, and their types."""
+        return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
+
+    @cached_property
+    def ranked(self) -> list[str]:
+        """The models whose runs have ranks."""
+        return [run.model for run in self.runs if run.record.identity.rank]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*COLUMNS, *self.further)
+
+    def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
+        """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``,
+        and in ``rank`` for those that have ranks."""
+        chosen = self.models if models is None else models
+        further = self.further | ranks_of([model for model in chosen if model in self.ranked])
+        return schema_of(chosen, further, columns)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of the labels. Raises `FormatError` where its files are damaged."""
+        check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES], remedy=REMEDY)
+        return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
+
+    def among(self, models: Sequence[str]) -> "TokenTable":
+        """The same tokens of some of the models, the first as the reference. What was read already is shared."""
+        by_name = {run.model: run for run in self.runs}
+        table = TokenTable(tuple(by_name[model] for model in models), self.labels)
+        vars(table).update({name: value for name, value in vars(self).items() if name not in OF_RUNS})
+        return table
+
+    def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:
+        """``columns`` of whole windows, position 0 included, which has no NLL (NaN); ``start``: tokens before them."""
+        source = Columns(self, rows, models, start, None)
+        return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
+
+    @cached_property
+    def scored_of_document(self) -> np.ndarray:
+        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document.
+
+        Raises `FormatError` for damaged labels.
+        """
+        n = np.zeros(len(self.document_of_window), dtype=np.int64)
+        columns = ["window", *(["segment_bytes"] if self.by_segment else [])]
+        path, lacking = self.labels / "labels.parquet", f"a window that windows.parquet, which has {len(n):,}, lacks"
+        check_files(self.labels, [path], remedy=REMEDY)
+        for rows in read_portions(path, columns, remedy=REMEDY):
+            window = rows["window"].to_numpy()
+            check_below(path, window, len(n), lacking, remedy=REMEDY)
+            weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
+            n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
+        if not self.by_segment:
+            n -= 1  # position 0 is not scored
+        return np.bincount(self.document_of_window, n).astype(np.int64)
+
+    @cached_property
+    def document_of_window(self) -> np.ndarray:
+        """int32 ``[W]``. Raises `FormatError` for damaged labels."""
+        return read_document_of_window(self.labels, self.record, remedy=REMEDY)
+
+    @cached_property
+    def pieces(self) -> pa.StringArray:
+        """The text of each token id."""
+        return pa.array(self.tokenizer.pieces, pa.string())
+
+    @cached_property
+    def piece_bytes(self) -> PieceBytes:
+        return PieceBytes(self.tokenizer.piece_bytes)
+
+    @cached_property
+    def has_letters(self) -> np.ndarray:
+        """bool ``[vocab]``: ids whose text has a letter or digit."""
+        return has_letters(self.tokenizer)
+
+
+class Columns:
+    """The columns of some rows, each made when it is asked for."""
+
+    def __init__(
+        self, table: TokenTable, rows: Rows, models: Sequence[str], start: int, units: np.ndarray | None
+    ) -> None:
+        self._table = table
+        self._units = units
+        self._rows = rows
+        self._models = models
+        self._start = start
+        """Tokens of the evaluation set before these rows."""
+
+    @lazy
+    def _segment_bytes(self) -> np.ndarray:
+        """int32 ``[N]``; -1 where no segment is scored."""
+        return whole_column(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
+
+    @lazy
+    def _last(self) -> np.ndarray:
+        """int64 ``[N]``: the row of the last token of each token's segment; any row where none is scored."""
+        ends = np.flatnonzero(self._segment_bytes > 0)
+        return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(self._segment_bytes)))]
+
+    def column(self, name: str) -> pa.Array:
+        """One value a row; ``name``: as in `argap.tokens.batches.TokenReader.columns`."""
+        if self._table.documents is not None and name in self._table.kept:
+            return self._table.documents.column(name, self._start, len(self._rows.pos))
+        if name == "segment":
+            return pa.array(self._start + self._last)
+        if name == "repeated":
+            return pa.array(self._rows.labels["distance"].to_numpy() > 0)
+        if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
+            return whole_column(self._rows.labels[name])
+        if name in BY_MODEL:
+            return self._of_models(name)
+        if name == UNIT and self._units is not None:
+            documents, tokens = self._windows
+            return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
+        if name.startswith(LOGPROB):
+            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        return getattr(self, f"_{name}")()
+
+    @lazy
+    def scored(self) -> np.ndarray:
+        """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
+        if not self._table.by_segment:
+            return self._rows.pos > 0
+        return whole_column(self._rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
+
+    def tokens(self, *, previous: bool) -> np.ndarray:
+        """int32 ``[N]``: ids; ``previous``: of the tokens before, wrong at position 0 alone, which is not scored."""
+        return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
+
+    def _of_models(self, name: str) -> pa.Array:
+        models = [model for model in self._models if name != RANK or model in self._table.ranked]
+        tables = [self._rows.runs[self._table.models.index(model)] for model in models]
+        arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
+        if name == "nll":
+            arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
+        if name == "nll" and self._table.by_segment:
+            arrays = [each.take(pa.array(self._last)) for each in arrays]
+        return pa.StructArray.from_arrays(arrays, names=models)
+
+    @lazy
+    def _windows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The document of each window, and its tokens: what windows share is looked up once for each."""
+        starts = np.flatnonzero(self._rows.pos == 0)
+        documents = self._table.document_of_window[self._rows.window[starts]]
+        return documents, np.diff(starts, append=len(self._rows.pos))
+
+    @lazy
+    def _documents(self) -> np.ndarray:
+        return np.repeat(*self._windows)
+
+    def _document(self) -> pa.Array:
+        return pa.array(self._documents, pa.int32())
+
+    def _source(self) -> pa.Array:
+        documents, index = np.unique(self._documents, return_inverse=True)
+        sources = [self._table.record.sources[document] for document in documents.tolist()]
+        return pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), pa.array(sources, pa.string()))
+
+    def _token(self) -> pa.Array:
+        return whole_column(self._rows.runs[0]["token"])
+
+    def _piece(self) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(self._token(), self._table.pieces)
+
+    def _previous(self) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(self.tokens(previous=True)), self._table.pieces)
+
+    @lazy
+    def _words(self) -> Words:
+        return self._table.piece_bytes.words(self._rows.tokens, self._rows.window)
+
+    def _word(self) -> pa.Array:
+        index = pa.array(self._words.number, pa.int32(), mask=self._words.number < 0)
+        return pa.DictionaryArray.from_arrays(index, self._words.texts)
+
+    def _word_start(self) -> pa.Array:
+        return pa.array(self._words.start)
+
+    def _word_repeated(self) -> pa.Array:
+        return pa.array(np.append(seen_earlier(self._words), False)[self._words.number])
+
+    def _content(self) -> pa.Array:
+        return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))

@@ -1,0 +1,1 @@
+"""Count bigrams and look counts up."""

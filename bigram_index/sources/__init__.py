@@ -1,0 +1,1 @@
+"""Read the tokens or counts that an index is built from."""

@@ -1,0 +1,1 @@
+"""Kernels of causal convolutions, short and long."""

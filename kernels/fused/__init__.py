@@ -1,0 +1,1 @@
+"""Fused elementwise kernels: norms, gates, rotary positions and token shift."""

@@ -1,0 +1,1 @@
+"""Kernels of the output head: log-probs without the logits."""

@@ -1,0 +1,1 @@
+"""Chunked kernels of linear attention, gated linear attention, the delta rule and WKV."""

@@ -1,0 +1,309 @@
+"""The delta rule: every position moves the state towards its value by a step β, in two kernels.
+
+S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, section 2.2, transposed).
+
+In a chunk after the state S the values actually added are V̂ = M (V − K S) with
+M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of that paper's section 3. M has BT² entries and does not
+depend on S: the first kernel (`argap.kernels.recurrent.delta_rule_inverse`) computes it for all chunks at once. The
+second walks over the chunks with S in registers and forms V̂ there, so that neither W = M K, U = M V nor any chunk's
+state goes through memory. The scores tril(Q Kᵀ) of wide keys come from a kernel of their own.
+
+Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from argap.kernels.launch import (
+    HeadTensors,
+    Launch,
+    LaunchTable,
+    block_size,
+    common_dtype,
+    device_class,
+    jit,
+    multiprocessors,
+    runs_kernels,
+    strided,
+    tl,
+)
+from argap.kernels.recurrent.delta_rule_inverse import (
+    CHUNK,
+    SMALLEST_NORM,
+    chunk_inverses,
+    chunk_scores,
+    inverse_norms,
+)
+from argap.kernels.recurrent.recurrence import in_chunks
+
+LARGEST_KEY_BYTES = 512
+"""The largest key that the kernels take: K 256 in float16 and bfloat16, 128 in float32."""
+
+SCORES_FIRST = ("256",)
+"""Shape classes whose scores are computed before the scan, once for all programs of a head. Within the scan they would
+be 36% of its FLOPs in blocks of 32 columns of V, and 22% in blocks of 64."""
+
+_FLOAT32_KEYS = ("16 float32", "32 float32", "64 float32", "128 float32")
+
+
+def _launch(BV: int, warps: int, stages: int, *, transposed: bool = True) -> Launch:
+    return Launch({"BV": BV, "TRANSPOSED": int(transposed)}, warps, stages)
+
+
+LAUNCHES = LaunchTable(
+    "delta_rule: scan",
+    {
+        "hopper": {
+            **dict.fromkeys(("16", "32", "64"), _launch(64, warps=4, stages=3)),
+            "128": _launch(32, warps=4, stages=3),
+            "256": _launch(128, warps=8, stages=2),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(32, warps=8, stages=1)),
+        },
+        "any": {
+            **dict.fromkeys(("16", "32", "64"), _launch(32, warps=4, stages=2)),
+            "128": _launch(32, warps=4, stages=1),
+            "256": _launch(16, warps=4, stages=1),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(16, warps=4, stages=1)),
+        },
+    },
+)
+
+NARROWER = {
+    "256": (
+        _launch(64, warps=4, stages=2, transposed=False),
+        _launch(32, warps=4, stages=2, transposed=False),
+    )
+}
+"""On Hopper, from wide to narrow: taken where wider blocks of V leave half of the multiprocessors idle."""
+
+
+def delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    normalize: bool = False,
+    state: torch.Tensor | None = None,
+    chunk: int | None = CHUNK,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), y_t = q_t S_t.
+
+    Args:
+        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        v: ``[B, H, T, V]``, any strides.
+        beta: ``[B, H, T]``.
+        normalize: divide each q and k by its Euclidean norm, as `torch.nn.functional.normalize` does. Keys longer than
+            √(2/β) let S grow without bound.
+        state: S before the first position, ``[B, H, K, V]``; None: 0.
+        chunk: positions that the reference solves for at once; None: all.
+
+    Returns:
+        y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider.
+        If β = 2 and one key repeats, S alternates and keeps every rounding error: bfloat16 is too coarse for that.
+
+    Runs kernels on a GPU if no gradient is needed and a key has at most `LARGEST_KEY_BYTES`: S and the inverse in
+    float32, products of float16 and bfloat16 on the tensor cores. Otherwise runs the reference, in float32 or wider.
+    """
+    dtype = common_dtype(q, k, v)
+    fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
+    if not (runs_kernels(q, k, v, beta, state) and fits):
+        return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, V = x.shape
+    ht = x.new_state(K, V)
+    norms = inverse_norms(x.q, x.k) if normalize else None
+    inverse = chunk_inverses(x.k, beta, norms)
+    scores = chunk_scores(x.q, x.k) if x.shape_class in SCORES_FIRST else None
+    launch = _scan_launch(x)
+    _scan_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, scores, norms, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        BT=CHUNK,
+        **launch.arguments(),
+    )
+    return x.y, ht
+
+
+def _scan_launch(x: HeadTensors) -> Launch:
+    """The widest blocks of V whose programs keep more than half of the multiprocessors busy, or else the narrowest.
+
+    All give the same bits, so that a sequence does not depend on the others of its batch.
+    """
+    device = x.q.device
+    launches = [LAUNCHES.at(device, x.shape_class)]
+    if device_class(device) == "hopper":
+        launches += NARROWER.get(x.shape_class, ())
+    busy = (launch for launch in launches if 2 * x.programs(launch) > multiprocessors(device))
+    return next(busy, launches[-1])
+
+
+def delta_rule_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    normalize: bool = False,
+    state: torch.Tensor | None = None,
+    chunk: int | None = CHUNK,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`delta_rule` in PyTorch, differentiable.
+
+    The added values of a chunk are U − W S with (I + tril(diag(β) K Kᵀ, −1)) [W, U] = diag(β) [K, V]: one triangular
+    solve for all chunks.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    length = q.shape[2]
+    size = length if chunk is None else min(chunk, length)
+    out_dtype = v.dtype
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v, beta = (in_chunks(x.to(dtype), size) for x in (q, k, v, beta[..., None]))
+        if normalize:
+            q, k = (F.normalize(x, dim=-1, eps=SMALLEST_NORM) for x in (q, k))
+        # 1. W and U of every chunk; the solver takes the diagonal to be 1.
+        k_beta = beta * k
+        lower = (k_beta @ k.mT).tril(-1)
+        solved = torch.linalg.solve_triangular(
+            lower, torch.cat([k_beta, beta * v], dim=-1), upper=False, unitriangular=True
+        )
+        w, u = solved.split((k.shape[-1], v.shape[-1]), dim=-1)
+        # 2. Chunk by chunk: the added values, the output, the state.
+        scores = (q @ k.mT).tril()
+        h = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state.to(dtype)
+        outputs = []
+        for n in range(q.shape[2]):
+            added = u[:, :, n] - w[:, :, n] @ h
+            outputs.append(q[:, :, n] @ h + scores[:, :, n] @ added)
+            h = h + k[:, :, n].mT @ added
+        return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
+
+
+@jit
+def _scan_kernel(
+    q,
+    k,
+    v,
+    y,
+    m,
+    scores,
+    norms,
+    h0,
+    ht,
+    T,
+    H,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+):
+    # One head of one sequence and BV columns of V. If TRANSPOSED, b_h, b_kh, b_added and b_y hold transposes: each
+    # product then takes the previous result as its left operand, straight from registers, and a loaded block as its
+    # right. Keys of 256 leave too few registers for S and the operand made from it, which is in shared memory if S is
+    # not transposed.
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_bh = (tl.program_id(0) // NV).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_t = tl.arange(0, BT)
+    o_k = tl.arange(0, BK)
+    o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
+    # Offsets from the first chunk may exceed 2³¹; those within a chunk start at its first position.
+    p_q = q[0] + i_b * q[1] + i_h * q[2]
+    p_k = k[0] + i_b * k[1] + i_h * k[2]
+    p_v = v[0] + i_b * v[1] + i_h * v[2]
+    p_y = y[0] + i_b * y[1] + i_h * y[2]
+    o_q = o_t[:, None] * q[3] + o_k[None, :]
+    o_kk = o_t[:, None] * k[3] + o_k[None, :]
+    o_vv = o_t[:, None] * v[3] + o_v[None, :]
+    o_y = o_t[:, None] * y[3] + o_v[None, :]
+    NT = tl.cdiv(T, BT)
+    p_m = m + i_bh * NT * (BT * BT)
+    o_m = o_t[:, None] * BT + o_t[None, :]
+    if scores is not None:
+        p_s = scores + i_bh * NT * (BT * BT)
+    m_m = (o_t[:, None] // 16) >= (o_t[None, :] // 16)  # the blocks of 16 that the first kernel writes
+    m_k, m_v = o_k < K, o_v < V
+    dtype = q[0].dtype.element_ty
+    if norms is not None:
+        p_rq = norms + i_bh * (NT * BT) + o_t
+        p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
+
+    # 1. The initial state.
+    if TRANSPOSED:
+        o_h = i_bh * (K * V) + o_k[None, :] * V + o_v[:, None]
+        m_h = m_v[:, None] & m_k[None, :]
+        b_h = tl.zeros([BV, BK], dtype=tl.float32)
+    else:
+        o_h = i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
+        m_h = m_k[:, None] & m_v[None, :]
+        b_h = tl.zeros([BK, BV], dtype=tl.float32)
+    if h0 is not None:
+        b_h = tl.load(h0 + o_h, mask=m_h, other=0.0)
+
+    for start in range(0, T, BT):
+        m_t = (o_t < T - start)[:, None]
+        b_q = tl.load(p_q + o_q, mask=m_t & m_k[None, :], other=0.0)
+        b_k = tl.load(p_k + o_kk, mask=m_t & m_k[None, :], other=0.0)
+        b_v = tl.load(p_v + o_vv, mask=m_t & m_v[None, :], other=0.0)
+        b_m = tl.load(p_m + o_m, mask=m_m, other=0.0)
+        b_hc = b_h.to(dtype)
+        # 2. V̂ = M (V − K S), the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
+        b_kh = _product(b_k, b_hc, None, TRANSPOSED)
+        if norms is not None:
+            b_rk = tl.load(p_rk)
+            b_kh *= _each_row(b_rk, TRANSPOSED)
+        b_error = _turned(b_v, TRANSPOSED).to(tl.float32) - b_kh
+        b_added = _product(b_m, b_error.to(dtype), None, TRANSPOSED)
+        # 3. Y = Q S + tril(Q Kᵀ) V̂; b_s is the transpose, triu(K Qᵀ).
+        if scores is None:
+            b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+            b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0)
+        else:
+            b_s = tl.load(p_s + o_m)
+            p_s += BT * BT
+        if norms is not None:
+            b_added *= _each_row(b_rk, TRANSPOSED)
+        b_y = _product(b_q, b_hc, None, TRANSPOSED)
+        b_added = b_added.to(dtype)
+        b_y = _product(tl.trans(b_s.to(dtype)), b_added, b_y, TRANSPOSED)
+        if norms is not None:
+            b_y *= _each_row(tl.load(p_rq), TRANSPOSED)
+            p_rq += BT
+            p_rk += BT
+        tl.store(p_y + o_y, _turned(b_y, TRANSPOSED).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
+        # 4. The state after the chunk, S + Kᵀ V̂.
+        b_h = _product(tl.trans(b_k), b_added, b_h, TRANSPOSED)
+        p_q += BT * q[3]
+        p_k += BT * k[3]
+        p_v += BT * v[3]
+        p_y += BT * y[3]
+        p_m += BT * BT
+
+    # 5. The final state.
+    tl.store(ht + o_h, b_h, mask=m_h)
+
+
+@jit
+def _product(b_a, b_b, b_sum, TRANSPOSED: tl.constexpr):
+    # A B, added to b_sum if there is one. If TRANSPOSED, b_b, b_sum and the result are transposes.
+    if TRANSPOSED:
+        return tl.dot(b_b, tl.trans(b_a), b_sum, input_precision="tf32x3")
+    else:  # Triton compiles what follows an if, too, even after a return
+        return tl.dot(b_a, b_b, b_sum, input_precision="tf32x3")
+
+
+@jit
+def _turned(b_x, TRANSPOSED: tl.constexpr):
+    return tl.trans(b_x) if TRANSPOSED else b_x
+
+
+@jit
+def _each_row(b_r, TRANSPOSED: tl.constexpr):
+    # A factor for each row of a block; if TRANSPOSED, for each of its columns.
+    return b_r[None, :] if TRANSPOSED else b_r[:, None]

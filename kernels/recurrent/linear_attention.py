@@ -1,0 +1,246 @@
+"""Linear attention and retention: a running sum of kᵀv, read by each query, with one decay per head or none.
+
+One pass over the positions, chunk by chunk. A program owns one head of one sequence and a block of V's columns,
+keeps the state S in registers in float32, and reads q, k and v once. No chunk's state goes through memory, and
+nothing depends on the length or number of sequences: a sequence gives the same bits alone and in a batch.
+
+Legend: B batch, H heads, T positions, BT positions per chunk, K key size, V value size.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, rows, runs_kernels, strided, tl
+from argap.kernels.recurrent.recurrence import chunked_recurrence
+
+SMALLEST_SUM = 1e-6
+"""Lower bound of a sum of weights before dividing by it; with ReLU features the sum may be 0."""
+
+NO_DECAY, DECAY_PER_HEAD, DECAY_PER_POSITION = 0, 1, 2
+
+_IN_FLOAT32 = {
+    **dict.fromkeys(("16 float32", "32 float32", "64 float32"), Launch({"BT": 32, "BV": 32}, warps=4, stages=2)),
+    "128 float32": Launch({"BT": 32, "BV": 32}, warps=4, stages=1),
+    "256 float32": Launch({"BT": 16, "BV": 32}, warps=4, stages=1),
+    "512 float32": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
+}
+LAUNCHES = LaunchTable(
+    "linear_attention",
+    {
+        "hopper": {
+            **dict.fromkeys(("16", "32", "64"), Launch({"BT": 64, "BV": 64}, warps=4, stages=4)),
+            "128": Launch({"BT": 64, "BV": 64}, warps=4, stages=3),
+            "256": Launch({"BT": 64, "BV": 32}, warps=4, stages=2),
+            "512": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
+            **_IN_FLOAT32,
+        },
+        "any": {
+            **dict.fromkeys(("16", "32", "64"), Launch({"BT": 64, "BV": 64}, warps=4, stages=2)),
+            "128": Launch({"BT": 64, "BV": 32}, warps=4, stages=1),
+            "256": Launch({"BT": 32, "BV": 16}, warps=4, stages=1),
+            "512": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
+            **_IN_FLOAT32,
+        },
+    },
+)
+LARGEST_KEY = 512
+
+
+def linear_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    log_decay: torch.Tensor | None = None,
+    state: torch.Tensor | None = None,
+    normalize: bool = False,
+    keep_state: bool = True,
+    chunk: int | None = 64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """S_t = a_t S_{t−1} + k_tᵀ v_t, y_t = q_t S_t (arXiv 2006.16236, eqs. 18 to 20; with a decay a_t this is
+    retention, arXiv 2307.08621, eq. 6).
+
+    Args:
+        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        v: ``[B, H, T, V]``, any strides.
+        log_decay: log a ≤ 0, ``[H]`` or ``[B or 1, H, T]``; None: no decay.
+        state: S before the first position, ``[B, H, K, V]``, or ``[B, H, K, V + 1]`` with ``normalize``; None: 0.
+        normalize: divide y_t by q_t Σ_{s≤t} k_s (each k_s decayed as S is), at least `SMALLEST_SUM`.
+        keep_state: return S after the last position.
+        chunk: positions that the reference compares at once; None: all.
+
+    Returns:
+        y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider,
+        or None. With ``normalize`` S has one more column, the sum of keys.
+
+    Runs a kernel on a GPU if no gradient is needed and K ≤ 512: sums in float32, products of float16 and bfloat16 on
+    the tensor cores. Otherwise runs the reference, in float32 or wider.
+    """
+    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+        return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    B, H, T, K, V = x.shape
+    ht = x.new_state(K, V + normalize) if keep_state else None
+    kind, decay = NO_DECAY, None
+    if log_decay is not None:
+        per_head = log_decay.dim() == 1
+        kind = DECAY_PER_HEAD if per_head else DECAY_PER_POSITION
+        (decay,) = strided((log_decay[None, :, None] if per_head else log_decay).float().expand(B, H, T), dims=3)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _forward_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), decay, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        DECAY=kind,
+        NORMALIZE=normalize,
+        WHOLE=T % launch.blocks["BT"] == 0,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return x.y, ht
+
+
+def linear_attention_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    log_decay: torch.Tensor | None = None,
+    state: torch.Tensor | None = None,
+    normalize: bool = False,
+    keep_state: bool = True,
+    chunk: int | None = 64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`linear_attention` in PyTorch, differentiable."""
+    if log_decay is not None:
+        per_head = log_decay.dim() == 1
+        log_decay = log_decay[None, :, None, None].expand(-1, -1, q.shape[2], -1) if per_head else log_decay[..., None]
+    values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if normalize else v
+    y, state = chunked_recurrence(q, k, values, chunk, log_decay, state)
+    if normalize:
+        y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
+    return y.to(v.dtype), state if keep_state else None
+
+
+@jit
+def _forward_kernel(
+    q,
+    k,
+    v,
+    y,
+    g,
+    h0,
+    ht,
+    T,
+    H,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    DECAY: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
+    SMALLEST: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+):
+    # One head of one sequence and BV columns of V. Programs of a head are neighbours in the grid and share q and k.
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_bh = (tl.program_id(0) // NV).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_t = tl.arange(0, BT)
+    o_k = tl.arange(0, BK)
+    o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
+    o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
+    p_q = rows(q, i_b, i_h, o_t64, o_k)
+    p_k = rows(k, i_b, i_h, o_t64, o_k)
+    p_v = rows(v, i_b, i_h, o_t64, o_v)
+    p_y = rows(y, i_b, i_h, o_t64, o_v)
+    m_k, m_v = o_k < K, o_v < V
+    dtype = q[0].dtype.element_ty
+
+    # 1. The initial state b_h = S, and b_z, the sum of keys in its last column.
+    COLUMNS: tl.constexpr = V + 1 if NORMALIZE else V
+    o_h = i_bh * (K * COLUMNS) + o_k[:, None] * COLUMNS + o_v[None, :]
+    o_z = i_bh * (K * COLUMNS) + o_k * COLUMNS + V
+    m_h = m_k[:, None] & m_v[None, :]
+    b_h = tl.zeros([BK, BV], dtype=tl.float32)
+    b_z = tl.zeros([BK], dtype=tl.float32)
+    if h0 is not None:
+        b_h = tl.load(h0 + o_h, mask=m_h, other=0.0)
+        if NORMALIZE:
+            b_z = tl.load(h0 + o_z, mask=m_k, other=0.0)
+
+    # 2. Decays that are the same in every chunk. b_d: from key j to query i; b_ds: from the chunk's start;
+    #    b_de: to its end; d_c: over the whole chunk.
+    m_s = o_t[:, None] >= o_t[None, :]
+    b_d = tl.where(m_s, 1.0, 0.0)
+    if DECAY == 1:
+        log_gamma = tl.load(g[0] + i_h * g[2])
+        b_d = tl.exp(tl.where(m_s, (o_t[:, None] - o_t[None, :]) * log_gamma, float("-inf")))
+        b_ds = tl.exp((o_t + 1) * log_gamma)
+        b_de_whole = tl.exp((BT - 1 - o_t) * log_gamma)
+        d_c_whole = tl.exp(BT * log_gamma)
+    if DECAY == 2:
+        p_g = g[0] + i_b * g[1] + i_h * g[2] + o_t.to(tl.int64) * g[3]
+
+    for start in range(0, T, BT):
+        # 3. Load the chunk. If all chunks are whole, no mask is kept.
+        left = BT if WHOLE else T - start
+        m_t = o_t < left
+        b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
+        # 4. This chunk's decays; none exceeds 1.
+        if DECAY == 1:
+            b_de, d_c = b_de_whole, d_c_whole
+            if left < BT:
+                b_de = tl.exp(tl.where(m_t, left - 1 - o_t, 0) * log_gamma)
+                d_c = tl.exp(left * log_gamma)
+        if DECAY == 2:
+            b_g = tl.load(p_g, mask=m_t, other=0.0)
+            b_gc = tl.cumsum(b_g, 0)
+            g_n = tl.sum(b_g, 0)
+            b_d = tl.exp(tl.where(m_s, b_gc[:, None] - b_gc[None, :], float("-inf")))
+            b_ds = tl.exp(b_gc)
+            b_de = tl.exp(tl.minimum(g_n - b_gc, 0.0))
+            d_c = tl.exp(g_n)
+            p_g += BT * g[3]
+        # 5. The output: earlier chunks through the state, this one pair by pair. With a decay the state's part is
+        #    scaled as it is added.
+        if DECAY == 0:
+            b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
+            b_s = tl.where(m_s, tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3"), 0.0)
+            b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
+        else:
+            b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3") * b_d
+            b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
+            b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
+        if NORMALIZE:
+            b_qz = tl.sum(b_q.to(tl.float32) * b_z[None, :], 1)
+            b_kz = b_k.to(tl.float32)
+            if DECAY != 0:
+                b_qz *= b_ds
+                b_kz *= b_de[:, None]
+                b_z *= d_c
+            b_total = tl.sum(b_s, 1) + b_qz
+            b_z += tl.sum(b_kz, 0)
+            b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
+        tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+        # 6. The state after the chunk.
+        if DECAY != 0:
+            b_v = (b_v * b_de[:, None]).to(dtype)
+            b_h *= d_c
+        b_h = tl.dot(tl.trans(b_k), b_v, b_h, input_precision="tf32x3")
+        p_q += BT * q[3]
+        p_k += BT * k[3]
+        p_v += BT * v[3]
+        p_y += BT * y[3]
+
+    # 7. The final state.
+    if ht is not None:
+        tl.store(ht + o_h, b_h, mask=m_h)
+        if NORMALIZE:
+            tl.store(ht + o_z, b_z, mask=m_k)  # every block of V's columns stores the same sum

@@ -1,0 +1,105 @@
+"""The values behind a figure's lines and bars, for a page that shows them under the pointer or by keyboard.
+
+A figure's function says what its panels hold with `tell`; `told` gives it in fractions of each panel, which no layout
+changes. The page finds the panels in the SVG file, where matplotlib numbers them in the order of ``figure.axes``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from argap.records import Record
+from argap.reports.tables.tokens import visible
+
+
+class Series(Record, frozen=True):
+    """A line or the bars of a panel. Each list has an entry for each of the panel's ``at``."""
+
+    name: str
+    across: tuple[float | None, ...]
+    """Fractions of the panel, from the bottom, or from the left where the panel's ``along`` is y; None: no point."""
+    texts: tuple[str, ...]
+
+
+class Panel(Record, frozen=True):
+    """The values of a panel."""
+
+    axes: int
+    """Its number in the SVG file, from 1."""
+    along: Literal["x", "y"]
+    """The axis of ``at``."""
+    at: tuple[float, ...]
+    """Fractions of the panel."""
+    heads: tuple[str, ...]
+    """What stands at each ``at``: a bin, a threshold."""
+    series: tuple[Series, ...]
+    guide: bool = True
+    """Whether a line across the panel marks the point."""
+
+
+Values = Mapping[str, Sequence[tuple[float | None, str]]]
+"""Of each series, in data coordinates, the value across and its words."""
+_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool]]" = (
+    WeakKeyDictionary()
+)
+
+
+def tell(
+    axes: Axes,
+    at: Sequence[float],
+    heads: Sequence[str],
+    series: Values,
+    *,
+    along: Literal["x", "y"] = "x",
+    guide: bool = True,
+) -> None:
+    """Say what a panel shows: at each of ``at`` (data coordinates along one axis) its head and each series' value."""
+    _TOLD[axes] = (along, at, heads, series, guide)
+
+
+def told(figure: Figure) -> tuple[Panel, ...]:
+    """What the figure's panels were said to show; call it once their limits are final."""
+    panels = []
+    for number, axes in enumerate(figure.axes, 1):
+        if axes not in _TOLD:
+            continue
+        along, at, heads, series, guide = _TOLD[axes]
+        panels.append(
+            Panel(
+                axes=number,
+                along=along,
+                at=tuple(_fraction(axes, along, value) for value in at),
+                heads=tuple(map(visible, heads)),
+                series=tuple(
+                    Series(
+                        visible(name),
+                        _inside(axes, along, [value for value, _ in values]),
+                        tuple(text for _, text in values),
+                    )
+                    for name, values in series.items()
+                ),
+                guide=guide,
+            )
+        )
+    return tuple(panels)
+
+
+def _inside(axes: Axes, along: str, values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Where values across lie in the panel; None where there is none or it lies outside."""
+    other = "y" if along == "x" else "x"
+    found = []
+    for value in values:
+        fraction = None if value is None or not np.isfinite(value) else _fraction(axes, other, value)
+        found.append(fraction if fraction is not None and -0.02 <= fraction <= 1.02 else None)
+    return tuple(found)
+
+
+def _fraction(axes: Axes, which: str, value: float) -> float:
+    """A value of one axis as a fraction of the panel."""
+    point = (value, axes.get_ylim()[0]) if which == "x" else (axes.get_xlim()[0], value)
+    x, y = (axes.transData + axes.transAxes.inverted()).transform(point)
+    return round(float(x if which == "x" else y), 4)

@@ -1,0 +1,176 @@
+"""The parts of a panel that the figures of a result share: curves, bars, the line at τ, ticks and percentages."""
+
+from collections.abc import Callable, Sequence
+from math import floor
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from argap.errors import FormatError
+from argap.records import Bin, Gap, Interval, Part
+from argap.reports.figures.drawing import FAINT, INK, Look, dashed, grid, note
+from argap.reports.tables.numbers import nats, nats_interval, percent, short, threshold_text
+
+FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
+TOP_DOMAINS = 12
+LABELLED = 0.015  # share of the gap from which a bar carries its percentage
+
+
+def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
+    """Each bin's position on the axis, by its label."""
+    return {each.label: k for k, each in enumerate(bins)}
+
+
+def by_frequency(gap: Gap, repeated: bool) -> list[Part]:
+    """The half of the partition by frequency whose bigrams are repeated in their window, or are not."""
+    return [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+
+
+def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
+    """A model's NLL in each bin (nats); points of few tokens are hollow."""
+    nll = [part.nll[model] for part in parts]
+    axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=look.width)
+    for enough, face in ((True, look.colour), (False, "white")):
+        points = [(at, y) for at, y, part in zip(x, nll, parts, strict=True) if (part.n >= FEW) == enough]
+        if points:
+            axes.plot(*zip(*points, strict=True), look.marker, color=look.colour, markerfacecolor=face, markersize=4.5)
+
+
+def heads(parts: Sequence[Part], gap: Gap, named: Callable[[str], str] = str) -> list[str]:
+    """What each bin is, for `argap.reports.figures.hover.tell`: ``books: 1,234 tokens (0.4%)``; ``named``: of its
+    label."""
+    return [f"{named(part.bin)}: {part.n:,} {gap.unit}s ({percent(part.share)})" for part in parts]
+
+
+def bar_values(parts: Sequence[Part], model: str, delta: float) -> list[tuple[float, str]]:
+    """Each bin's part of a model's gap, and in words with its interval and its share of the gap ``delta``."""
+    return [(part.contribution[model], _in_words(part, model, delta)) for part in parts]
+
+
+def _in_words(part: Part, model: str, delta: float) -> str:
+    value, ends = part.contribution[model], part.ci95.get(model)
+    text = f"{nats(value)} nats" + (f" ({nats_interval(ends)})" if ends else "")
+    return f"{text}, {percent_of(value, delta)} of the gap" if delta > 0 else text
+
+
+def draw_bars(
+    axes: Axes,
+    x: list[int],
+    values: list[float],
+    look: Look,
+    delta: float,
+    full: list[bool],
+    ends: Sequence[Interval | None],
+    small: bool = False,
+) -> None:
+    """Each bin's part of a model's gap ``delta`` (nats), the larger ones with their percentage of it.
+
+    ``full``: which bars have the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a
+    whisker; None: not known. ``small``: percentages in small print, without
+    the sign.
+    """
+    grid(axes)
+    axes.bar(x, values, width=0.8, color=[look.colour if each else look.pale for each in full])
+    known = [(at, pair) for at, pair in zip(x, ends, strict=True) if pair is not None]
+    if known:
+        axes.vlines([at for at, _ in known], *zip(*(pair for _, pair in known), strict=True), color=INK, linewidth=0.8)
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    for at, value, pair in zip(x, values, ends, strict=True):
+        if delta <= 0 or abs(value) < LABELLED * delta:
+            continue
+        text, end = percent_of(value, delta), value if pair is None else pair[value > 0]  # beyond the whisker
+        off, va = (2, "bottom") if value > 0 else (-2, "top")
+        note(axes, text.removesuffix("%" if small else ""), (at, end), (0, off), 7 if small else 8, ha="center", va=va)
+
+
+def threshold_position(gap: Gap) -> float:
+    """Where τ lies on an axis of frequency bins: between the last bin of AR hits and the next."""
+    assert gap.threshold is not None  # figures by frequency need training counts
+    highs = [each.high for each in gap.bins.frequency]
+    if gap.threshold not in highs:
+        raise FormatError(f"gap.json: threshold {gap.threshold}: expected the upper end of a bin; compare again")
+    return highs.index(gap.threshold) + 0.5
+
+
+def draw_threshold(axes: Axes, gap: Gap) -> None:
+    """A dashed line at τ."""
+    dashed(axes, threshold_position(gap))
+
+
+def name_the_hits(axes: Axes, gap: Gap) -> None:
+    """Label the side of the line at τ where the AR hits are."""
+    assert gap.threshold is not None
+    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 1)
+    note(axes, text, at, (-4, -2), xycoords=("data", "axes fraction"), ha="right", va="top", color=FAINT)
+
+
+def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
+    """Ticks at the bins that end with 0, 1, 10, 100 …
+
+    The axis ends with the last bin in use, and not before τ, whose label would otherwise lie outside.
+    """
+    number = bin_numbers(gap.bins.frequency)
+    last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.breakdowns.frequency)])
+    highs = [each.high for each in gap.bins.frequency[: last + 1]]
+    ticks = {k: short(high) for k, high in enumerate(highs) if high is not None and str(high).strip("0") in ("", "1")}
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.set_xlim(-0.7, last + 0.7)
+
+
+def training_count(gap: Gap) -> str:
+    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
+    if gap.index is not None and gap.index.passes != 1:
+        return "Times that training saw the bigram"
+    return "Occurrences of the bigram in the training text"
+
+
+def add_headroom(panels: np.ndarray) -> None:
+    """Make room for the percentages above bars and whiskers and below negative ones, equally on all ``panels``."""
+    ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]
+    lines = [line for axes in panels.flat for each in axes.collections for line in each.get_segments()]
+    ends += [float(y) for line in lines for y in line[:, 1]]
+    low, high = min(ends), max(ends)
+    room = 0.2 * (high - low or 1.0)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
+
+
+def broken(label: str) -> str:
+    """A long label of a bin on two lines.
+
+    >>> broken("1,025–2,048")
+    '1,025–\\n2,048'
+    """
+    if label == "not repeated":
+        return "not\nrepeated"
+    low, dash, high = label.partition("–")
+    return f"{low}–\n{high}" if dash and len(label) > 6 else label
+
+
+def percent_of(value: float, delta: float) -> str:
+    """A part of the gap in percent; empty where there is no gap."""
+    return percent(value / delta, 0) if delta > 0 else ""
+
+
+def share_text(value: float, delta: float) -> str:
+    """``73%`` of the gap, or nats where there is no gap to take a share of."""
+    return percent_of(value, delta) if delta > 0 else f"{nats(value)} nats"
+
+
+def top_domains(parts: Sequence[Part]) -> list[Part]:
+    """The domains with the largest parts of the gaps; the rest as one, so that the parts still add up."""
+    ranked = sorted(parts, key=lambda part: (-sum(abs(value) for value in part.contribution.values()), part.bin))
+    if len(ranked) <= TOP_DOMAINS + 1:
+        return ranked
+    top, rest = ranked[:TOP_DOMAINS], ranked[TOP_DOMAINS:]
+    n = sum(part.n for part in rest)
+    others = Part(
+        bin=f"{len(rest)} others",
+        n=n,
+        share=sum(part.share for part in rest),
+        nll={model: sum(part.n * part.nll[model] for part in rest) / n for model in rest[0].nll},
+        contribution={model: sum(part.contribution[model] for part in rest) for model in rest[0].contribution},
+    )
+    return [*top, others]

@@ -1,0 +1,238 @@
+"""Figures of a result: how good each model is, and where the gap to the reference lies.
+
+Each function takes the `Gap` of a ``gap.json`` and returns a matplotlib figure, 7.2 inches wide; `draw_all` writes them
+all. NLLs and parts of the gap are in nats per token, or per byte where the tokenizers differ.
+
+    from pathlib import Path
+    from argap.records import read_gap
+    from argap.reports.figures import gap_by_frequency
+
+    gap_by_frequency(read_gap(Path("runs/demo"))).savefig("gap.pdf")
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from argap.errors import ArgapError
+from argap.records import Gap
+from argap.reports.figures.drawing import (
+    FAINT,
+    GREY,
+    INK,
+    SHARE,
+    WIDTH,
+    grid,
+    highlight,
+    legend_of_models,
+    looks,
+    note,
+    panel_rows,
+    plain,
+    save,
+    style,
+)
+from argap.reports.figures.hover import Panel, tell, told
+from argap.reports.figures.panels import (
+    add_headroom,
+    bar_values,
+    bin_numbers,
+    broken,
+    by_frequency,
+    draw_bars,
+    draw_curve,
+    draw_threshold,
+    heads,
+    name_the_hits,
+    percent_of,
+    set_frequency_ticks,
+    share_text,
+    threshold_position,
+    top_domains,
+    training_count,
+)
+from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
+from argap.reports.figures.threshold import share_by_threshold
+from argap.reports.tables.numbers import nats, percent, seen
+from argap.reports.tables.overview import MANY, of_interest
+
+ACROSS = 3  # panels side by side
+TITLES = {True: "Repeated in the window", False: "Not repeated"}
+AXIS_LABELS: dict[Literal["distance", "position"], str] = {
+    "distance": "Tokens back to the bigram's nearest occurrence",
+    "position": "Position in the window",
+}
+
+
+class Drawn(NamedTuple):
+    """A figure that was written."""
+
+    path: Path
+    """Of its SVG."""
+    panels: tuple[Panel, ...]
+    """The values that it shows."""
+
+
+def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
+    """Write every figure to ``folder`` in the given formats, by name.
+
+    A reference alone, or without a finite gap to it, has only the first figure, a text of one domain has no figure by
+    domain, and a result without training counts has none by frequency. More than `MANY` models are drawn as small
+    multiples.
+    """
+    counted, many = gap.index is not None, len(gap.compared) > MANY
+    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted and _finite(gap) else {}
+    if gap.deltas:
+        if counted:
+            figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
+        if len(gap.curve) > 1:
+            figures["share_by_threshold"] = share_by_threshold(gap)
+        for by in AXIS_LABELS:
+            figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
+        if len(gap.breakdowns.domain) > 1:
+            figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
+    return written(figures, folder, formats)
+
+
+def written(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
+    """Write figures, each to the file of its name."""
+    return {name: Drawn(save(figure, folder, name, formats), told(figure)) for name, figure in figures.items()}
+
+
+@style()
+def nll_by_frequency(gap: Gap) -> Figure:
+    """NLL against the training count of the bigram, after figure 1 of arXiv 2312.04927.
+
+    2 × 2 panels: repeated bigrams left, all others right; NLL above (a curve a model, hollow points for fewer than 30
+    tokens), the percentage of the scored tokens below. The dashed line is τ. Of many models those of interest are in
+    colour.
+    """
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
+    number = bin_numbers(gap.bins.frequency)
+    look = highlight(_finite(gap), of_interest(gap))
+    grey = [model for model in look if look[model].colour == GREY]
+    coloured = [model for model in look if model not in grey]
+    for repeated, (above, below) in zip((True, False), panels.T, strict=True):
+        parts = by_frequency(gap, repeated)
+        x = [number[part.bin] for part in parts]
+        for model in grey + coloured:  # those of interest above the others
+            draw_curve(above, x, parts, model, look[model])
+        below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
+        bins = heads(parts, gap, seen)
+        nll = {m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts] for m in coloured + grey}
+        tell(above, x, bins, nll)
+        tell(below, x, bins, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
+        above.set_title(TITLES[repeated])
+        for axes in (above, below):
+            grid(axes)
+            draw_threshold(axes, gap)
+        set_frequency_ticks(below, gap)
+    name_the_hits(panels[0, 0], gap)
+    panels[0, 0].set_ylabel(f"NLL (nats per {gap.unit})")
+    panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
+    panels[1, 0].set_ylabel(f"% of {gap.unit}s")
+    figure.supxlabel(training_count(gap), fontsize=9)
+    legend_of_models(figure, look)
+    return figure
+
+
+@style()
+def gap_by_frequency(gap: Gap) -> Figure:
+    """Each frequency bin's part of the gap, one row of panels a model: repeated bigrams left, all others right.
+
+    AR hits have the model's colour, all other tokens a pale one. The bars of a row add up to the model's gap. Raises
+    `ArgapError` for a reference alone, as do `gap_by_bin` and `gap_by_domain`.
+    """
+    look, deltas = looks(gap.models), _deltas(gap)
+    figure = Figure(figsize=(WIDTH, 1.1 + 1.9 * len(deltas)), layout="constrained")
+    panels = figure.subplots(len(deltas), 2, sharex=True, sharey=True, squeeze=False)
+    number = bin_numbers(gap.bins.frequency)
+    for (model, delta), row in zip(deltas.items(), panels, strict=True):
+        for repeated, axes in zip((True, False), row, strict=True):
+            parts = by_frequency(gap, repeated)
+            values = [part.contribution[model] for part in parts]
+            x = [number[part.bin] for part in parts]
+            full = [repeated and k < threshold_position(gap) for k in x]
+            draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
+            tell(axes, x, heads(parts, gap, seen), {model: bar_values(parts, model, delta)})
+            draw_threshold(axes, gap)
+            set_frequency_ticks(axes, gap)
+            name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
+            axes.set_title(f"{name}: {share_text(sum(values), delta)}")
+        name_the_hits(row[0], gap)
+    add_headroom(panels)
+    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supxlabel(training_count(gap), fontsize=9)
+    return figure
+
+
+@style()
+def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
+    """Each bin's part of the gap by distance or by position, one panel a model.
+
+    Tokens that are not repeated are pale: none of them is an AR hit. The bars of a panel add up to the model's gap.
+    """
+    look, deltas = looks(gap.models), _deltas(gap)
+    figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(deltas)), layout="constrained")
+    panels = figure.subplots(len(deltas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    parts, bins = getattr(gap.breakdowns, by), getattr(gap.bins, by)
+    number = bin_numbers(bins)
+    x = [number[part.bin] for part in parts]
+    for (model, delta), axes in zip(deltas.items(), panels, strict=True):
+        values = [part.contribution[model] for part in parts]
+        full = [part.bin != "not repeated" for part in parts]
+        draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts])
+        axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
+        tell(axes, x, heads(parts, gap), {model: bar_values(parts, model, delta)})
+    panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
+    add_headroom(panels)
+    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    panels[-1].set_xlabel(AXIS_LABELS[by])
+    return figure
+
+
+@style()
+def gap_by_domain(gap: Gap) -> Figure:
+    """Each domain's part of the gap, the largest first, one panel a model.
+
+    Beyond 13 domains the smallest are one bar, so that the bars of a panel add up to the model's gap.
+    """
+    look, deltas = looks(gap.models), _deltas(gap)
+    parts = top_domains(gap.breakdowns.domain)
+    y = np.arange(len(parts))[::-1]
+    figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts))
+    for (model, delta), axes in zip(deltas.items(), panels, strict=True):
+        values = np.array([part.contribution[model] for part in parts])
+        axes.barh(y, values, height=0.7, color=look[model].colour)
+        ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part.ci95.get(model))]
+        for at, (low, high) in ends:
+            axes.hlines(at, low, high, color=INK, linewidth=0.8)
+        tips = {at: high for at, (_, high) in ends}
+        grid(axes, "x")
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
+        tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
+        for at, value in zip(y, values, strict=True):
+            note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
+    panels[0].margins(x=0.18)
+    panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of {gap.unit}s)" for part in parts])
+    figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    return figure
+
+
+def _finite(gap: Gap) -> list[str]:
+    """The models whose NLL is finite."""
+    return [row.model for row in gap.rows if row.overall.nll is not None]
+
+
+def _deltas(gap: Gap) -> dict[str, float]:
+    """The gap of each model compared, in nats."""
+    if not gap.deltas:
+        raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
+    return gap.deltas

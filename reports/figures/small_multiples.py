@@ -1,0 +1,175 @@
+"""Each bin's part of the gap for many models: small panels with one scale, or a map, smallest gap first.
+
+They have the models that `argap.reports.tables.overview.shown` chooses.
+"""
+
+from textwrap import wrap
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+from argap.records import Gap, Part
+from argap.reports.figures.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
+from argap.reports.figures.hover import tell
+from argap.reports.figures.panels import (
+    bar_values,
+    bin_numbers,
+    by_frequency,
+    draw_threshold,
+    heads,
+    set_frequency_ticks,
+    share_text,
+    threshold_position,
+    top_domains,
+    training_count,
+)
+from argap.reports.tables.numbers import nats, percent, seen, short
+from argap.reports.tables.overview import ENDS, shown
+from argap.reports.tables.result import gap_cell
+
+ACROSS = 5
+LOOK = Look(COLOURS[0], "o", "-")
+"""One colour for all: the panels carry the names."""
+DARK, PALE = "#1a1a1a", "#fefefe"
+"""Of text on shaded cells: colours that do not follow the page's scheme (`argap.reports.figures.drawing.variables`)."""
+LABELS = {
+    "distance": "Tokens back to the bigram's nearest occurrence, from",
+    "position": "Position in the window, from",
+}
+
+
+@style()
+def small_frequency(gap: Gap) -> Figure:
+    """A panel a model: repeated bigrams by training frequency, AR hits in full colour, and in grey those that are not
+    repeated. The bars of a panel add up to the model's gap."""
+    figure, panels = _panels(gap)
+    number = bin_numbers(gap.bins.frequency)
+    for row, axes in zip(shown(gap), panels, strict=True):
+        for repeated, shift in ((True, -0.22), (False, 0.22)):
+            parts = by_frequency(gap, repeated)
+            x = [number[part.bin] for part in parts]
+            hits = [repeated and k < threshold_position(gap) for k in x]
+            colours = [LOOK.colour if hit else LOOK.pale if repeated else SHARE for hit in hits]
+            _bars(axes, [k + shift for k in x], parts, row.model, colours, width=0.44)
+        _tell_frequency(axes, gap, row.model, number)
+        draw_threshold(axes, gap)
+        set_frequency_ticks(axes, gap)
+        ticks = axes.get_xticks()[::3]
+        axes.set_xticks(ticks, [short(gap.bins.frequency[int(k)].high or 0) for k in ticks])
+        _title(axes, gap, row.model)
+    _below(figure, gap, training_count(gap))
+    return figure
+
+
+@style()
+def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
+    """A panel a model: its gap by distance or position; tokens that are not repeated are pale."""
+    figure, panels = _panels(gap)
+    parts: list[Part] = list(getattr(gap.breakdowns, by))
+    number = bin_numbers(getattr(gap.bins, by))
+    x = [number[part.bin] for part in parts]
+    colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
+    for row, axes in zip(shown(gap), panels, strict=True):
+        _bars(axes, x, parts, row.model, colours, width=0.8)
+        tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
+        every = max(1, len(x) // 3)
+        ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
+        axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
+        _title(axes, gap, row.model)
+    _below(figure, gap, LABELS[by])
+    return figure
+
+
+@style()
+def domain_map(gap: Gap) -> Figure:
+    """A row a model, smallest gap first, and a column a domain, the largest parts first: percent of the model's gap
+    in each cell (nats where it has none), shaded by nats."""
+    rows, parts = shown(gap), top_domains(gap.breakdowns.domain)
+    values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
+    layout = ConstrainedLayoutEngine(w_pad=0.1)  # a name is drawn a little wider than it was measured
+    figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout=layout)
+    axes = figure.subplots()
+    top = float(values.max()) or 1.0
+    shades = LinearSegmentedColormap.from_list("part", ["#ffffff", LOOK.colour])
+    mesh = axes.pcolormesh(np.maximum(values, 0), cmap=shades, vmin=0, vmax=1.25 * top, edgecolors="white", linewidth=1)
+    for (k, j), value in np.ndenumerate(values):
+        text = share_text(value, gap.deltas[rows[k].model]).removesuffix(" nats")
+        axes.text(
+            j + 0.5, k + 0.5, text, ha="center", va="center", fontsize=7.5, color=DARK if value < 0.7 * top else PALE
+        )
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [plain(row.model, 24) for row in rows])
+    axes.set_xticks(np.arange(len(parts)) + 0.5, [_wrapped(part, gap) for part in parts])
+    axes.invert_yaxis()
+    axes.tick_params(length=0, labelsize=7.5, labeltop=True, labelbottom=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, boundaries=np.linspace(0, top, 50), ticks=MaxNLocator(4))
+    bar.set_label(f"Part of the gap (nats per {gap.unit})", fontsize=8)
+    bar.ax.tick_params(labelsize=7.5)
+    bar.outline.set_visible(False)
+    words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
+    corners = {m: [(k + 0.22, text) for _, text in each] for k, (m, each) in enumerate(words.items())}
+    tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
+    _below(figure, gap)
+    return figure
+
+
+def _wrapped(part: Part, gap: Gap) -> str:
+    """A domain's name on at most three lines, and its share of the tokens."""
+    lines = wrap(plain(part.bin, 28), 14)
+    return "\n".join([*lines[:3], percent(part.share, 0)])
+
+
+def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
+    figure, panels = panel_rows(len(shown(gap)), across=ACROSS, head=0.5, row=1.15)
+    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    for axes in panels:
+        axes.grid(axis="y")
+        axes.tick_params(length=0, labelsize=7.5)
+        axes.axhline(0, color=FAINT, linewidth=0.8)
+        axes.spines["bottom"].set_visible(False)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    return figure, panels
+
+
+def _below(figure: Figure, gap: Gap, label: str = "") -> None:
+    """Below all panels: the label of their axis, and which models the figure leaves out."""
+    lines = [label] if label else []
+    if len(shown(gap)) < len(gap.deltas):
+        lines.append(f"Of {len(gap.deltas)} models, the {ENDS} with the smallest gap and the {ENDS} with the largest")
+    if lines:
+        figure.supxlabel("\n".join(lines), fontsize=9)
+
+
+def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list[Any], width: float) -> None:
+    axes.bar(x, [part.contribution[model] for part in parts], width=width, color=colours)
+    ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part.ci95.get(model))]
+    if ends:
+        axes.vlines(*zip(*ends, strict=True), color=INK, linewidth=0.5)
+
+
+def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
+    """Both halves of the partition by frequency are series of a panel; a bin may be missing from either."""
+    at = sorted({number[part.bin] for part in gap.breakdowns.frequency})
+    values: dict[str, list[tuple[float | None, str]]] = {}
+    for repeated, name in ((True, "repeated"), (False, "not repeated")):
+        parts = by_frequency(gap, repeated)
+        said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
+        values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
+    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)
+
+
+def _title(axes: Axes, gap: Gap, model: str) -> None:
+    """The gap in nats, and what the table says of its part on the AR hits."""
+    due = gap_cell(gap.row(model).gap_due_to_ar)
+    axes.set_title(f"{plain(model, 19)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
+
+
+def _start(label: str) -> str:
+    """The first number of a bin's label."""
+    return label.partition("–")[0]

@@ -1,0 +1,1 @@
+"""Write reports: HTML pages, Markdown and the files beside them."""

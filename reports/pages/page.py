@@ -1,0 +1,76 @@
+"""What the HTML pages share: their templates, the script with the data that it shows, and figures inside a page.
+
+All text from models, corpora and folders is escaped.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from argap.records import Record
+from argap.reports.tables.tokens import visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render_page(
+    name: str, data: Record, filters: Mapping[str, Callable[..., object]] | None = None, **content: Any
+) -> str:
+    """The page of a template, with the filters ``visible`` and ``filters``. Raises for undefined variables.
+
+    ``data``: what the page's script shows. The page's policy has the hash that allows this script alone.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"visible": visible, **(filters or {})}
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    return environment.get_template(name).render(
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        data=_data_block(data),
+        **content,
+    )
+
+
+def _data_block(data: Record) -> Markup:
+    """The content of a script element of type ``application/json``: ASCII, and no tag ends or begins in it."""
+    text = json.dumps(msgspec.to_builtins(data), separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+def inline_svg(path: Path, name: str) -> Markup:
+    """An SVG file of ours as an element: no prologue, comments or namespaces, ids that no other figure has, colours
+    that follow the page's scheme."""
+    from argap.reports.figures.drawing import variables
+
+    colours = variables()
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    head, body = text.split(">", 1)
+    view_box = re.search(r'viewBox="[\d. ]+"', head)
+    assert view_box is not None  # matplotlib always writes one
+    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
+    body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
+    body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
+    return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
+
+
+def _rounded(found: re.Match[str]) -> str:
+    """A coordinate with two decimals: a hundredth of a point, where matplotlib writes a millionth."""
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")

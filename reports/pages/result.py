@@ -1,0 +1,158 @@
+"""The report as one HTML file that needs no network: style, figures, text, and a script without which it is complete.
+
+More than `MANY` models share one summary, and the tables of parts are split so that each fits a printed page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from argap.metric.intervals import FEW, unresolved
+from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
+from argap.reports.pages.interactive import page_data
+from argap.reports.pages.page import inline_svg, render_page
+from argap.reports.tables.formats import Table
+from argap.reports.tables.numbers import DASH, nats, nats_interval, percent, threshold_text
+from argap.reports.tables.overview import MANY, by_gap, overview
+from argap.reports.tables.provenance import provenance
+from argap.reports.tables.result import main_tables, slices_table
+from argap.reports.tables.sentences import caption, headlines
+from argap.reports.tables.tokens import show_window
+
+if TYPE_CHECKING:
+    from argap.reports.figures.result import Drawn
+
+BREAKDOWNS = {
+    "frequency": "By training frequency of the bigram",
+    "distance": "By distance to the bigram's nearest occurrence",
+    "position": "By position in the window",
+    "domain": "By domain",
+}
+
+
+@dataclass(frozen=True)
+class PartsTable:
+    """Sets of scored tokens as text: slices, or a partition, whose last row is the sum of all.
+
+    A cell's second line is its 95% interval.
+    """
+
+    title: str
+    first: str
+    """Heading of the first column."""
+    columns: list[str]
+    groups: list[tuple[str, list[list[str]]]]
+    """Rows under a heading of their own; a single group has the heading ""."""
+    total: list[str]
+    """Empty for slices, which may overlap."""
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Further:
+    """A section of the page beside those of every result."""
+
+    title: str
+    tables: Mapping[str, Table]
+    """By title."""
+    figures: "Mapping[str, Drawn]"
+    captions: Mapping[str, str]
+
+
+def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", further: Further | None = None) -> str:
+    """The whole page. ``figures``: those of `argap.reports.figures.result.draw_all`. ``further``: one more section.
+
+    Everything that comes from models, corpora and folders is escaped.
+    """
+    more = {} if further is None else further.figures
+    # Of many models the smallest gap first; as many as fit across a printed page share a table of parts.
+    rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
+    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
+    return render_page(
+        "report.html.j2",
+        data,
+        states=len(data.states),
+        own=data.own,
+        reference=gap.reference,
+        headlines=headlines(gap),
+        overview=overview(gap),
+        threshold=None if gap.threshold is None else threshold_text(gap.threshold),
+        hits=gap.hits,
+        share=percent(gap.rows[0].share_ar_hits),
+        tables=main_tables(gap),
+        figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
+        further=further,
+        more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]
+        if further
+        else [],
+        rule=examples.choice if examples else "",
+        known=percent(KNOWN, 0),
+        dropped=len(examples.windows) - len(examples.known) if examples else 0,
+        windows=[show_window(window, gap.reference) for window in (() if examples is None else examples.known)],
+        slices=_slices_table(gap) if gap.slices else None,
+        breakdowns=[
+            (title, [_parts_table(gap, parts, title, rows[k : k + MANY]) for k in range(0, max(1, len(rows)), MANY)])
+            for by, title in BREAKDOWNS.items()
+            if (parts := getattr(gap.breakdowns, by)) and gap.reference in parts[0].nll
+        ],
+        evaluation=gap.evaluation,
+        unit=gap.unit,
+        provenance=provenance(gap),
+    )
+
+
+def _slices_table(gap: Gap) -> PartsTable:
+    """The rows of `slices_table` under their models, each interval below its figure."""
+    table = slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit)
+    groups: dict[str, list[list[str]]] = {}
+    for model, name, n, share, ppl, delta, part, ends, due, due_ends, hits in table.rows:
+        below = [
+            f"{value}\n{interval}" if value != DASH else value for value, interval in ((part, ends), (due, due_ends))
+        ]
+        groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
+    titles = [title for title in table.columns if title != "95% interval"]
+    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
+
+
+def _parts_table(gap: Gap, parts: Sequence[Part], title: str, rows: Sequence[GapRow]) -> PartsTable:
+    """A partition for the reference and the models of ``rows``."""
+    models = [gap.reference, *(row.model for row in rows)]
+    groups: dict[str, list[list[str]]] = {}
+    for part in parts:
+        group = {None: "", True: "repeated", False: "not repeated"}[part.repeated]
+        cells = [f"{part.n:,}", percent(part.share), *(_nll(part.nll[m], gap) for m in models)]
+        cells += [_contribution(gap, row, part.contribution[row.model], part.ci95.get(row.model)) for row in rows]
+        groups.setdefault(group, []).append([part.bin, *cells])
+    total = ["all", f"{sum(p.n for p in parts):,}", percent(sum(p.share for p in parts))]
+    total += [_nll(sum(p.share * p.nll[m] for p in parts), gap) for m in models]
+    for row in rows:
+        ends = None if row.delta is None else row.delta.ci95
+        total.append(_contribution(gap, row, sum(p.contribution[row.model] for p in parts), ends))
+    return PartsTable(
+        title=title if len(models) == len(gap.models) else f"{title}: {', '.join(models[1:])}",
+        first="Domain" if parts is gap.breakdowns.domain else "Bin",
+        columns=[
+            f"{gap.unit.capitalize()}s",
+            "Share",
+            *(f"NLL, {m}" for m in models),
+            *(f"Gap, {row.model}" for row in rows),
+        ],
+        groups=sorted(groups.items(), key=lambda item: item[0] != "repeated"),
+        total=total,
+    )
+
+
+def _nll(value: float, gap: Gap) -> str:
+    return f"{value:.{2 if gap.unit == 'token' else 3}f}"
+
+
+def _contribution(gap: Gap, row: GapRow, value: float, ends: Interval | None) -> str:
+    """``0.132 · 26%`` and on a second line its interval: nats, and percent of the gap where there is one, in
+    parentheses where it is unresolved."""
+    assert row.delta is not None  # not the reference
+    text, delta = nats(value), row.delta.nll
+    if delta > 0:
+        due = percent(value / delta, 0)
+        doubt = unresolved(gap.documents or 2, gap.effective_documents or FEW, row.delta.ci95, ends)
+        text += f" · ({due})" if doubt else f" · {due}"
+    return text if ends is None else f"{text}\n{nats_interval(ends)}"

@@ -1,0 +1,55 @@
+"""Write the tables, figures and pages of a suite from its committed result files."""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from argap.files.atomic import write_text
+from argap.files.lock import alone_in
+from argap.files.staged import put_in_place, whole
+from argap.reports.figures.suite import CAPTIONS, draw_suite
+from argap.reports.pages.result import Further
+from argap.reports.pages.write import write_report
+from argap.reports.tables.formats import Table, markdown
+from argap.reports.tables.suite import further_tables, suite_csv, tables_of_size
+from argap.suite.config import Suite
+from argap.suite.result import SizeResult, read_sizes
+
+
+class Written(NamedTuple):
+    """What `write_suite` read and wrote."""
+
+    results: list[SizeResult]
+    tables: list[Table]
+    """Of ``table.md``, the first of each size with the size as its title."""
+
+
+def write_suite(suite: Suite, out: Path) -> Written:
+    """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
+
+    A result whose writing was killed is put in place first. Sizes without a result are skipped; a note names the
+    members that a size lacks. Raises `FormatError` if there is no result, or a file is missing or invalid.
+    """
+    for folder in (out / size for size in suite.sizes):
+        if whole(folder) != folder:
+            with alone_in(folder):
+                put_in_place(folder)
+    results = read_sizes(out, list(suite.sizes))
+    sections, written = [], []
+    for result in results:
+        labels = dict(suite.labels)
+        first, *others = tables_of_size(result, labels)
+        scored = {member.name for member in result.members}
+        if missing := [entry.name for entry in suite.entries(result.size) if entry.name not in scored]:
+            note = f"Members without a result: {', '.join(missing)}."
+            first = dataclasses.replace(first, notes=(*first.notes, note))
+        sections.append(f"## {result.size}\n\n" + "\n".join(map(markdown, (first, *others))))
+        written += [dataclasses.replace(first, title=result.size), *others]
+        figures = draw_suite(result, result.folder / "figures")
+        further = Further("The suite", further_tables(result, labels), figures, CAPTIONS)
+        write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
+    write_text(out / "table.md", "\n".join(sections))
+    write_text(out / "table.csv", suite_csv(results))
+    return Written(results, written)

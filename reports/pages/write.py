@@ -1,0 +1,70 @@
+"""Write the files for people beside a ``gap.json``; `argap.results.layout` names and removes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from argap.files.atomic import write_text
+from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
+from argap.reports.tables.formats import in_markdown, latex, markdown
+from argap.reports.tables.overview import overview
+from argap.reports.tables.provenance import provenance
+from argap.reports.tables.result import csv_text, slices_csv, tables_of
+from argap.reports.tables.sentences import headlines
+
+if TYPE_CHECKING:
+    from argap.reports.pages.result import Further
+
+
+def write_report(
+    folder: Path,
+    out: Path | None = None,
+    *,
+    formats: Sequence[str] = ("svg",),
+    gap: Gap | None = None,
+    further: "Further | None" = None,
+) -> Path:
+    """Write ``report.html``, ``table.md``, ``table.tex``, ``table.csv``, for slices beyond the AR hits ``slices.csv``,
+    and ``figures/``; return the path of the page.
+
+    ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
+    ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
+    ``("svg", "png", "pdf")`` writes a PNG (200 dpi) and a PDF of each as well. ``gap``: the result itself, by default
+    its ``gap.json``. ``further``: one more section of the page. Raises `FormatError` for a ``gap.json`` that is missing
+    or incomplete.
+    """
+    from argap.reports.figures.result import draw_all
+    from argap.reports.pages.result import render
+
+    folder = Path(folder)
+    out = folder if out is None else Path(out)
+    gap = read_gap(folder) if gap is None else gap
+    windows = folder / "examples.json"
+    examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
+    tables = tables_of(gap)
+    write_text(out / "table.md", "\n".join(map(markdown, tables)))
+    write_text(out / "table.tex", "\n".join(map(latex, tables)))
+    write_text(out / "table.csv", csv_text(gap))
+    (out / "slices.csv").unlink(missing_ok=True)
+    if gap.slices:
+        write_text(out / "slices.csv", slices_csv(gap.slices, gap.unit))
+    figures = draw_all(gap, out / "figures", formats)
+    page = out / "report.html"
+    write_text(page, render(gap, examples, figures, further))
+    return page
+
+
+def card(gap: Gap) -> str:
+    """A result as a section of a model card, in Markdown: the finding in words, the tables and where they come from."""
+    summary = overview(gap)
+    sentences = [sentence for sentence, _ in headlines(gap)]
+    if summary is not None:
+        sentences = [f"{summary.title}.", *summary.sentences]
+    parts = [
+        "## Associative recall",
+        " ".join(in_markdown(sentence) for sentence in sentences),
+        *(markdown(table).strip() for table in tables_of(gap)),
+        "### Where it comes from",
+        "\n".join(f"- {name}: {in_markdown(value)}" for name, value in provenance(gap)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

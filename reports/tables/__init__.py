@@ -1,0 +1,1 @@
+"""Write numbers, tables and sentences as text."""

@@ -1,0 +1,63 @@
+"""Where a result comes from, as names and values: for the page and for model cards. Their paths are `for_others`."""
+
+from pathlib import Path
+
+from argap.records import Gap
+from argap.reports.tables.numbers import threshold_text
+from argap.synthetics.pretrained.settings import PretrainedScores
+
+SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
+
+
+def provenance(gap: Gap) -> list[tuple[str, str]]:
+    """What was measured with what."""
+    evaluation, index = gap.evaluation, gap.index
+    return [
+        ("Text", ", ".join(map(for_others, evaluation.data))),
+        (
+            "Evaluation set",
+            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
+            f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
+            f"{evaluation.documents:,} documents"
+            + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),
+        ),
+        ("Fingerprint of the evaluation set", gap.fingerprint),
+        (
+            "Training index",
+            "none: every repeated bigram counts"
+            if index is None
+            else f"{for_others(index.folder)}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            f"{index.distinct:,} distinct bigrams, read {_times(index.passes)}",
+        ),
+        ("Tokenizer", f"{for_others(evaluation.tokenizer)} ({evaluation.tokenizer_fingerprint})"),
+        ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
+        ("Runs", "; ".join(f"{row.model}: {_short(for_others(row.run))}" for row in gap.rows)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
+        ("Date", gap.date),
+    ]
+
+
+def for_others(path: str) -> str:
+    """A path as it may be published: an absolute one from the working directory, or only its name if it lies elsewhere.
+
+    >>> for_others("runs/m1"), for_others("hub:org/text"), for_others("/elsewhere/data/text")
+    ('runs/m1', 'hub:org/text', 'text')
+    """
+    if not Path(path).is_absolute():
+        return path
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
+
+
+def between_pairs(scores: PretrainedScores) -> str:
+    """What stands between the pairs of a test of recall, in words."""
+    return scores.between.replace(scores.text, for_others(scores.text)) if scores.text else scores.between
+
+
+def _short(run: str) -> str:
+    """A folder as it is; of a fingerprint the first twelve digits."""
+    return run[:12] if len(run) == 64 and not set(run) - set("0123456789abcdef") else run
+
+
+def _times(passes: float) -> str:
+    return "once" if passes == 1 else f"{passes:.4g} times"

@@ -1,0 +1,300 @@
+"""A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
+
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
+from argap.metric.threshold import PAPER_THRESHOLD
+from argap.records import Gap, GapRow
+from argap.reports.tables.formats import Table, best_in, csv_of
+from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
+from argap.reports.tables.provenance import between_pairs
+from argap.reports.tables.result import (
+    closed_table,
+    ends_of,
+    gap_cell,
+    gap_table,
+    interval_cell,
+    marks_of,
+    notes_of,
+    scores_of,
+)
+from argap.slices.cells import PREFIX
+from argap.suite.result import Member, SeedScores, SizeResult, few_documents
+from argap.suite.trajectory import share_along
+
+SEEDS = "‡"
+"""Marks a range over seeds."""
+DOUBT = "†"
+"""Marks a published percentage that contradicts its own row."""
+
+
+def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
+    """All tables of one size: gap, share closed, seeds, cost, thresholds, rare bigrams, MQAR and the paper's figures.
+
+    Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
+    """
+    tables = [_gap_with_spread(result), closed_table(result.gap), *further_tables(result, labels).values()]
+    return [table for table in tables if table is not None]
+
+
+def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Table]:
+    """Those of `tables_of_size` that other results do not have, by title."""
+    tables = {
+        "Seeds": seeds_table(result),
+        "Cost": cost_table(result),
+        "Three thresholds": threshold_table(result),
+        "Rare bigrams": rare_table(result),
+        "Recall of pairs": recall_table(result),
+        "Beside the paper": paper_table(result, labels),
+    }
+    return {title: table for title, table in tables.items() if table is not None}
+
+
+def seeds_table(result: SizeResult) -> Table | None:
+    """NLL, gap and share of each seed of the members trained from several; None where there is none."""
+    if not result.seeds:
+        return None
+    by_member: dict[str, list[SeedScores]] = {}
+    for seed in result.seeds:
+        by_member.setdefault(seed.member, []).append(seed)
+
+    def apart(member: str, part: str) -> float:
+        values = [nll for seed in by_member[member] if (nll := seed.nll[part]) is not None]
+        return max(values, default=0.0) - min(values, default=0.0)
+
+    def cell(seed: SeedScores, part: str) -> str:
+        own, over = seed.nll[part], None if seed.over is None else seed.over[part]
+        return DASH if own is None else nats(own) + ("" if over is None else f" ({signed(over)})")
+
+    def share(seed: SeedScores) -> str:
+        if seed.share is None:
+            return DASH
+        return f"({percent(seed.share)})" if seed.unresolved else percent(seed.share)
+
+    rows = [(seed.name, *(cell(seed, part) for part in result.parts), share(seed)) for seed in result.seeds]
+    ranges = ", ".join(f"{m} {nats(apart(m, 'overall'))} ({nats(apart(m, 'ar_hits'))})" for m in by_member)
+    notes = [
+        f"NLL in nats (over {result.reference}'s of the same seed, or its first). Range over seeds, in nats (on AR "
+        f"hits): {ranges}."
+    ]
+    if any(seed.unresolved for seed in result.seeds):
+        below = f"the gap is below the range of the model or of {result.reference}"
+        notes.append(f"In parentheses, not to be claimed: {few_documents(result.gap) or below}.")
+    return Table(("Model", "Overall", "AR hits", "Other tokens", "% of gap due to AR"), rows, notes)
+
+
+def cost_table(result: SizeResult) -> Table:
+    """Parameters, FLOPs, state size and training throughput of every model in the gap table."""
+    titles = ("Model", "Params", "GFLOPs", "State", "Tokens/s in training", "Training loss at the end")
+    rows = []
+    for model in result.gap.models:
+        member = result.member(model)
+        cost = (f"{member.parameters:,}", f"{member.flops / 1e9:.1f}", f"{member.state_size:,}")
+        rows.append((model, *cost, f"{member.trained.tokens_per_s:,.0f}", f"{member.trained.loss:.3f}"))
+    first = result.members[0]
+    note = (
+        f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
+        f"{first.trained.tokens:,} tokens on {first.train.device}."
+    )
+    return Table(titles, rows, (note,))
+
+
+def recall_table(result: SizeResult) -> Table | None:
+    """NLL of the values that return after their keys, and of the tokens between the pairs, by the number of pairs; None
+    where it was not measured. In files of format 1 the other slice also has the keys and the first values."""
+    scores = result.mqar()
+    if scores is None:
+        return None
+    nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
+
+    def cell(model: str, pairs: int) -> str:
+        other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
+        return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
+
+    columns = ("Model", *(f"{pairs} pairs" for pairs in scores.pairs))
+    rows = [(model, *(cell(model, pairs) for pairs in scores.pairs)) for model in scores.models]
+    values = {
+        column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
+        for column, pairs in enumerate(scores.pairs, 1)
+    }
+    others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
+    note = (
+        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
+        f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
+        f"{between_pairs(scores)}. Models without a row were not measured."
+    )
+    return Table(columns, rows, (note,), best_in(rows, values))
+
+
+def threshold_table(result: SizeResult) -> Table:
+    """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
+    to the tokens that training read."""
+    index, passes = result.gap.index, result.passes
+    assert index is not None  # of a suite
+    at = {point.threshold: point for point in result.curve}
+    chosen = [at[tau] for tau in result.marks]
+    marks = marks_of(point.gap_due_to[row.model] for row in result.gap.compared for point in chosen)
+    titles = [title for point in chosen for title in (f"τ = {threshold_text(point.threshold)}", "95% interval")]
+    rows = []
+    for row in result.gap.compared:
+        dues = [point.gap_due_to[row.model] for point in chosen]
+        rows.append((row.model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
+    shares = [f"{percent(point.share)} at {threshold_text(point.threshold)}" for point in chosen]
+    notes = [
+        f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
+        f"{index.tokens:,} tokens."
+    ]
+    if passes != 1:
+        notes.append(
+            f"τ counts occurrences in one pass over the text, of which training made {passes:.2f}: "
+            f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
+            f"{threshold_text(result.exposed)} is the nearest bin of the curve."
+        )
+    bare = [each for each in chosen if not any(due.ci95 or due.reason for due in each.gap_due_to.values())]
+    if bare:
+        missing = ", ".join(threshold_text(point.threshold) for point in bare)
+        notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
+    return Table(("Model", *titles), rows, (*notes, *notes_of(marks, "AR hits")))
+
+
+def rare_table(result: SizeResult) -> Table | None:
+    """NLL on bigrams seen never or once in training, by whether the window repeats them (arXiv 2312.04927, appendix G).
+
+    The difference isolates recall from memorised bigrams. Columns without tokens are left out, as those of bigrams seen
+    once where training read its text several times; None where all are.
+    """
+    number, cells = {bin_.high: k for k, bin_ in enumerate(result.gap.bins.frequency)}, result.cells
+    n = cells["n"].to_numpy()
+    frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
+    chosen: dict[str, np.ndarray] = {}
+    for seen, count in (("Never seen", 0), ("Seen once", 1)):
+        if count in number:
+            chosen[f"{seen}, repeated"] = (frequency == number[count]) & repeated
+            chosen[f"{seen}, not repeated"] = (frequency == number[count]) & ~repeated
+    sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
+    if not sizes:
+        return None
+    models = result.gap.models
+    nll = {
+        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size
+        for model in models
+        for name, size in sizes.items()
+    }
+
+    def cell(model: str, name: str) -> str:
+        own, over = nll[model, name], nll[model, name] - nll[result.reference, name]
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({signed(over, 2)})")
+
+    rows = [(model, *(cell(model, name) for name in sizes)) for model in models]
+    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in sizes]
+    counts = ", ".join(f"{size:,}" for size in sizes.values())
+    note = (
+        f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
+        f"it; {counts} tokens."
+    )
+    return Table(("Model", *sizes), rows, (note,), best_in(rows, dict(enumerate(compared, 1))))
+
+
+def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
+    """This suite's percentages next to those published in the Zoology paper for the same mixers; None where no model
+    compared has a label."""
+    scales = ("70M", "125M", "360M", "1.4B")
+    checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
+    rows, doubts = [], []
+    for row in result.gap.compared:
+        label = labels.get(row.model)
+        if label is None or row.gap_due_to_ar is None:
+            continue
+        cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
+        rows.append((row.model, gap_cell(row.gap_due_to_ar), *cells))
+        doubts += [
+            f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
+            f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
+            for scale in scales
+            if (check := checks.get((label, scale))) and not check.agrees
+        ]
+    if not rows:
+        return None
+    note = (
+        "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
+        "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
+    )
+    return Table(("Model", "Here", *(f"Paper, {scale}" for scale in scales)), rows, (note, *doubts))
+
+
+def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Table:
+    """One row for each number of training tokens, three columns a model, the reference's first without a share.
+
+    ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
+    """
+    models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
+    reason = few_documents(gap)
+    columns, cells = ["Training tokens"], {}
+    for model in models:
+        columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
+        own = trajectory.loc[trajectory["model"] == model]
+        for _, row in own.iterrows():
+            cells[model, row["tokens"]] = [mean_nll(row["nll_ar_hits"]), mean_nll(row["nll_other"])]
+        if model != reference:
+            columns.append(f"gap due to {'AR' if gap.index else 'repeats'}")
+            shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
+            for tokens in own["tokens"]:
+                share = shares.get(tokens, nan)
+                text = DASH if isnan(share) else percent(share, 0)
+                cells[model, tokens].append(f"({text})" if reason and text != DASH else text)
+    rows = []
+    for tokens in sorted(trajectory["tokens"].unique()):
+        row = [short(tokens)]
+        for model in models:
+            row += cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
+        rows.append(tuple(row))
+    notes = [f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."]
+    if reason:
+        notes.append(f"In parentheses, not to be claimed: {reason}.")
+    return Table(columns, rows, notes, left=())
+
+
+def suite_csv(results: list[SizeResult]) -> str:
+    """One line per model and size."""
+    fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
+    slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
+    due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
+    due += ["unresolved", "documents", "effective_documents"]
+    records = []
+    for result in results:
+        worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
+        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
+    return csv_of(records, [*fields, *slices, *due])
+
+
+def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
+    gap, done = row.gap_due_to_ar, member.trained
+    record: dict[str, Any] = {"size": size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
+    record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
+    record |= {"model": row.model, "gap_due_to_ar": gap and gap.value, **ends_of("ci95", gap)}
+    return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
+
+
+def _gap_with_spread(result: SizeResult) -> Table:
+    """`gap_table`, with the range over seeds in place of the interval where it is wider."""
+    table = gap_table(result.gap)
+    rows, notes = [], list(table.notes)
+    for cells in table.rows:
+        over_seeds = result.interval_over_seeds(cells[0])
+        rows.append((*cells[:-1], f"{percent_range(*over_seeds)} {SEEDS}") if over_seeds else cells)
+    if any(row[-1].endswith(SEEDS) for row in rows):
+        notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
+    return Table(table.columns, tuple(rows), notes, table.best)
+
+
+def _published(label: str, scale: str, check: GapCheck | None) -> str:
+    """The percentage that the paper prints, or else implies. ``check``: for rows with a printed percentage."""
+    if check is not None:
+        return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
+    by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
+    value = implied(by_model[label], by_model[REFERENCE])[1].value if label in by_model else None
+    return DASH if value is None else f"({percent(value)})"
