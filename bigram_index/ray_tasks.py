@@ -19,7 +19,7 @@ from argap.bigram_index.sources.shard import Shard
 from argap.bigram_index.sources.token_source import TokenSource
 from argap.bigram_index.store import BigramIndex
 from argap.corpus import open_corpus
-from argap.runtime.ray import connect, result_of
+from argap.runtime.cluster import connect, result_of
 from argap.text.tokenizer import load_tokenizer
 
 FAN_IN = 8
@@ -45,7 +45,7 @@ class Job:
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.runtime.ray.connect` does, and
+    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.runtime.cluster.connect` does, and
     whatever a shard's build raises.
     """
     refuse_existing(out, overwrite=overwrite)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.files.atomic import read_json
-from argap.runtime.ray import connect
+from argap.runtime.cluster import connect
 from argap.synthetics.sweeps.jobs import run_sweep
 from argap.synthetics.sweeps.ray import train_on_ray
 from argap.synthetics.sweeps.sweep import load_sweep

@@ -7,8 +7,8 @@ from argap.errors import ArgapError
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import Record, read_gap
 from argap.results.metrics import log_result
+from argap.runtime.cluster import completed, connect, task_device
 from argap.runtime.progress import say
-from argap.runtime.ray import completed, connect, task_device
 from argap.runtime.trackers import check_trackers
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
@@ -99,7 +99,7 @@ def _run_on_ray(
     work folder.
 
     Finished members are skipped, and a member whose worker died resumes from its last checkpoint. Raises as
-    `argap.runtime.ray.completed` and `run_members`.
+    `argap.runtime.cluster.completed` and `run_members`.
     """
     ray = connect(address)
     chosen = task_device(ray, device)

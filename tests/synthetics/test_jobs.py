@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.files.atomic import read_json
-from argap.runtime.ray import connect, task_device
+from argap.runtime.cluster import connect, task_device
 from argap.runtime.trust import trusting
 from argap.synthetics.sweeps import devices, jobs
 from argap.synthetics.sweeps import ray as ray_jobs

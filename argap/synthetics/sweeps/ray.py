@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from argap.errors import ArgapError
+from argap.runtime.cluster import completed, connect, task_device
 from argap.runtime.device import use_device
-from argap.runtime.ray import completed, connect, task_device
 from argap.synthetics.sweeps.jobs import Engine, Job
 
 
@@ -17,9 +17,9 @@ def ray_engine(address: str | None, device: str) -> Engine:
 
 
 def train_on_ray(ray: Any, device: str, jobs: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Job]:
-    """Train the jobs and yield each when it has ended; ``ray`` comes from `argap.runtime.ray.connect`.
+    """Train the jobs and yield each when it has ended; ``ray`` comes from `argap.runtime.cluster.connect`.
 
-    The job of a lost worker is restarted with its unfinished runs. Raises `ArgapError` like `argap.runtime.ray`, if
+    The job of a lost worker is restarted with its unfinished runs. Raises `ArgapError` like `argap.runtime.cluster`, if
     the results of a job are not in the folder here, and whatever training raises.
     """
     chosen = task_device(ray, device)
