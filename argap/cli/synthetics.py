@@ -228,8 +228,8 @@ def score(
     from argap.errors import ArgapError
     from argap.reports.figures.mqar import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
+    from argap.synthetics.pretrained.records import PretrainedTest
     from argap.synthetics.pretrained.scores import score_pretrained
-    from argap.synthetics.pretrained.settings import PretrainedTest
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):

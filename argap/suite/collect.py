@@ -38,7 +38,7 @@ from argap.suite.layout import Layout, check_finished, finished_runs, read_recal
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_trajectory
-from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_logprobs, read_token_ids

@@ -10,7 +10,7 @@ from argap.files.configs import build
 from argap.files.resumable import plain_name
 from argap.files.yaml import read_yaml
 from argap.records import EvaluationSpec
-from argap.synthetics.pretrained.settings import PretrainedTest
+from argap.synthetics.pretrained.records import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"

@@ -23,7 +23,7 @@ from argap.slices.partitions import threshold_share
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
-from argap.synthetics.pretrained.settings import PretrainedScores, read_scores
+from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.train.log import read_log
 from argap.train.records import StepLine, TrainRecord, TrainResult
 

@@ -20,7 +20,7 @@ from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
 from argap.scoring.sources import distinct, find_target
-from argap.synthetics.pretrained.settings import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
+from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.text.tokenizer import Tokenizer
