@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from argap.errors import ArgapError
-from argap.synthetics.arithmetic_circuits import Circuit, Gate, base_conv_of_circuit, padded
+from tests.constructions.arithmetic_circuits import Circuit, Gate, base_conv_of_circuit, padded
 
 
 def drawn(positions: int, width: int, gates: int, seed: int) -> Circuit:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from argap.models import ArgapForCausalLM
-from argap.synthetics.by_hand import attention_by_hand, base_conv_by_hand, linear_attention_by_hand, token_codes
 from argap.synthetics.tasks.mqar import MqarConfig, build
+from tests.constructions.by_hand import attention_by_hand, base_conv_by_hand, linear_attention_by_hand, token_codes
 
 BUILDERS: list[Callable[[int, int], ArgapForCausalLM]] = [
     attention_by_hand,

@@ -1,7 +1,7 @@
 """Recall by stacked BaseConv layers whose width hardly grows with the length (arXiv 2312.04927, theorem 4.4).
 
 The theorem says that BaseConv, whose filters do not depend on the input, solves multi-query associative recall with
-O(N log V) parameters in O(1) layers, up to powers of log N. `argap.synthetics.by_hand.base_conv_by_hand` needs two
+O(N log V) parameters in O(1) layers, up to powers of log N. `tests.constructions.by_hand.base_conv_by_hand` needs two
 layers but a width that grows with T; here the width is logarithmic in N and V and the depth polylogarithmic in N. The
 algorithm is ours:
 
@@ -28,7 +28,7 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.models.mixers.base_conv import BaseConv
-from argap.synthetics.arithmetic_circuits import blank_layer, taps_of
+from tests.constructions.arithmetic_circuits import blank_layer, taps_of
 
 Channels = list[int]
 Sums = dict[int, list[tuple[int, int]]]

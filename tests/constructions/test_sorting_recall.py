@@ -5,9 +5,9 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models.mixers.base_conv import BaseConv
-from argap.synthetics.by_hand import base_conv_by_hand
-from argap.synthetics.sorting_recall import NOT_FOUND, SortingRecall, sorting_recall
 from argap.synthetics.tasks.mqar import MqarConfig, build
+from tests.constructions.by_hand import base_conv_by_hand
+from tests.constructions.sorting_recall import NOT_FOUND, SortingRecall, sorting_recall
 
 
 def followers(tokens: list[int]) -> list[int]:

@@ -24,7 +24,7 @@ from argap.models.block import Block, SwiGLU
 from argap.models.mixers.attention import Attention
 from argap.models.mixers.base_conv import BaseConv
 from argap.models.mixers.linear_attention import LinearAttention
-from argap.synthetics.arithmetic_circuits import taps_of
+from tests.constructions.arithmetic_circuits import taps_of
 
 MixerType = TypeVar("MixerType")
 
