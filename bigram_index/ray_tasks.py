@@ -37,7 +37,6 @@ class Job:
     shards: int
     text_column: str = "text"
     token_dtype: str | None = None
-    stats: bool = False
     memory: int | None = None
     passes: float = 1.0
 
@@ -70,7 +69,7 @@ def count_shard(job: Job, number: int) -> str:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "index"
             source = TokenSource(corpora, tokenizer, Shard(number, job.shards))
-            build_from_source(source, folder, stats=job.stats, memory=job.memory, passes=job.passes)
+            build_from_source(source, folder, memory=job.memory, passes=job.passes)
             _publish(folder, job, name)
     return name
 

@@ -196,7 +196,7 @@ CASES = [
     ),
     Case(
         "index build",
-        "index build text --tokenizer tokenizer --out fresh --stats",
+        "index build text --tokenizer tokenizer --out fresh",
         "text tokenizer",
         altered="text/*.jsonl tokenizer/*",
         outputs="fresh/*",
@@ -243,13 +243,6 @@ CASES = [
         "index text tokenizer",
         altered="text/val.jsonl",
         sealed=INDEX,
-    ),
-    Case(
-        "index ngrams",
-        "index ngrams text --query text/val.jsonl --tokenizer tokenizer --out ngrams.parquet",
-        "text tokenizer",
-        altered="text/*.jsonl tokenizer/*",
-        outputs="ngrams.parquet",
     ),
     Case(
         "convert",

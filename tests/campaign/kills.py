@@ -22,7 +22,7 @@ SCORE = "--data text/val.jsonl --seq-len 32 --device cpu --index index --batch-s
 KILLED = [
     Case(
         "index build",
-        "index build text --tokenizer tokenizer --out fresh --stats --memory 500MB",
+        "index build text --tokenizer tokenizer --out fresh --memory 500MB",
         "text tokenizer",
         outputs="fresh/*",
     ),

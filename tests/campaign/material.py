@@ -107,7 +107,7 @@ def make(folder: Path) -> None:
     run("train", "ref.yaml", "--out", "ref", "--device", "cpu")
     _write_gpt2(folder / "gpt2", folder / "tokenizer")
     _write_pickles(folder)
-    run("index", "build", "text/train.jsonl", "--tokenizer", "tokenizer", "--out", "index", "--stats")
+    run("index", "build", "text/train.jsonl", "--tokenizer", "tokenizer", "--out", "index")
     run("index", "build", "text/val.jsonl", "--tokenizer", "tokenizer", "--out", "index2")
     run("score", "model", "--ref", "ref", *SCORE, "--index", "index", "--out", "out")
     run("synthetics", "sweep", "sweep.yaml", "--out", "sweep", "--device", "cpu")
