@@ -1,7 +1,7 @@
 """The campaign: commands with one altered file, and commands that are killed; each outcome is counted.
 
-    python tests/campaign [--tries 5000] [--kills 500] [--seed N] [--only score,train] [--log campaign.jsonl]
-    python tests/campaign --each 10 [--first 3]
+    python tools/campaign [--tries 5000] [--kills 500] [--seed N] [--only score,train] [--log campaign.jsonl]
+    python tools/campaign --each 10 [--first 3]
 
 A try copies toy material, alters one file of it, and runs a command of argap in a process of its own. A number and the
 seed repeat a try: ``--seed 7 --first 312 --tries 1``. With ``--each N`` nothing is drawn and none is killed: every N-th
