@@ -1,0 +1,1 @@
+"""Define the metric and its uncertainty as pure functions of arrays."""
