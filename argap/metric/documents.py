@@ -51,14 +51,20 @@ def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
     gap = ratio(lost[0], n[0])
     step = max(1, AT_ONCE // max(lost[0].size, 1))
     blocks = [slice(start, start + step) for start in range(0, len(n), step)]
-    parts = [on_slices(n[0], n[each], logprob[each], lost[each], gap) for each in blocks]
+    parts = [_on_slices(n[0], n[each], logprob[each], lost[each], gap) for each in blocks]
+    joined = [Estimates(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)]
+    nll, delta, contribution, share = joined
     whole = estimates(gap)
-    return Figures(
-        whole,
-        directions(gap.value, whole.low, whole.high),
-        effective_number(np.where(np.isfinite(lost[0]), lost[0], 0.0)),
-        *(Estimates(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)),
-    )
+    towards = directions(gap.value, whole.low, whole.high)
+    return Figures(whole, towards, effective_documents(lost[0]), nll, delta, contribution, share)
+
+
+def effective_documents(lost: np.ndarray) -> np.ndarray:
+    """Return how many equal documents a gap is worth, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
+
+    Near 0 where the models are level, whose documents cancel out. Infinite parts do not count.
+    """
+    return effective_number(np.where(np.isfinite(lost), lost, 0.0))
 
 
 def behind(logprob: np.ndarray, reference: int) -> np.ndarray:
@@ -67,7 +73,7 @@ def behind(logprob: np.ndarray, reference: int) -> np.ndarray:
         return logprob[..., [reference], :] - logprob
 
 
-def on_slices(total: np.ndarray, n: np.ndarray, logprob: np.ndarray, lost: np.ndarray, gap: Figure) -> list[Estimates]:
+def _on_slices(total: np.ndarray, n: np.ndarray, logprob: np.ndarray, lost: np.ndarray, gap: Figure) -> list[Estimates]:
     """Return NLL, Δ, contribution and share ``[S, M]`` of some slices of a text of ``total [D]`` scored tokens.
 
     ``n [S, D]``, ``logprob`` and ``lost [S, M, D]``; ``gap [M]``: on all tokens.
@@ -85,9 +91,9 @@ def shares(contribution: Figure, gap: Figure) -> Estimates:
     """Return contribution / gap; neither a value nor an interval where the models are level."""
     found, whole = ratio_of_figures(contribution, gap), estimates(gap)
     level = np.broadcast_to(directions(gap.value, whole.low, whole.high) == LEVEL, found.value.shape)
-    numbers = [np.where(level, np.nan, each) for each in found[:4]]
+    value, low, high, error = (np.where(level, np.nan, each) for each in found[:4])
     reason = np.where(level & (found.reason != INFINITE), NO_SHARE, found.reason)
-    return Estimates(*numbers, found.freedom, reason)
+    return Estimates(value, low, high, error, found.freedom, reason)
 
 
 def group_of(documents: int) -> np.ndarray:
@@ -120,4 +126,5 @@ def leave_one_source_out(lost: np.ndarray, source: np.ndarray) -> LeftOut:
     with np.errstate(divide="ignore", invalid="ignore"):
         rest = total - sums
         part, share = sums[0] / total[0], rest / rest[0]
-    return LeftOut(*(np.where(np.isfinite(each), each, np.nan) for each in (part, share)))
+    part, share = (np.where(np.isfinite(each), each, np.nan) for each in (part, share))
+    return LeftOut(part, share)

@@ -5,7 +5,8 @@ seeds, which for differences of log-probs is the difference of the means over se
 three, and Satterthwaite's formula gives the degrees of freedom: with two or three seeds these are few, and intervals
 honestly wide. The interaction of documents with seeds is in the documents' part and in the seeds' part, so that it
 counts twice; Cameron, Gelbach and Miller (Journal of Business & Economic Statistics 29 (2011) 238–249) subtract it
-once. It is 1% of the variance in the suites of argap, and without the subtraction no component can be negative.
+once. It is about 1% of the variance over documents in the committed suites, and without the subtraction no variance can
+be negative. Seeds of the model and of the reference count as independent, as if trained on data in different orders.
 
 Legend: S slices, the first of them all scored tokens; I seeds of the model, J of the reference; D documents.
 """
@@ -16,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from argap.metric.direction import directions
-from argap.metric.documents import Figures, shares
-from argap.metric.influence import Component, Figure, effective_number, estimates, ratio
+from argap.metric.documents import Figures, effective_documents, shares
+from argap.metric.influence import Component, Figure, estimates, ratio
 
 SEEDS_NOT_COVERED = "one seed, and no other model of the suite has several: the interval is over documents alone"
 
@@ -41,8 +42,10 @@ class OverSeeds(NamedTuple):
 
 
 class SeedRange(NamedTuple):
-    """The smallest and the largest value over all pairs of seeds, each ``[S]``. It is not an interval: it grows with
-    the number of seeds and does not cover documents."""
+    """The smallest and the largest value over all pairs of seeds, each ``[S]``.
+
+    It is not an interval: it grows with the number of seeds and does not cover documents.
+    """
 
     delta: tuple[np.ndarray, np.ndarray]
     contribution: tuple[np.ndarray, np.ndarray]
@@ -91,7 +94,7 @@ def figures_over_seeds(
     found = Figures(
         whole,
         directions(gap.value, whole.low, whole.high),
-        effective_number(np.where(np.isfinite(lost[0]), lost[0], 0.0)),
+        effective_documents(lost[0]),
         estimates(over(-model.mean(axis=1), n, own)),
         estimates(over(lost, n, both)),
         estimates(contribution),
@@ -106,7 +109,8 @@ def seed_range(n: np.ndarray, model: np.ndarray, reference: np.ndarray) -> SeedR
     tokens = n.sum(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = (sums / tokens[:, None], sums / tokens[0], sums / sums[0])
-    return SeedRange(*(_ends(each) for each in values))
+    delta, contribution, share = (_ends(each) for each in values)
+    return SeedRange(delta, contribution, share)
 
 
 def _ends(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,8 +127,10 @@ def _behind(model: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _seed_rows(logprob: np.ndarray, pool: SeedPool | None) -> list[Component]:
-    """Return the component of the seeds of ``logprob [S, I, D]``, of its sums ``[S]`` averaged over seeds; none with
-    one seed and no pool. An infinite sum has no such rows: its figures have no number."""
+    """Return the component of the seeds of ``logprob [S, I, D]``: of its sums ``[S]``, averaged over seeds.
+
+    There is none with one seed and no pool. Rows of infinite sums are 0: their figures have no number.
+    """
     seeds = logprob.shape[1]
     if seeds == 1:
         return [] if pool is None else [Component(pool.rows, pool.freedom, False)]

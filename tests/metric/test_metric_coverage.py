@@ -40,12 +40,15 @@ class Population(NamedTuple):
 
     def draw(self, documents, *, draws=DRAWS, seed=0):
         rows = np.random.default_rng(seed).integers(0, len(self.n), (draws, documents))
-        return Population(*(each[rows].astype(float) for each in self))
+        n, lost, n_slice, part = (each[rows].astype(float) for each in self)
+        return Population(n, lost, n_slice, part)
 
 
 def lengths(sigma, documents=100_000):
-    """Log-normal lengths of documents, hits (12% of the tokens on average) with gamma-distributed gaps, other tokens
-    with a small one, and noise of each token."""
+    """Return documents of log-normal length: gamma-distributed gaps on hits, small ones elsewhere, noise on each token.
+
+    Hits are 12% of the tokens on average.
+    """
     generator = np.random.default_rng(7)
     n = np.maximum(generator.lognormal(np.log(1500), sigma, documents).round(), 50)
     hits = np.round(n * generator.beta(2, 14, documents))
@@ -72,7 +75,7 @@ def committed(cells, model):
 
 
 def covered(population, documents):
-    """The share of draws whose interval holds the truth, by figure; of shares, among those that have an interval."""
+    """Return the fraction of draws whose interval holds the truth, by figure; of shares, among draws that have one."""
     drawn, truth = population.draw(documents), population.truth()
     gap, contribution = ratio(drawn.lost, drawn.n), ratio(drawn.lost_slice, drawn.n)
     found = {
@@ -121,10 +124,11 @@ def test_documents_with_normal_gaps():
 
 
 def cover_of_seeds(cells, own, theirs, *, documents, draws, pooled=0, seed=0):
-    """How often the intervals of Δ and of the hits' contribution hold the truth, over draws of documents and seeds.
+    """Return how often the intervals of Δ and of the hits' contribution hold the truth.
 
     Documents are those of a committed result. Another seed shifts the log-prob of every token, of hits and others
-    differently, by as much as seeds do there (0.015 to 0.04 nats)."""
+    differently, by as much as seeds do there (0.015 to 0.04 nats).
+    """
     generator = np.random.default_rng(seed)
     masks = np.ones(len(cells), dtype=bool), ar_hits(cells, 1250)
     n = np.stack([sums(cells, None, mask) for mask in masks])
@@ -140,8 +144,8 @@ def cover_of_seeds(cells, own, theirs, *, documents, draws, pooled=0, seed=0):
     for _ in range(draws):
         rows = generator.integers(0, n.shape[1], documents)
         pool = pool_seeds([trained(means[k % 2], 3) for k in range(pooled)])
-        drawn = [trained(mean, count) for mean, count in zip(means, (own, theirs), strict=True)]
-        found = figures_over_seeds(n[:, rows], *drawn, pool).figures.contribution
+        model, reference = trained(means[0], own), trained(means[1], theirs)
+        found = figures_over_seeds(n[:, rows], model, reference, pool).figures.contribution
         inside += (found.low <= truth) & (truth <= found.high)
     return inside / draws
 
