@@ -158,7 +158,7 @@ def sweep(
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
     from argap.runtime.stopping import listening
     from argap.synthetics.sweeps.jobs import run_sweep
-    from argap.synthetics.sweeps.store import check_folder, run_path
+    from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep
 
     check_engine(engine, local={}, ray={"--address": address})
@@ -167,8 +167,9 @@ def sweep(
     configs = loaded.configs()
     if dry_run:
         check_folder(loaded, folder)
+        finished = read_results(folder)
         for each in configs:
-            state = "finished" if run_path(folder, each).exists() else f"at most {each.steps:,} steps"
+            state = "finished" if each.key in finished else f"at most {each.steps:,} steps"
             typer.echo(f"{each.key}: {state}")
         return
     if engine == "ray":

@@ -19,7 +19,9 @@ def changes(path: Path) -> Iterator[tuple[str, bytes]]:
     if path.suffix == ".jsonl":
         lines = path.read_text().splitlines()
         for at in sorted({0, len(lines) - 1}):
-            for how, value in _of_value(json.loads(lines[at])):
+            old = json.loads(lines[at])
+            old.pop(SEAL, None)
+            for how, value in _of_value(old):
                 yield (
                     f"line {at + 1}: {how}",
                     "\n".join([*lines[:at], json.dumps(value), *lines[at + 1 :], ""]).encode(),

@@ -39,7 +39,7 @@ KILLED = [
         "train.yaml text tokenizer",
         outputs="fresh/model.safetensors fresh/log.jsonl",
     ),
-    Case("sweep", "synthetics sweep sweep.yaml --out fresh --device cpu", "sweep.yaml", outputs="fresh/runs/*.json"),
+    Case("sweep", "synthetics sweep sweep.yaml --out fresh --device cpu", "sweep.yaml", outputs="fresh/runs.jsonl"),
     Case(
         "recall",
         "recall model --ref ref --tasks swde --data questions.jsonl --out fresh",

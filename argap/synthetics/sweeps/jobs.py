@@ -1,7 +1,8 @@
 """The jobs of a sweep, and the function that runs what is left of a sweep on an engine.
 
 An engine decides where jobs run: on this machine's devices (`argap.synthetics.sweeps.devices`) or on a Ray cluster
-(`argap.synthetics.sweeps.ray`). Jobs leave their results as files, so an engine only reports which jobs have ended.
+(`argap.synthetics.sweeps.ray`). Jobs leave each result as a file, so an engine only reports which jobs have ended; then
+the files are collected in one table (`argap.synthetics.sweeps.store`).
 """
 
 import time
@@ -16,7 +17,15 @@ from argap.files.atomic import write_json
 from argap.files.lock import one_writer
 from argap.files.resumable import environment
 from argap.runtime.progress import say
-from argap.synthetics.sweeps.store import UNFINISHED, check_folder, collect_runs, read_run, run_path, write_run
+from argap.synthetics.sweeps.store import (
+    UNFINISHED,
+    check_folder,
+    collect_runs,
+    read_results,
+    read_run,
+    run_path,
+    write_run,
+)
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.loop import RunResult, train_group
@@ -28,7 +37,7 @@ class Job:
 
     runs: tuple[RunConfig, ...]
     group: tuple[RunConfig, ...]
-    """All runs of the group, including finished ones."""
+    """All runs of the group: another job may train some of them."""
     first_ends: bool
     """End the group as soon as its first run solves the task."""
     out: Path
@@ -37,7 +46,7 @@ class Job:
     """Train compiled layers."""
 
     def unfinished(self) -> list[RunConfig]:
-        """The runs still to be trained; none once ``first_ends`` applies."""
+        """Return the runs without a result, which are still to be trained; none once ``first_ends`` applies."""
         if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.out, self.group)):
             return []
         return [config for config in self.runs if not run_path(self.out, config).exists()]
@@ -64,9 +73,12 @@ ends the runs in progress."""
 
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
     """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
-    jobs = []
+    jobs, finished = [], read_results(out)
+    solved = {key for key, result in finished.items() if result.stopped == "solved"}
     for group in map(tuple, sweep.groups()):
-        left = Job(group, group, sweep.first_ends, out).unfinished()
+        if sweep.first_ends and any(config.key in solved for config in group):
+            continue
+        left = [config for config in group if config.key not in finished]
         jobs += [
             Job(tuple(left[start : start + together]), group, sweep.first_ends, out, compiled)
             for start in range(0, len(left), together)
@@ -85,7 +97,8 @@ def run_sweep(
     stop: Callable[[], bool] = lambda: False,
     time_limit: float = float("inf"),
 ) -> pd.DataFrame:
-    """Train the unfinished runs of a sweep, at most ``together`` side by side; return the table of `collect_runs`.
+    """Train the unfinished runs of a sweep, at most ``together`` side by side, and return the table of all that are
+    finished (`collect_runs`).
 
     ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
 
@@ -113,5 +126,6 @@ def run_sweep(
 
 
 def finished_runs(out: Path, configs: Sequence[RunConfig]) -> list[RunResult]:
-    """The results of those runs that are finished."""
-    return [read_run(out, config) for config in configs if run_path(out, config).exists()]
+    """Read the results of those runs that have ended since the table was written."""
+    paths = [run_path(out, config) for config in configs]
+    return [read_run(path) for path in paths if path.exists()]
