@@ -28,10 +28,10 @@ SEEDS = ("", "-seed1", "-seed2")
 """What the name of a suite's model ends in, by seed."""
 
 
-def last_loss(log: Path, steps: int = 300) -> float:
-    """The mean training loss of the last ``steps``."""
-    lines = pd.read_json(log, lines=True)
-    return float(lines.loc[lines["step"] > lines["step"].max() - steps, "loss"].mean())
+def last_losses(folder: Path, steps: int = 300) -> dict[str, float]:
+    """The mean training loss of each model over the last ``steps``."""
+    lines = pd.read_parquet(folder / "logs.parquet")
+    return lines.loc[lines["step"] > lines["step"].max() - steps].groupby("model")["loss"].mean().to_dict()
 
 
 @pytest.mark.parametrize("name", ["figure2-small", "deltanet-small", "figure2-published", "figure2-filters-small"])
@@ -283,7 +283,7 @@ def test_table_2_of_the_paper():
         "BaseConv": "base_conv",
     }
     rows = gap_rows(place)
-    losses = {path.stem: last_loss(path) for path in place.glob("7m/logs/*.jsonl")}
+    losses = last_losses(place / "7m")
     on_hits = gaps_on_hits(place)
 
     def checks() -> Iterator[Check]:
@@ -371,7 +371,7 @@ def test_seeds_at_50_m():
         return [100 - 100 * of[model + seed] / of[f"base_conv{seed}"] for seed, of in gaps]
 
     near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
-    logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
+    logs = last_losses(place / "50m")
     trained = {model: [logs[model + seed] - logs[f"attention{seed}"] for seed in SEEDS] for model in models}
     of_hits = [nll[f"attention{seed}"]["ar_hits"] for seed in SEEDS]
     text = on_one_line(place / "README.md").replace("−", "-")
