@@ -142,4 +142,4 @@ def _running_loss(result: SizeResult, model: str) -> Losses:
     """The running mean of a model's training loss."""
     log = result.log(model)
     loss = log["loss"].rolling(max(1, len(log) // 50), min_periods=1).mean()
-    return log["tokens"].to_numpy(), loss.to_numpy()
+    return log["tokens"].to_numpy(), np.asarray(loss)
