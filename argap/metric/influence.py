@@ -152,10 +152,10 @@ def combined(left: Figure, right: Figure, scale: np.ndarray) -> tuple[Component,
 def ratio_of_figures(part: Figure, whole: Figure) -> Estimates:
     """Return ``part`` / ``whole`` with Fieller's interval: all ρ whose ``part`` − ρ · ``whole`` may be 0.
 
-    For a ``whole`` far from 0 this is the linearised interval. Near 0 it is longer on the side away from 0: where a gap
-    is resolved in half of the draws the linearised interval covers 81–87%, Fieller's 92–96%. It is bounded where the
-    interval of ``whole``, with the degrees of freedom of the ratio, does not hold 0 (`UNCERTAIN` otherwise). The
-    standard error is the linearised one.
+    For a ``whole`` far from 0 this is the linearised interval. Near 0 it is longer on the side away from 0. With 50
+    documents that resolve a gap in half of the draws (7M, DeltaNet) the linearised interval covers 80%, Fieller's 95%;
+    with 20 that resolve it in a fifth, 59% and 89%. Fieller's is bounded where the interval of ``whole``, with the
+    degrees of freedom of the ratio, does not hold 0 (`UNCERTAIN` otherwise). The standard error is the linearised one.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         value = part.value / whole.value

@@ -50,3 +50,10 @@ def test_the_seed_fixes_the_draws():
     some = leaves(np.random.default_rng(0).normal(size=(4, 60)))
     assert simultaneous(some).each == simultaneous(some).each
     assert simultaneous(some, seed=1).each != simultaneous(some).each
+
+
+def test_few_degrees_of_freedom_still_widen_the_intervals():
+    rows = np.kron(np.eye(3), [1.0, -1.0, 1.0, -1.0])  # W = 4 documents each: 6 degrees of freedom
+    found = simultaneous(leaves(rows))
+    assert estimates(leaves(rows)).freedom == pytest.approx([6, 6, 6])
+    assert 0.975 < found.each < 0.985  # Šidák's is 0.983
