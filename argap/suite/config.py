@@ -43,9 +43,9 @@ class Suite:
     """The member that the others are compared with."""
     train: Mapping[str, Any]
     """Fields of `argap.train.TrainConfig` that all members share: tokenizer, data, seq_len, ..."""
-    sizes: Mapping[str, Any]
+    sizes: Mapping[Any, Any]
     """The fields that each size sets, by its name: hidden_size, num_layers, tokens, lr, ..."""
-    members: Mapping[str, Any]
+    members: Mapping[Any, Any]
     """The fields that each member sets, by its name. ``architecture`` defaults to the name; ``seeds: [0, 1]`` trains
     the member from several seeds."""
     evaluation: EvaluationSpec

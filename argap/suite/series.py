@@ -76,7 +76,7 @@ class SeriesFile:
 
     reference: str
     """The series that the others are compared with."""
-    series: Mapping[str, Any]
+    series: Mapping[Any, Any]
     """`Series` by name."""
     evaluation: EvaluationSpec
     """The text that every checkpoint is scored on."""

@@ -103,11 +103,11 @@ def test_a_grid_without_runs_or_with_a_name_for_no_file_is_refused(change, said,
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ({"epochs": 0}, "attention: epochs: expected 1 to 1,000,000,000, found 0"),
-        ({"batch_size": 0}, "attention: batch_size: expected 1 to 1,048,576, found 0"),
-        ({"test_examples": -3}, "attention: test_examples: expected 1 to 100,000,000, found -3"),
+        ({"epochs": 0}, "epochs: expected 1 to 1,000,000,000, found 0"),
+        ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, found 0"),
+        ({"test_examples": -3}, "test_examples: expected 1 to 100,000,000, found -3"),
         ({"epoch": 3}, "run: unknown key epoch; known are vocab_size, alpha, fill, train_examples"),
-        ({"weight_decay": float("nan")}, "attention: weight_decay: expected 0 to 1e+30, found nan"),
+        ({"weight_decay": float("nan")}, "weight_decay: expected 0 to 1e+30, found nan"),
     ],
 )
 def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
@@ -115,9 +115,9 @@ def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
 
 
 def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
-    assert refused(tmp_path, widths=[8, -8]) == "attention: width: expected 1 to 131,072, found -8"
-    assert refused(tmp_path, lengths=[0]) == "attention: length: expected 1 to 16,777,216, found 0"
-    assert refused(tmp_path, seeds=[-1]) == "attention: seed: expected 0 to 9,223,372,036,854,775,807, found -1"
+    assert refused(tmp_path, widths=[8, -8]) == "width: expected 1 to 131,072, found -8"
+    assert refused(tmp_path, lengths=[0]) == "length: expected 1 to 16,777,216, found 0"
+    assert refused(tmp_path, seeds=[-1]) == "seed: expected 0 to 9,223,372,036,854,775,807, found -1"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
     [
         ({"epoch": 3}, "task induction: run: unknown key epoch; known are length, vocab_size"),
         ({"epochs": "all"}, "task induction: epochs: expected a whole number, found 'all'"),
-        ({"epochs": 0}, "task induction: attention: epochs: expected 1 to 1,000,000,000, found 0"),
+        ({"epochs": 0}, "task induction: epochs: expected 1 to 1,000,000,000, found 0"),
         ({"length": 0}, "task induction: "),
     ],
 )

@@ -28,7 +28,7 @@ class Sweep:
     """Every member at every width, length, number of KV pairs, learning rate and seed; or on every task instead of
     pairs."""
 
-    members: Mapping[str, Any]
+    members: Mapping[Any, Any]
     """Name to the fields of a `Member` that differ from its default, or None; once checked, to all its fields."""
     lengths: tuple[int, ...] = ()
     """N; with ``tasks``, the default is each task's own."""
