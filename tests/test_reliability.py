@@ -114,7 +114,7 @@ def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from argap.lock import alone_in
+from argap.files.lock import alone_in
 with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
