@@ -147,6 +147,13 @@ def test_a_second_process_is_told_who_is_in_the_folder(tmp_path: Path, holder: s
     assert list(out.iterdir()) == []
 
 
+def test_a_folder_is_not_entered_twice_in_one_process(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "out"):
+        with pytest.raises(ArgapError, match=rf"in use by process {os.getpid()} on "):
+            enter(tmp_path / "out")
+        assert (tmp_path / "out" / LOCK).is_file()
+
+
 def enter(folder: Path) -> None:
     with alone_in(folder):
         assert (folder / LOCK).is_file()
