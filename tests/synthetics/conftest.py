@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from argap.synthetics.sweeps.devices import train_on
+from argap.runtime.jobs import run_on
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.models import MEMBERS
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-HERE = partial(train_on, [CPU])
+HERE = partial(run_on, [CPU])
 """The engine of a sweep in this process."""
 TINY = RunConfig(
     name="attention",

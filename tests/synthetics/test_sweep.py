@@ -14,7 +14,7 @@ from argap.errors import ArgapError
 from argap.files.configs import build
 from argap.models.cost import cost
 from argap.reports.figures.tasks import best_by_task
-from argap.synthetics.sweeps.devices import train_on
+from argap.runtime.jobs import run_on
 from argap.synthetics.sweeps.jobs import run_sweep
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, SMALL
@@ -173,7 +173,7 @@ def test_a_sweep_over_tasks_trains_every_member_on_each(tmp_path):
         ("attention", "induction, vocab_size 8, length 8", 8, 48),
         ("delta_net", "induction, vocab_size 8, length 8", 8, 48),
     ]
-    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    runs = run_sweep(sweep, tmp_path, partial(run_on, [CPU]))
     assert len(runs) == 8
     assert runs["task"].tolist()[::4] == ["memorization", "induction, vocab_size 8, length 8"]
     at_two = replace(sweep, lengths=(16, 32), tasks=("memorization",))
@@ -184,7 +184,7 @@ def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
     """What the run has for a task alone tells it from the same task: in the table, and in what is best of each."""
     few, more = ({"name": "memorization", "run": {"train_examples": n, "epochs": 2}} for n in (16, 48))
     sweep = build(Sweep, TWO | {"tasks": ["memorization", few, more], "members": {"attention": None}})
-    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    runs = run_sweep(sweep, tmp_path, partial(run_on, [CPU]))
     first, *others = runs["task"].unique().tolist()
     assert first == "memorization"
     assert others == ["memorization, train_examples 16, epochs 2", "memorization, train_examples 48, epochs 2"]
