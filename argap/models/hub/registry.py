@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, str] = {
     "based": "argap.models.hub.based:BASED",
-    "delta_net": "argap.models.hub.delta_net:DELTA_NET",
+    "delta_net": "argap.models.hub.fla:DELTA_NET",
     "flash_gpt": "argap.models.hub.flash_gpt:FLASH_GPT",
-    "gla": "argap.models.hub.gla:GLA",
-    "linear_attn": "argap.models.hub.linear_attn:LINEAR_ATTN",
+    "gla": "argap.models.hub.fla:GLA",
+    "linear_attn": "argap.models.hub.fla:LINEAR_ATTN",
     "mamba": "argap.models.hub.mamba:MAMBA",
     "mamba_ssm": "argap.models.hub.mamba:MAMBA_SSM",
-    "retnet": "argap.models.hub.retnet:RETNET",
+    "retnet": "argap.models.hub.fla:RETNET",
     "rwkv": "argap.models.hub.rwkv:RWKV",
-    "transformer": "argap.models.hub.transformer:TRANSFORMER",
+    "transformer": "argap.models.hub.fla:TRANSFORMER",
 }
 TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
 """The model types that flash-linear-attention takes over from transformers when it is imported."""
