@@ -37,7 +37,7 @@ MixerWeights = Callable[[Options, str, str], WeightMap]
 
 
 def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *, hidden_ratio: int = 4) -> Family:
-    """A family of that model type, and its class there; ``hidden_ratio`` is its default of the MLP's width."""
+    """Build the family of a model type from its class there; ``hidden_ratio`` is its default ratio of MLP width."""
 
     def configure(options: Options) -> ArgapConfig:
         width, layers = options.size("hidden_size", 2048), options.layers("num_hidden_layers", 24)
@@ -79,7 +79,7 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
 
 
 def _norm(options: Options, prefix: str, part: str) -> str:
-    """The norm before the mixer or the MLP, under its name today or with ``norm_first``."""
+    """Return the name of the norm before the mixer or the MLP, today's or that of ``norm_first``."""
     today, older = f"{prefix}.{part}_norm.weight", f"{prefix}.{part}.norm.weight"
     return older if today not in options.stored and older in options.stored else today
 
@@ -95,14 +95,14 @@ def _mlp(options: Options, prefix: str) -> WeightMap:
 
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
-    """The MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
+    """Return the MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
     if options.get("intermediate_size") is not None:
         return options.size("intermediate_size")
     return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)
 
 
 def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
-    """The layers, from 0, that the option ``attn`` gives to attention, and the native mixer of each."""
+    """Return the attention mixer of each layer (from 0) that the option ``attn`` lists."""
     by_layer: dict[int, dict[str, Any]] = {}
     given = options.get("attn", [])
     for spec in [given] if isinstance(given, dict) else given:
@@ -116,7 +116,7 @@ def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
 
 
 def attention_mixer(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The native mixer of their ``Attention`` (fla/layers/attn.py) with these arguments."""
+    """Convert the arguments of their ``Attention`` (fla/layers/attn.py) to a native mixer."""
     return {
         "name": "attention",
         "heads": spec["num_heads"],
@@ -135,18 +135,18 @@ def attention_weights(options: Options, ours: str, theirs: str) -> WeightMap:
 
 
 def projections(theirs: str, parts: str = "qkv") -> Tensors:
-    """The maps to queries, keys and values, or some of them, one below the other."""
+    """Stack the projections to queries, keys and values, or some of them."""
     return Tensors(*(f"{theirs}.{part}_proj.weight" for part in parts))
 
 
 def gated_norm(options: Options) -> dict[str, str]:
-    """Our names and theirs for the output of a mixer that is normed and gated."""
+    """Map our names to theirs for the output of a mixer that is normed and gated."""
     norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
     return {"gate.weight": "g_proj.weight", "norm.weight": f"{norm}.weight", "out.weight": "o_proj.weight"}
 
 
 def no_groups(options: Options, heads: int) -> None:
-    """Refuse keys and values that several heads share."""
+    """Refuse keys and values shared by several heads."""
     options.only("num_kv_heads", None, heads)
 
 
