@@ -82,7 +82,7 @@ class MultiheadHyena(Mixer):
         return y, (self.short.state_after(mapped), Recent.of(past, self.taps - 1))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The short convolution's, and the keys and values ``[B, ≤ N − 1, 2, D]`` that the filters reach."""
+        """Return the short convolution's state, and keys and values ``[B, ≤ N − 1, 2, D]`` in the filters' reach."""
         past = torch.empty(batch, 0, 2, self.out.in_features, dtype=dtype, device=device)
         return self.short.init_state(batch, dtype, device), Recent.of(past, self.taps - 1)
 

@@ -46,7 +46,7 @@ def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def among_highest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions of ``scores [B, T]`` whose score is among the ``count`` highest so far; ties go to the earlier one."""
+    """Select the positions of ``scores [B, T]`` that are among the ``count`` highest so far; earlier ones win ties."""
     length = scores.shape[1]
     if length <= count:
         return torch.ones_like(scores, dtype=torch.bool)
