@@ -52,7 +52,7 @@ class NgramCounter:
                 counts += np.bincount(numbers[numbers >= 0], minlength=len(counts))
 
     def result(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The query's n-grams, `[M, n]` int64 in ascending order, and their counts, `[M]` int64."""
+        """Return the query's n-grams, `[M, n]` int64 in ascending order, and their counts, `[M]` int64."""
         last = self._keys[n - 2] % self._vocab_size
         number = self._keys[n - 2] // self._vocab_size
         if n == 2:

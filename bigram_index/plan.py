@@ -71,5 +71,5 @@ def estimate(tokens: float, *, nodes: int, cores: int, vocab_size: int, memory: 
 
 
 def distinct_bigrams(tokens: float, vocab_size: int) -> float:
-    """Expected distinct bigrams by Heaps' law, capped at the possible ones."""
+    """Return the expected number of distinct bigrams by Heaps' law, at most the possible ones."""
     return min(HEAPS_FACTOR * tokens**HEAPS, tokens, float(vocab_size) ** 2)

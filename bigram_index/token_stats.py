@@ -46,7 +46,7 @@ class TokenCounter:
         self._document = count_tokens(tokens, self._document, self._last, self._count, self._documents)
 
     def result(self) -> TokenStats:
-        """The counts so far."""
+        """Return the counts so far."""
         return TokenStats(self._count, self._documents)
 
 
@@ -69,7 +69,7 @@ def read_stats(folder: Path, entry: StatsFile | None) -> TokenStats:
 
 
 def sum_stats(stats: Sequence[TokenStats], weights: Sequence[float] | None = None) -> TokenStats:
-    """The stats of several indexes, each of documents of its own, added up.
+    """Add up the stats of several indexes, which have separate documents.
 
     ``weights``: one for each, by which the occurrences, not the documents, are multiplied; the sum is rounded, half to
     even.
