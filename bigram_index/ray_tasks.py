@@ -1,8 +1,8 @@
-"""Count on a Ray cluster: one task per shard, and a tree of tasks that merges their indexes.
+"""Counting on a Ray cluster: one task per shard, and a tree of tasks that merges their indexes.
 
-Every task writes its index, ``index.json`` last, to a folder that all nodes reach (any fsspec path: ``s3://``,
-``gs://``, a shared disk), under a name derived from what it counts. A finished index is not counted again, so Ray may
-retry the tasks of a lost worker without counting anything twice.
+Every task writes its index, ``index.json`` last, to a folder that all nodes reach (any fsspec path: ``s3://``, ``gs://``,
+a shared disk), under a name derived from what it counts. A finished index is not counted again, so Ray may retry the
+tasks of a lost worker and nothing is counted twice.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ RETRIES = 10
 
 @dataclass(frozen=True)
 class Job:
-    """The counting job shared by all shards. Paths are as the nodes see them."""
+    """What is counted, the same for every shard. Paths are as the nodes see them."""
 
     data: tuple[str, ...]
     tokenizer: str
