@@ -63,8 +63,8 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...]
     """The Parquet parts, in order."""
     origin: str = COUNTED
-    """Where the counts come from: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several of
-    these joined by ``+``."""
+    """Origin of the counts: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several joined by
+    ``+``."""
     stats: StatsFile | None = None
     passes: float = 1.0
     """How often the training run read the corpus: a bigram's exposures are ``count * passes``."""

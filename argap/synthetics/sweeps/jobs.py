@@ -63,7 +63,7 @@ ends the runs in progress."""
 
 
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
-    """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
+    """Split the unfinished runs of a sweep into jobs of at most ``together`` runs."""
     jobs = []
     for group in map(tuple, sweep.groups()):
         left = Job(group, group, sweep.first_ends, out).unfinished()
@@ -113,5 +113,5 @@ def run_sweep(
 
 
 def finished_runs(out: Path, configs: Sequence[RunConfig]) -> list[RunResult]:
-    """The results of those runs that are finished."""
+    """Return the results of the finished runs among ``configs``."""
     return [read_run(out, config) for config in configs if run_path(out, config).exists()]

@@ -48,18 +48,18 @@ COLUMNS = {
 
 
 def run_path(out: Path, config: RunConfig) -> Path:
-    """The file of a run's result."""
+    """Return the file of a run's result."""
     return out / "runs" / f"{config.key}.json"
 
 
 def write_run(out: Path, result: RunResult) -> None:
-    """Write one finished run, of which nothing more is kept in ``unfinished``."""
+    """Write one finished run and delete its files in ``unfinished``."""
     write_json(run_path(out, result.config), result.as_json())
     discard(out / UNFINISHED, result.config)
 
 
 def read_run(out: Path, config: RunConfig) -> RunResult:
-    """Read a finished run. Raises `FormatError` if its file is not one, or is that of another configuration."""
+    """Read a finished run. Raises `FormatError` if its file is not one, or has another configuration."""
     path, remedy = run_path(out, config), "remove it, and the sweep trains it again"
     values = read_json(path)
     result = to_record(path, values, RunResult, remedy=remedy)
@@ -105,10 +105,10 @@ def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
 
 
 def read_runs(out: Path) -> pd.DataFrame:
-    """The table of a sweep's finished runs, from the files of ``runs`` if that folder exists, else ``runs.parquet``.
+    """Read the table of a sweep's finished runs, from the files of ``runs`` if that folder exists.
 
-    It can be read while the sweep goes on and after a kill. Raises `ArgapError` if no run is finished, and
-    `FormatError` if a file is corrupt.
+    Otherwise reads ``runs.parquet``. The sweep may still be running or have been killed. Raises `ArgapError` if no run
+    is finished, and `FormatError` if a file is corrupt.
     """
     path, sweep = out / "runs.parquet", f"`argap synthetics sweep CONFIG.yaml --out {out}`"
     if (out / "runs").is_dir():
