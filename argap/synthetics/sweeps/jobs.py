@@ -70,7 +70,7 @@ class Job:
 
 
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
-    """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
+    """Split the unfinished runs of a sweep into jobs of at most ``together`` runs."""
     jobs, finished = [], read_results(out)
     solved = {key for key, result in finished.items() if result.stopped == "solved"}
     for group in map(tuple, sweep.groups()):

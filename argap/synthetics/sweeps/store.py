@@ -58,7 +58,7 @@ def run_path(out: Path, config: RunConfig) -> Path:
 
 
 def write_run(out: Path, result: RunResult) -> None:
-    """Write one finished run, of which nothing more is kept in ``unfinished``."""
+    """Write one finished run and delete its files in ``unfinished``."""
     write_json(run_path(out, result.config), result.as_json())
     discard(out / UNFINISHED, result.config)
 
