@@ -150,7 +150,7 @@ def by_suffix_array(
 
 @jit
 def _by_order(x, eos, order, opportunity, match_length, induction):
-    rank = _sort_prefixes(x, eos, order)
+    rank = _sort_prefixes(x, order)
     common = _common_suffixes(x, eos, order, rank)
     longest = _longest_earlier(order, rank, common)
     size = 1
@@ -178,7 +178,7 @@ def _by_order(x, eos, order, opportunity, match_length, induction):
 
 
 @jit
-def _sort_prefixes(x, eos, order):
+def _sort_prefixes(x, order):
     """Bring the prefixes x_0 … x_i into the order of their tokens read backwards, and return the rank of each.
 
     ``order``: their numbers i by x_i, which are sorted in place.
@@ -191,7 +191,7 @@ def _sort_prefixes(x, eos, order):
     shifted, ends = np.empty(n, np.int32), np.empty(n + 1, np.int32)
     classes = 0
     for r in range(n):
-        if r and (x[order[r]] != x[order[r - 1]] or x[order[r]] == eos):
+        if r and x[order[r]] != x[order[r - 1]]:
             classes += 1
         rank[order[r]] = classes
     classes += 1
@@ -230,7 +230,8 @@ def _sort_prefixes(x, eos, order):
 
 @jit
 def _common_suffixes(x, eos, order, rank):
-    """Return how many last tokens the prefix of each rank shares with that of the rank before; -1 at rank 0.
+    """Return how many last tokens behind an EOS the prefix of each rank shares with that of the rank before; -1 at
+    rank 0. The order beyond an EOS does not matter: prefixes that share all behind it stand together.
 
     Kasai et al. 2001, https://doi.org/10.1007/3-540-48194-X_17: it falls by one at most from a prefix to the one that
     is a token shorter.
