@@ -3,10 +3,10 @@
     python benchmarks/labels.py [--data FILE] [--tokenizer DIR] [--rounds N] [--json FILE]
 
 Text: FILE in packed windows, of 2,048 tokens for the comparison with `argap.tokens.repeats.find_repeats` and with all
-labels that `argap.tokens.labels.label` makes of it without an index, both of these included, and of other lengths. Then
-text at which simple methods take quadratic time: one token, random bits, a Fibonacci word, and blocks of 1,000 tokens
-repeated with errors. The passes alternate; a row has the tokens of a pass over its least CPU seconds, which other load
-changes less than wall time. Both passes must find the same repeated bigrams.
+labels of `argap.tokens.labels.label` without an index, which include both, and of other lengths. Then text at which
+simple methods take quadratic time: one token, random bits, a Fibonacci word, and blocks of 1,000 tokens repeated with
+errors; and random ids. The passes alternate; a rate is the tokens of a pass over its least CPU seconds, which other
+load changes less than wall time. Both passes must find the same repeated bigrams.
 """
 
 from __future__ import annotations

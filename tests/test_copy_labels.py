@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
+from argap.corpus import open_corpus
 from argap.errors import ArgapError
+from argap.evaluation.windows import build_evaluation_set
 from argap.files.atomic import read_json
 from argap.files.checksums import FILE
 from argap.records import LabelsRecord, read_gap, read_record, write_record
@@ -19,6 +21,7 @@ from argap.results.compare import label_result
 from argap.tokens.copies import Copies, find_copies
 from argap.tokens.labels import FORMAT, read_labels
 from argap.tokens.runs import open_run, read_token_ids, read_window_offsets
+from tests.conftest import write_drawn_result
 
 
 def copies_of(result: Path) -> Copies:
@@ -115,3 +118,20 @@ def test_counts_of_an_index_extend_labels_of_format_1(old, token_result):
     assert labels.record.format == FORMAT
     for name in COPIED:
         np.testing.assert_array_equal(getattr(labels, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("packing", ["packed", "document"])
+def test_older_labels_of_many_documents_a_window_are_extended(packing, tokenizer, tmp_path):
+    """With `packed` each EOS is a token of its own, which the labels do not say, but their tokenizer does."""
+    for k in range(12):
+        (tmp_path / f"{k:02d}.txt").write_text("one two\n" * (1 + k % 3))
+    data = build_evaluation_set(open_corpus(tmp_path), tokenizer, seq_len=32, packing=packing)
+    out = write_drawn_result(tmp_path / "out", data, tokenizer, None, source=tmp_path)
+    written = read_labels(out / "labels")
+    age(out)
+    label_result(out)
+    extended = read_labels(out / "labels")
+    blind = find_copies(data.tokens, data.offsets)
+    for name in COPIED:
+        np.testing.assert_array_equal(getattr(extended, name), getattr(written, name))
+        assert np.array_equal(getattr(extended, name), getattr(blind, name)) == (packing == "document")
