@@ -38,7 +38,7 @@ import os
 import time
 from pathlib import Path
 
-from argap.models.gla import GLA
+from argap.models.mixers.gla import GLA
 
 HERE = Path(__file__).parent
 
