@@ -27,14 +27,6 @@ class Part(Record, frozen=True, forbid_unknown_fields=True):
     crc32: tuple[str, ...]
 
 
-class StatsFile(Record, frozen=True, forbid_unknown_fields=True):
-    """``stats.parquet``, with its checksums."""
-
-    file: str
-    bytes: Count
-    crc32: tuple[str, ...]
-
-
 class Weight(Record, frozen=True, forbid_unknown_fields=True):
     """How often the training run read some of an index's sources."""
 
@@ -65,7 +57,6 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     origin: str = COUNTED
     """Origin of the counts: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several joined by
     ``+``."""
-    stats: StatsFile | None = None
     passes: float = 1.0
     """How often the training run read the corpus: a bigram's exposures are ``count * passes``."""
     weights: tuple[Weight, ...] = ()
@@ -109,12 +100,11 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: index of format version {version}, this argap reads version {VERSION}: "
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
+    value.pop("stats", None)  # a table of single tokens' counts, which indexes no longer have
     manifest = to_record(path, value, Manifest, remedy=REBUILD)
     for number, part in enumerate(manifest.parts):
         if not re.fullmatch(r"part-\d+\.parquet", part.file):
             raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")
-    if manifest.stats is not None and manifest.stats.file != "stats.parquet":
-        raise FormatError(f"{path}: `$.stats.file` is {manifest.stats.file!r}, expected stats.parquet; {REBUILD}")
     rows = sum(part.rows for part in manifest.parts)
     if rows != manifest.distinct:
         raise FormatError(f"{path}: its parts hold {rows} rows, but distinct is {manifest.distinct}; {REBUILD}")

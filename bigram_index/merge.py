@@ -12,7 +12,6 @@ from argap.bigram_index.manifest import Weight, check_multiplier, refuse_existin
 from argap.bigram_index.parquet_parts import ParquetRun
 from argap.bigram_index.sources.shard import unite
 from argap.bigram_index.store import BigramIndex, open_index, write_index
-from argap.bigram_index.token_stats import sum_stats, weighted_sum
 from argap.errors import ArgapError, MismatchError
 from argap.files.atomic import replacing_folder
 
@@ -62,7 +61,6 @@ def merge_indexes(
             tokens=int(sum(tokens) if weights is None else weighted_sum(tokens, weights)),
             sources=unite(source for m in manifests for source in m.sources),
             origin="+".join(sorted({origin for m in manifests for origin in m.origin.split("+")})),
-            stats=(lambda: sum_stats([i.stats for i in indexes], weights)) if all(m.stats for m in manifests) else None,
             passes=head.passes if weights is None else 1.0,
             weights=_recorded(indexes, weights),
         )
@@ -89,6 +87,19 @@ def weigh_runs(runs: Sequence[Run], weights: Sequence[float], entries: int = cou
         known, summed = known[summed > 0], summed[summed > 0]
         indptr = np.searchsorted(known, np.arange(stop - start + 1) * vocab_size)
         yield Rows(start, indptr, (known % vocab_size).astype(np.uint32), summed)
+
+
+def weighted_sum(counts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """``sum(weight * count)`` in float64, rounded half to even, int64. The order of the terms does not matter.
+
+    Raises `ArgapError` where that is 2⁶³ or more.
+    """
+    total = np.zeros(counts[0].shape)
+    for weight in sorted(set(weights)):
+        total += weight * np.sum([c for c, w in zip(counts, weights, strict=True) if w == weight], axis=0)
+    if total.max() >= 2.0**63:
+        raise ArgapError(f"`weights`: a count of {total.max():.3g} exposures; expected less than 2⁶³")
+    return np.rint(total).astype(np.int64)
 
 
 def _check_tokenizers(indexes: Sequence[BigramIndex]) -> None:

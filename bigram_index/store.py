@@ -1,7 +1,7 @@
 """An index on disk: written, opened, and queried for the count of a bigram."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from argap.bigram_index.counting.engines import looking_up
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
-from argap.bigram_index.token_stats import TokenStats, read_stats, write_stats
 from argap.errors import ArgapError, MismatchError
 
 
@@ -62,17 +61,10 @@ class BigramIndex:
         """Tokens that training read: ``tokens`` × ``passes``."""
         return self.tokens * self.passes
 
-    @cached_property
-    def stats(self) -> TokenStats:
-        """Counts of single tokens. Raises `ArgapError` for an index built without them."""
-        return read_stats(self.folder, self.manifest.stats)
-
     def verify(self) -> None:
         """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
         for part in self.manifest.parts:
             checksums.check(self.folder / part.file, part, REBUILD)
-        if self.manifest.stats is not None:
-            checksums.check(self.folder / self.manifest.stats.file, self.manifest.stats, REBUILD)
         csr.verify(self.folder)
 
     @cached_property
@@ -104,14 +96,13 @@ def write_index(
     tokens: int,
     sources: list[str],
     origin: str = COUNTED,
-    stats: Callable[[], TokenStats] | None = None,
     passes: float = 1.0,
     weights: Sequence[Weight] = (),
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
-    ``stats``: called for the counts of tokens once ``rows`` are exhausted. For the others see `Manifest`. Raises
-    `OSError` if the disk refuses (`argap.files.atomic.replacing_folder` reports it in one line).
+    For the arguments see `Manifest`. Raises `OSError` if the disk refuses (`argap.files.atomic.replacing_folder`
+    reports it in one line).
     """
     parts, bigrams = write_parts(folder, rows)
     contents = Manifest(
@@ -126,7 +117,6 @@ def write_index(
         sources=tuple(sorted(sources)),
         parts=tuple(parts),
         origin=origin,
-        stats=write_stats(folder, stats()) if stats else None,
         passes=float(passes),
         weights=tuple(weights),
     )

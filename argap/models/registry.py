@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from argap.errors import ArgapError
-from argap.files.configs import check_value, unmet
+from argap.files.configs import unmet
 from argap.models.mixer import Mixer
 from argap.runtime.trust import is_trusted, own_files
 
@@ -120,12 +120,9 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     try:
         for option, value in options.items():
             annotation = known[option].annotation
-            with suppress(TypeError):  # a value of the wrong type for the range, which `check_value` reports
-                if expected := unmet(value, annotation):
+            with suppress(TypeError):  # an annotation of your own mixer that cannot be checked
+                if annotation is not inspect.Parameter.empty and (expected := unmet(value, annotation)):
                     raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
-            if annotation is not inspect.Parameter.empty:
-                with suppress(TypeError):  # a user mixer's annotation that cannot be checked
-                    check_value(f"{name}: {option}", value, annotation)
         return mixer_class(width, max_positions, **options)
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
         given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())

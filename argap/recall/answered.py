@@ -9,6 +9,7 @@ import msgspec
 
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.resumable import folder_name, shortened
+from argap.recall.asked import Asking
 from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
@@ -17,7 +18,7 @@ from argap.scoring.sources import split_name
 
 
 @dataclass(frozen=True)
-class AnsweredTarget:
+class Answered:
     """A model's folder in the ``out`` of an earlier call: its finished runs, whose answers are reused."""
 
     name: str
@@ -34,22 +35,25 @@ class AnsweredTarget:
         """Of the checkpoint; for the copy baseline the folder."""
         return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
-    def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
+    def qualified(self) -> "Answered":
+        return self
+
+    def answers(self, asking: Asking) -> list[list[Sample]]:
         """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
 
         Raises `MismatchError` where ``out`` holds other runs of this name.
         """
         copied = []
         for run, samples in zip(self.runs, self.samples, strict=True):
-            folder = task_folder(out, self.name, run.task)
+            folder = task_folder(asking.out, self.name, run.task)
             elsewhere = folder.resolve() != (self.folder / folder.name).resolve()  # its own files are never discarded
             lengths = [sample.prompt_tokens for sample in samples]
             answer = partial(lambda own, rows: [own[row] for row in rows], samples)
-            copied.append(collect_samples(folder, run, lengths, answer, overwrite=overwrite and elsewhere))
+            copied.append(collect_samples(folder, run, lengths, answer, overwrite=asking.overwrite and elsewhere))
         return copied
 
 
-def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> AnsweredTarget | None:
+def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
     """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
 
     Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
@@ -73,7 +77,7 @@ def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, ru
                 f"{folder}: answers of one checkpoint on {runs[0].task}, of another on {run.task}; expected those of "
                 "one; ask it again, with `overwrite=True`"
             )
-    return AnsweredTarget(runs[0].model, folder, runs, samples, named=name is not None)
+    return Answered(runs[0].model, folder, runs, samples, named=name is not None)
 
 
 def _read_run(folder: Path, examples: Examples) -> tuple[RecallRun, list[Sample]]:

@@ -18,9 +18,9 @@ from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.steps import Steps
 from argap.runtime.device import DTYPES, growing_keys, resolve_dtype, use_device
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
 from argap.scoring.heads import find_head, of_targets
-from argap.scoring.scorer import ScoreOptions
-from argap.scoring.sources import CheckpointTarget
 from argap.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -154,19 +154,19 @@ class Decoder:
         return Generation(list(row), text, "length") if last else None
 
 
-def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
-    """The checkpoint of ``target``, loaded for decoding."""
-    device = str(use_device(options.device))
-    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
+def load_decoder(source: CheckpointSource, config: ScoreConfig) -> Decoder:
+    """Load a checkpoint for decoding."""
+    device = str(use_device(config.device))
+    check_loadable(source.checkpoint, config.backend, device=device, device_map=config.device_map)
     model = load_model(
-        target.checkpoint,
-        dtype=DTYPES[resolve_dtype(options.dtype, device)],
+        source.checkpoint,
+        dtype=DTYPES[resolve_dtype(config.dtype.of(source.name) or "auto", device)],
         device=device,
-        backend=options.backend,
-        device_map=options.device_map,
+        backend=config.backend,
+        device_map=config.device_map,
     )
-    batch_size = 8 if options.batch_size == "auto" else options.batch_size
-    return Decoder(model, target.tokenizer, batch_size=batch_size)
+    batch_size = 8 if config.batch_size == "auto" else config.batch_size
+    return Decoder(model, source.tokenizer, batch_size=batch_size)
 
 
 class CopyBaseline:
@@ -180,6 +180,10 @@ class CopyBaseline:
 
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
         return [self._copy(list(prompt), until, new_tokens) for prompt in prompts]
+
+    def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[None]:
+        """Return no log-probs: the baseline has none."""
+        return [None for _ in prompts]
 
     def _copy(self, prompt: list[int], until: Sequence[str], new_tokens: int) -> Generation:
         start = after_repeated_suffix(prompt)

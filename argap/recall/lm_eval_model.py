@@ -13,8 +13,8 @@ from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
-from argap.scoring.scorer import ScoreOptions, parse_batch_size
-from argap.scoring.sources import find_target
+from argap.scoring.config import ScoreConfig
+from argap.scoring.sources import find_source
 
 with extra("recall"):
     from lm_eval.api.instance import Instance
@@ -22,6 +22,8 @@ with extra("recall"):
     from lm_eval.api.registry import register_model
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
+OPTIONS = ("dtype", "device", "batch_size", "backend", "device_map")
+"""Those of `argap.scoring.config.ScoreConfig` that lm-eval's ``model_args`` may set."""
 DEFAULT_LENGTH = 2048
 """The window of a model without a maximum length, as in lm-eval."""
 DEFAULT_NEW_TOKENS = 256
@@ -52,17 +54,17 @@ class ArgapLM(TemplateLM):
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
         if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
             del given["device"]
-        known = ("pretrained", *ScoreOptions._fields, "trust_remote_code", "max_length")
+        known = ("pretrained", *OPTIONS, "trust_remote_code", "max_length")
         if unknown := sorted(given.keys() - set(known)):
             raise ArgapError(
                 f"{', '.join(unknown)}: no argument of the lm-eval model argap; known are {', '.join(known)}"
             )
         if "pretrained" not in given:
             raise ArgapError("pretrained: missing; expected the checkpoint, as in `pretrained=CKPT`")
-        target, length = find_target(str(given.pop("pretrained"))), given.pop("max_length", None)
-        given["batch_size"] = parse_batch_size(str(given.get("batch_size", "auto")))
+        source, length = find_source(str(given.pop("pretrained"))), given.pop("max_length", None)
+        given["batch_size"] = str(given.get("batch_size", "auto"))
         with trusting(bool(given.pop("trust_remote_code", False))):
-            return cls(load_decoder(target, ScoreOptions(**given)), target.name, max_length=length)
+            return cls(load_decoder(source, ScoreConfig.of(**given)), source.name, max_length=length)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "ArgapLM":

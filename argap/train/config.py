@@ -24,7 +24,7 @@ from argap.files.configs import (
     build,
     check_ranges,
 )
-from argap.files.yaml import parse_yaml, read_yaml
+from argap.files.plain_yaml import parse_yaml, read_yaml
 
 Switch = Literal["auto", "true", "false"]
 WARMUP = 100

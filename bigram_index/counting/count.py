@@ -12,7 +12,6 @@ import numpy as np
 
 from argap.bigram_index.counting.engines import counting
 from argap.bigram_index.counting.sorted_runs import FileRun, MemoryRun, Rows, Run, row_ranges, spill
-from argap.bigram_index.token_stats import TokenCounter
 from argap.errors import ArgapError, FormatError
 
 DEFAULT_MEMORY = 2 * 10**9
@@ -48,13 +47,13 @@ class BigramCounter:
     """Takes documents in any number and order, then gives their sorted bigram counts once.
 
     ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, created when needed
-    and removed by `close`. ``stats``: also count tokens and the documents that contain them. ``device``: sort each
-    chunk on a GPU instead; a name known to `argap.runtime.device.resolve_device`.
+    and removed by `close`. ``device``: sort each chunk on a GPU instead; a name known to
+    `argap.runtime.device.resolve_device`.
 
     Raises `ArgapError` for a device that is unknown or not available.
     """
 
-    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False, device: str = "cpu") -> None:
+    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, device: str = "cpu") -> None:
         self.vocab_size = vocab_size
         self.documents = 0
         self.empty_documents = 0
@@ -63,7 +62,6 @@ class BigramCounter:
         self._filled = 0
         self._scratch = scratch
         self._runs: list[FileRun] = []
-        self.stats = TokenCounter(vocab_size) if stats else None
         if device != "cpu":  # torch is slow to import and needed only for a GPU
             from argap.runtime.device import resolve_device
 
@@ -136,9 +134,6 @@ class BigramCounter:
             self._filled = 1
 
     def _count(self) -> MemoryRun:
-        if self.stats is not None:
-            # Every chunk but the first begins with the last token of the previous one.
-            self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
         filled = self._buffer[: self._filled]
         if self.device != "cpu":
             from argap.bigram_index.counting import count_torch

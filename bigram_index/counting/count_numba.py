@@ -253,18 +253,3 @@ def mark_boundaries(
         summaries = list(pool.map(mark_slice, edges[:-1], edges[1:]))
     low, high, ends, documents = zip(*summaries, strict=True)
     return StreamSummary(min(low), max(high), sum(ends), sum(documents))
-
-
-@jit
-def count_tokens(tokens, document, last, count, documents):
-    """Count as `argap.bigram_index.counting.count_numpy.count_tokens` does."""
-    for i in range(len(tokens)):
-        token = tokens[i]
-        if token == len(count):
-            document += 1
-            continue
-        count[token] += 1
-        if last[token] != document:
-            last[token] = document
-            documents[token] += 1
-    return document

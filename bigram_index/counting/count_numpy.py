@@ -30,23 +30,6 @@ def mark_boundaries(tokens: np.ndarray, eos: int | None, boundary: int, inside: 
     return StreamSummary(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
-def count_tokens(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
-    """Add the tokens of a piece of a stream, `[N]`, to ``count`` and ``documents``, each `[vocab]` int64.
-
-    The id ``vocab`` ends a document. ``document``: number of the document that the piece continues; ``last``, `[vocab]`
-    int64: the last document with each token, kept between pieces. Returns the number of the document that the next
-    piece continues.
-    """
-    for piece in np.split(tokens, np.flatnonzero(tokens == len(count)) + 1):
-        inside = piece[piece != len(count)]
-        present, times = np.unique(inside, return_counts=True)
-        count[present] += times
-        documents[present] += last[present] != document
-        last[present] = document
-        document += len(piece) > len(inside)
-    return document
-
-
 def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
     """Count the adjacent pairs of ``tokens``, `[N]` of an unsigned integer type.
 

@@ -19,8 +19,8 @@ from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
-from argap.scoring.sources import distinct, find_target
-from argap.synthetics.pretrained.settings import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
+from argap.scoring.sources import find_checkpoints
+from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.text.tokenizer import Tokenizer
@@ -40,18 +40,17 @@ def score_pretrained(
     token, and as `argap.synthetics.tasks.pretrained_mqar.build` does.
     """
     rows: list[ScoreRow] = []
-    for target in {each.name: each for each in distinct([*map(find_target, checkpoints)])}.values():
-        checkpoint = target.checkpoint
-        data = _examples(target.tokenizer, test)
-        model = load_model(checkpoint, dtype=dtype, device=str(device))
-        _check(model, target.name, test, max(int(each.inputs.max()) for each in data))
-        with progress(f"scoring {target.name}", len(data) * test.examples, "examples") as advance:
+    for source in find_checkpoints(checkpoints):
+        data = _examples(source.tokenizer, test)
+        model = load_model(source.checkpoint, dtype=dtype, device=str(device))
+        _check(model, source.name, test, max(int(each.inputs.max()) for each in data))
+        with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
                 logprob, correct = _score(model, each.inputs, device)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
-                    rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
+                    rows.append(ScoreRow(model=source.name, pairs=pairs, slice=name, **measures))
         del model
     fill = repr(test.fill) if test.fill else "the end-of-sequence token"
     return PretrainedScores(

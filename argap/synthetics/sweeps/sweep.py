@@ -10,8 +10,8 @@ import torch
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
+from argap.files.plain_yaml import read_yaml
 from argap.files.resumable import plain_name
-from argap.files.yaml import read_yaml
 from argap.models.cost import cost
 from argap.synthetics.tasks.registry import TASKS, parse_task, resolve_task
 from argap.synthetics.training.config import LEARNING_RATES, RunConfig, default_pairs
@@ -27,7 +27,7 @@ OTHER_FIELDS = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_A
 class Sweep:
     """Every member at every width, length, number of KV pairs (or task), learning rate and seed."""
 
-    members: Mapping[str, Any]
+    members: Mapping[Any, Any]
     """Name to the fields of a `Member` that differ from its default, or None; once checked, to all its fields."""
     lengths: tuple[int, ...] = ()
     """N; with ``tasks``, the default is each task's own."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
-from argap.files.yaml import parse_yaml
+from argap.files.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
     compression,

@@ -34,7 +34,7 @@ Stopped = Literal["solved", "sibling", "steps"]
 
 
 class RunResult(Record, frozen=True, forbid_unknown_fields=True):
-    """``runs/KEY.json``: the result of one run."""
+    """The result of one run: a line of ``runs.jsonl``, and ``runs/KEY.json`` until the run is collected there."""
 
     config: RunConfig
     accuracy: float
