@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test numerics quantised release check docs clean
+.PHONY: install demo test coverage numerics quantised release check docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ demo: install                ## Table 1 for the shipped checkpoints, on real tex
 test: $(VENV)/.installed-dev ## the default suite: CPU, a worker for each core
 	$(BIN)/pytest -q -n auto --dist worksteal
 
+# Lines of kernels that Triton or numba compiles count as not run.
+coverage: $(VENV)/.installed-dev ## the default suite, and the lines that it does not run
+	$(BIN)/pytest -q -n auto --dist worksteal --cov
+
 # Kernels of torch for other processors, and another number of threads: no test may depend on the last bit of a sum.
 NUMERICS := tests/models tests/kernels tests/test_heads.py tests/test_gap.py tests/test_scorer.py \
             --ignore-glob='*_kernel.py' --ignore=tests/models/test_speed.py -k 'not compile'
@@ -44,10 +48,11 @@ quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
 release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
 	$(BIN)/pytest -q -m slow tests/test_packaging.py
 
-check: $(VENV)/.installed-dev ## lint, format and types
+check: $(VENV)/.installed-dev ## lint, format, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	$(BIN)/typos
 
 docs: $(VENV)/.installed-docs ## the site, in site/; a broken link or reference fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

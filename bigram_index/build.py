@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.files.atomic import replacing_folder
 
 Progress = Callable[[int, int], None]
-"""Called from time to time with the documents and tokens counted so far."""
+"""Called from time to time with the number of documents and tokens counted so far."""
 
 
 def build_from_source(
@@ -20,7 +20,6 @@ def build_from_source(
     out: Path,
     *,
     keep: bool = False,
-    stats: bool = False,
     memory: int | None = None,
     device: str = "cpu",
     passes: float = 1.0,
@@ -32,13 +31,12 @@ def build_from_source(
     Bigrams never cross documents: a document of one token adds a token and no bigram, an empty one is skipped and
     counted as empty. The folder appears whole or not at all.
 
-    ``keep``: write the text's tokens to the folder `tokens_beside`, resuming after those that are there. ``stats``:
-    also count single tokens (`argap.bigram_index.token_stats`). ``memory``: bytes the process may use (default 2 GB);
-    what does not fit is spilled beside ``out``. ``device``: ``cuda`` sorts on a GPU. ``passes``: how often the training
-    run reads the documents.
+    ``keep``: write the text's tokens to the folder `tokens_beside`, resuming after those already there. ``memory``:
+    bytes the process may use (default 2 GB); whatever does not fit is spilled beside ``out``. ``device``: ``cuda``
+    sorts on a GPU. ``passes``: how often the training run read the documents.
 
     Raises `ArgapError` for a corpus without a token, for an existing index (unless ``overwrite``), for ``passes`` of 0
-    or less, and where the disk refuses; `FormatError` for an id outside the vocabulary.
+    or less, and if the disk refuses; `FormatError` for an id outside the vocabulary.
     """
     out, tokenizer = Path(out), source.tokenizer
     sources = sorted(source.shard.label(corpus.spec) for corpus in source.corpora)
@@ -46,7 +44,7 @@ def build_from_source(
     chunk = chunk_tokens(memory, tokenizer.vocab_size)
     refuse_existing(out, overwrite=overwrite)
     with replacing_folder(out) as folder:
-        counter = BigramCounter(tokenizer.vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats, device=device)
+        counter = BigramCounter(tokenizer.vocab_size, chunk=chunk, scratch=folder / "runs", device=device)
         if keep:
             for shard in cached_tokens(source, tokens_beside(out), sources):
                 counter.empty_documents += shard.empty_documents
@@ -75,12 +73,11 @@ def build_from_source(
             documents=counter.documents,
             empty_documents=counter.empty_documents,
             tokens=counter.tokens,
-            stats=counter.stats.result if counter.stats else None,
         )
         counter.close()
     return open_index(out)
 
 
 def tokens_beside(out: Path) -> Path:
-    """The folder of the tokens that are kept beside the index ``out``."""
+    """Return the folder of the tokens kept beside the index ``out``."""
     return Path(out).with_name(f"{Path(out).name}.tokens")

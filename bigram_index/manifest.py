@@ -1,7 +1,6 @@
-"""``index.json``: what an index records about itself.
+"""``index.json``: an index's record of itself.
 
-Its contents do not depend on when, where or in how many pieces the bigrams were counted: equal counts give equal
-bytes.
+Its contents do not depend on when, where or in how many pieces the bigrams were counted: equal counts give equal bytes.
 """
 
 import re
@@ -24,14 +23,6 @@ class Part(Record, frozen=True, forbid_unknown_fields=True):
 
     file: str
     rows: Count
-    bytes: Count
-    crc32: tuple[str, ...]
-
-
-class StatsFile(Record, frozen=True, forbid_unknown_fields=True):
-    """``stats.parquet``, with its checksums."""
-
-    file: str
     bytes: Count
     crc32: tuple[str, ...]
 
@@ -60,18 +51,17 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Adjacent pairs inside documents: the sum of all counts."""
     distinct: Count
     sources: tuple[str, ...]
-    """What was counted, sorted; a source that was counted twice is listed twice."""
+    """The counted sources, sorted; a source that was counted twice is listed twice."""
     parts: tuple[Part, ...]
     """The Parquet parts, in order."""
     origin: str = COUNTED
-    """Where the counts come from: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several of
-    these joined by ``+``."""
-    stats: StatsFile | None = None
+    """Origin of the counts: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several joined by
+    ``+``."""
     passes: float = 1.0
     """How often the training run read the corpus: a bigram's exposures are ``count * passes``."""
     weights: tuple[Weight, ...] = ()
-    """For counts that are exposures, merged from indexes of sources that were read unequally often. ``tokens`` and
-    ``bigrams`` are weighted too; ``documents`` and ``empty_documents`` are not."""
+    """For counts that are exposures, merged from indexes of sources read unequally often. ``tokens`` and ``bigrams``
+    are weighted too; ``documents`` and ``empty_documents`` are not."""
 
     def __post_init__(self) -> None:
         check_multiplier("passes", self.passes)
@@ -96,7 +86,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read ``index.json``. Raises `FormatError` where it is missing, corrupt, or of a newer version."""
+    """Read ``index.json``. Raises `FormatError` if it is missing, corrupt, or of a newer version."""
     path = folder / FILE
     if not path.is_file():
         raise FormatError(f"{folder}: no index there (no {FILE}); build one with `argap index build`")
@@ -110,12 +100,11 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: index of format version {version}, this argap reads version {VERSION}: "
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
+    value.pop("stats", None)  # a table of single tokens' counts, which indexes no longer have
     manifest = to_record(path, value, Manifest, remedy=REBUILD)
     for number, part in enumerate(manifest.parts):
         if not re.fullmatch(r"part-\d+\.parquet", part.file):
             raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")
-    if manifest.stats is not None and manifest.stats.file != "stats.parquet":
-        raise FormatError(f"{path}: `$.stats.file` is {manifest.stats.file!r}, expected stats.parquet; {REBUILD}")
     rows = sum(part.rows for part in manifest.parts)
     if rows != manifest.distinct:
         raise FormatError(f"{path}: its parts hold {rows} rows, but distinct is {manifest.distinct}; {REBUILD}")
@@ -123,9 +112,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def refuse_existing(out: Path, *, overwrite: bool, marker: str = FILE) -> None:
-    """Raise `ArgapError` where ``out`` must not be replaced: before the work is done, not after.
+    """Raise `ArgapError` if ``out`` must not be replaced: before the work is done, not after.
 
-    An index, recognised by the file ``marker``, is replaced with ``overwrite`` only; any other folder never.
+    An index, recognised by the file ``marker``, is replaced only with ``overwrite``; any other folder never.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return

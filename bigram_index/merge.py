@@ -1,4 +1,4 @@
-"""Adding up indexes: the merged indexes of all shards equal the index of the whole corpus."""
+"""Add up indexes: the merged indexes of all shards equal the index of the whole corpus."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,6 @@ from argap.bigram_index.manifest import Weight, check_multiplier, refuse_existin
 from argap.bigram_index.parquet_parts import ParquetRun
 from argap.bigram_index.sources.shard import unite
 from argap.bigram_index.store import BigramIndex, open_index, write_index
-from argap.bigram_index.token_stats import sum_stats, weighted_sum
 from argap.errors import ArgapError, MismatchError
 from argap.files.atomic import replacing_folder
 
@@ -28,14 +27,14 @@ def merge_indexes(
 ) -> BigramIndex:
     """Write the sum of the indexes in ``folders`` to ``out``; the order of the indexes does not change its bytes.
 
-    ``weights``: one for each index, how often the training run read its corpus. The merged counts are then exposures,
-    ``sum(weight * count)`` in float64, rounded half to even for each bigram (one that rounds to 0 is left out), and
-    ``passes`` is 1. Without ``weights``, indexes of equal ``passes`` are added up and keep them; indexes of unequal
-    ``passes`` are weighted by them. The merge streams: of each index one row group is in memory at a time.
+    ``weights``: how often the training run read each index's corpus. The merged counts are then exposures, ``sum(weight
+    * count)`` in float64, rounded half to even for each bigram (one that rounds to 0 is dropped), and ``passes`` is 1.
+    Without ``weights``, indexes of equal ``passes`` are added up and keep them; indexes of unequal ``passes`` are
+    weighted by them. The merge streams: it holds one row group of each index in memory at a time.
 
     Raises `MismatchError` naming two indexes of different tokenizers, `FormatError` for a damaged index, `ArgapError`
-    for an empty list, for indexes without a token (unless ``may_be_empty``), for ``weights`` of another number, not
-    above 0 or beside recorded ``passes``, and for an existing ``out``.
+    for an empty list, for indexes without a token (unless ``may_be_empty``), for the wrong number of ``weights``, for
+    ``weights`` not above 0 or beside recorded ``passes``, and for an existing ``out``.
     """
     if not folders:
         raise ArgapError("no index to merge; expected at least one folder")
@@ -54,7 +53,7 @@ def merge_indexes(
         write_index(
             folder,
             merge_runs(runs, entries) if weights is None else weigh_runs(runs, weights, entries),
-            tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps by several paths
+            tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps under several paths
             tokenizer_fingerprint=head.tokenizer_fingerprint,
             vocab_size=head.vocab_size,
             documents=sum(m.documents for m in manifests),
@@ -62,7 +61,6 @@ def merge_indexes(
             tokens=int(sum(tokens) if weights is None else weighted_sum(tokens, weights)),
             sources=unite(source for m in manifests for source in m.sources),
             origin="+".join(sorted({origin for m in manifests for origin in m.origin.split("+")})),
-            stats=(lambda: sum_stats([i.stats for i in indexes], weights)) if all(m.stats for m in manifests) else None,
             passes=head.passes if weights is None else 1.0,
             weights=_recorded(indexes, weights),
         )
@@ -91,6 +89,19 @@ def weigh_runs(runs: Sequence[Run], weights: Sequence[float], entries: int = cou
         yield Rows(start, indptr, (known % vocab_size).astype(np.uint32), summed)
 
 
+def weighted_sum(counts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """``sum(weight * count)`` in float64, rounded half to even, int64. The order of the terms does not matter.
+
+    Raises `ArgapError` where that is 2⁶³ or more.
+    """
+    total = np.zeros(counts[0].shape)
+    for weight in sorted(set(weights)):
+        total += weight * np.sum([c for c, w in zip(counts, weights, strict=True) if w == weight], axis=0)
+    if total.max() >= 2.0**63:
+        raise ArgapError(f"`weights`: a count of {total.max():.3g} exposures; expected less than 2⁶³")
+    return np.rint(total).astype(np.int64)
+
+
 def _check_tokenizers(indexes: Sequence[BigramIndex]) -> None:
     head = indexes[0]
     for index in indexes[1:]:
@@ -105,7 +116,7 @@ def _check_tokenizers(indexes: Sequence[BigramIndex]) -> None:
 
 
 def _weights(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) -> list[float] | None:
-    """The weights to apply; None for a plain sum."""
+    """Return the weights to apply; None for a plain sum."""
     if weights is None:
         passes = [index.passes for index in indexes]
         return passes if len(set(passes)) > 1 else None
@@ -121,7 +132,7 @@ def _weights(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) ->
 
 
 def _recorded(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) -> list[Weight]:
-    """What the merged manifest says of weights: nothing for a plain sum of unweighted indexes."""
+    """Return the merged manifest's weights: none for a plain sum of unweighted indexes."""
     if weights is None and not any(index.manifest.weights for index in indexes):
         return []
     by_weight: dict[float, list[str]] = {}

@@ -1,7 +1,7 @@
-"""An index on disk: written, opened, and asked for the count of a bigram."""
+"""An index on disk: written, opened, and queried for the count of a bigram."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,12 +14,11 @@ from argap.bigram_index.counting.engines import looking_up
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
-from argap.bigram_index.token_stats import TokenStats, read_stats, write_stats
 from argap.errors import ArgapError, MismatchError
 
 
 class BigramIndex:
-    """The bigram counts of a training corpus. Made by `open_index`; the counts are read at the first lookup."""
+    """The bigram counts of a training corpus. Created by `open_index`; the counts are read at the first lookup."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -36,10 +35,10 @@ class BigramIndex:
         """How often the training run read the corpus."""
         self.weights = manifest.weights
         self.proxy = manifest.origin != COUNTED
-        """Whether some or all counts were not counted from the training documents themselves."""
+        """Whether any counts were not counted from the training documents themselves."""
 
     def count(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """Occurrences of each bigram (first, second) in the corpus.
+        """Return the occurrences of each bigram (first, second) in the corpus.
 
         ``first``, ``second``: integers of one shape, any dtype. Returns int64 of that shape, 0 for a bigram that does
         not occur and for one with an id outside the vocabulary.
@@ -54,7 +53,7 @@ class BigramIndex:
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
     def exposures(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """Times that training read each bigram (first, second): `count` × ``passes``, float64."""
+        """Return how often training read each bigram (first, second): `count` × ``passes``, float64."""
         return self.count(first, second) * self.passes
 
     @property
@@ -62,17 +61,10 @@ class BigramIndex:
         """Tokens that training read: ``tokens`` × ``passes``."""
         return self.tokens * self.passes
 
-    @cached_property
-    def stats(self) -> TokenStats:
-        """Counts of single tokens. Raises `ArgapError` for an index built without them."""
-        return read_stats(self.folder, self.manifest.stats)
-
     def verify(self) -> None:
         """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
         for part in self.manifest.parts:
             checksums.check(self.folder / part.file, part, REBUILD)
-        if self.manifest.stats is not None:
-            checksums.check(self.folder / self.manifest.stats.file, self.manifest.stats, REBUILD)
         csr.verify(self.folder)
 
     @cached_property
@@ -81,10 +73,9 @@ class BigramIndex:
 
 
 def open_index(folder: str | Path) -> BigramIndex:
-    """Open the index in ``folder``; reads ``index.json`` and the parts' sizes only.
+    """Open the index in ``folder``; reads only ``index.json`` and the parts' sizes.
 
-    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or
-    truncated.
+    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -105,14 +96,13 @@ def write_index(
     tokens: int,
     sources: list[str],
     origin: str = COUNTED,
-    stats: Callable[[], TokenStats] | None = None,
     passes: float = 1.0,
     weights: Sequence[Weight] = (),
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
-    ``stats``: called for the counts of tokens once ``rows`` are exhausted. For the others see `Manifest`. Raises
-    `OSError` where the disk refuses (`argap.files.atomic.replacing_folder` reports it in one line).
+    For the arguments see `Manifest`. Raises `OSError` if the disk refuses (`argap.files.atomic.replacing_folder`
+    reports it in one line).
     """
     parts, bigrams = write_parts(folder, rows)
     contents = Manifest(
@@ -127,7 +117,6 @@ def write_index(
         sources=tuple(sorted(sources)),
         parts=tuple(parts),
         origin=origin,
-        stats=write_stats(folder, stats()) if stats else None,
         passes=float(passes),
         weights=tuple(weights),
     )

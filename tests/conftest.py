@@ -254,23 +254,31 @@ def write_drawn_result(
     return out
 
 
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory):
-    """One Chromium for all tests of a worker; those that use it are skipped where none is installed."""
-    from tests.view.browser import Browser, find_chromium
+@pytest.fixture(scope="module")
+def chromium():
+    """One Chromium for the tests of a module; they are skipped where none is installed.
+
+    Not for the session: while Playwright runs, its event loop is this thread's, where no other can then run.
+    """
+    from playwright.sync_api import sync_playwright
+
+    from tests.view.browser import find_chromium
 
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
         yield browser
+        browser.close()
 
 
 @pytest.fixture
 def browser(chromium):
-    """The Chromium, whose pages are closed after the test."""
+    """The Chromium, whose pages are closed after the test, so that none uses the processor or the server of a later."""
     yield chromium
-    chromium.close_pages()
+    for context in chromium.contexts:
+        context.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
+from playwright.sync_api import Browser
 
 from argap.records import Examples, Gap, read_gap, read_record, write_record
 from argap.reports.pages.page import TEMPLATES
@@ -20,7 +21,7 @@ from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import csv_of, latex, markdown
 from argap.reports.tables.result import tables_of
 from argap.result import open_result
-from tests.view.browser import Browser
+from tests.view.browser import new_page, wait_for
 
 MARK = "data-obeyed"
 OBEYED = f"document.documentElement.hasAttribute('{MARK}')"
@@ -66,17 +67,17 @@ def hostile(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_a_browser_runs_nothing_of_a_report(hostile: Path, tmp_path: Path, browser: Browser) -> None:
-    page = browser.page()
+    page = new_page(browser)
 
     def obeyed(path: Path) -> bool:
-        page.open(path.as_uri())
+        page.goto(path.as_uri())
         return page.evaluate(OBEYED)
 
     for k, text in enumerate(HOSTILE[:4]):  # so that the test can fail; the last waits for a click
         control = tmp_path / f"control-{k}.html"
         control.write_text(f"<!doctype html><html><body>{text}</body></html>")
-        page.open(control.as_uri())
-        page.wait_for(OBEYED)
+        page.goto(control.as_uri())
+        wait_for(page, OBEYED)
     text = (hostile / "report.html").read_text()
     assert "data-obeyed" in text
     unprotected = tmp_path / "report.html"

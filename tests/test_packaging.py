@@ -151,6 +151,7 @@ def test_the_wheel_contains_the_code_behind_the_links_and_the_demo(wheel):
         assert expected <= wheel
     for name in (
         "argap/py.typed",
+        "argap/metric/paper_tables/gap.csv",
         "argap/reports/templates/report.html.j2",
         "argap/recall/tasks/fda.yaml",
         "argap/recall/tasks/rows.py",

@@ -11,6 +11,7 @@ import pytest
 
 from argap.suite.result import SizeResult, read_size, seed_ranges
 from argap.synthetics.sweeps.selection import best_runs
+from argap.synthetics.sweeps.store import read_results, read_runs
 from argap.synthetics.sweeps.sweep import load_sweep
 from tests.page_tables import ROOT, Check, on_one_line, table, tables, unlike
 
@@ -27,10 +28,10 @@ SEEDS = ("", "-seed1", "-seed2")
 """What the name of a suite's model ends in, by seed."""
 
 
-def last_loss(log: Path, steps: int = 300) -> float:
-    """The mean training loss of the last ``steps``."""
-    lines = pd.read_json(log, lines=True)
-    return float(lines.loc[lines["step"] > lines["step"].max() - steps, "loss"].mean())
+def last_losses(folder: Path, steps: int = 300) -> dict[str, float]:
+    """The mean training loss of each model over the last ``steps``."""
+    lines = pd.read_parquet(folder / "logs.parquet")
+    return lines.loc[lines["step"] > lines["step"].max() - steps].groupby("model")["loss"].mean().to_dict()
 
 
 @pytest.mark.parametrize("name", ["figure2-small", "deltanet-small", "figure2-published", "figure2-filters-small"])
@@ -38,7 +39,7 @@ def test_accuracy_against_width(name):
     section = (MQAR / "README.md").read_text().split(f"\n## {name}:")[1].split("\n## ")[0]
     header, *rows = next(tables(section))
     widths = [int(cell.removeprefix("width ")) for cell in header[2:]]
-    best = best_runs(pd.read_parquet(MQAR / name / "runs.parquet")).set_index(["length", "name", "width"])
+    best = best_runs(read_runs(MQAR / name)).set_index(["length", "name", "width"])
     cells = {
         (int(size.split(",")[0]), MEMBERS.get(label, label.lower()), width): cell
         for size, label, *accuracies in rows
@@ -59,7 +60,7 @@ def test_accuracy_against_pairs_and_state():
     )
 
     def best(name: str, *keys: str) -> dict[Any, float]:
-        found = best_runs(pd.read_parquet(MQAR / name / "runs.parquet")).set_index(["name", *keys])
+        found = best_runs(read_runs(MQAR / name)).set_index(["name", *keys])
         return (100 * found["accuracy"]).to_dict()
 
     def checks() -> Iterator[Check]:
@@ -72,12 +73,10 @@ def test_accuracy_against_pairs_and_state():
             yield from (
                 (cell, *([of_width[key]] if key in of_width else [])) for key, cell in zip(keys, cells, strict=True)
             )
-        runs = best_runs(pd.read_parquet(MQAR / "based-mamba-small" / "runs.parquet")).to_dict("records")
+        results = read_results(MQAR / "based-mamba-small")
+        runs = best_runs(read_runs(MQAR / "based-mamba-small")).to_dict("records")
         for run, (_, *cells) in zip(runs, table(MQAR / "README.md", "", "width", "state (elements)"), strict=True):
-            parts = json.loads((MQAR / "based-mamba-small" / "runs" / f"{run['key']}.json").read_text())["slices"][
-                "pairs"
-            ]
-            accuracies = run["accuracy"], *(part["accuracy"] for part in parts)
+            accuracies = run["accuracy"], *(part.accuracy for part in results[run["key"]].slices["pairs"])
             yield from zip(cells, (run["width"], run["state_size"], *(100 * each for each in accuracies)), strict=True)
 
     assert unlike(checks()) == []
@@ -85,8 +84,8 @@ def test_accuracy_against_pairs_and_state():
 
 def test_counts_of_finished_runs():
     counts = {
-        (len(list(runs.glob("*.json"))), len(load_sweep(ROOT / "suites/mqar" / f"{runs.parent.name}.yaml").configs()))
-        for runs in MQAR.glob("*/runs")
+        (len(read_runs(folder)), len(load_sweep(ROOT / "suites/mqar" / f"{folder.name}.yaml").configs()))
+        for folder in MQAR.glob("*/")
     }
     wrong = []
     for page in PAGES:
@@ -284,7 +283,7 @@ def test_table_2_of_the_paper():
         "BaseConv": "base_conv",
     }
     rows = gap_rows(place)
-    losses = {path.stem: last_loss(path) for path in place.glob("7m/logs/*.jsonl")}
+    losses = last_losses(place / "7m")
     on_hits = gaps_on_hits(place)
 
     def checks() -> Iterator[Check]:
@@ -372,7 +371,7 @@ def test_seeds_at_50_m():
         return [100 - 100 * of[model + seed] / of[f"base_conv{seed}"] for seed, of in gaps]
 
     near, far = ({m: closed_by(m, **reach) for m in models[1:]} for reach in ({"farthest": 128}, {"nearest": 129}))
-    logs = {path.stem: last_loss(path) for path in place.glob("50m/logs/*.jsonl")}
+    logs = last_losses(place / "50m")
     trained = {model: [logs[model + seed] - logs[f"attention{seed}"] for seed in SEEDS] for model in models}
     of_hits = [nll[f"attention{seed}"]["ar_hits"] for seed in SEEDS]
     text = on_one_line(place / "README.md").replace("−", "-")

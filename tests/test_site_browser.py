@@ -10,8 +10,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.view.browser import Browser, contrast
+from tests.view.browser import contrast, expect, expect_printable, new_page, resize, wait_for, watch
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -57,35 +58,36 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_pages_are_legible_and_ask_no_other_machine(browser: Browser, address: str, width: int, dark: bool):
-    page = browser.page(width, 1200, dark=dark)
+    page = new_page(browser, width, 1200, dark=dark)
+    heard = watch(page)
     for name in PAGES:
-        page.open(f"{address}/{name}.html")
-        page.wait_for(f"document.documentElement.scrollWidth <= {width}")
-        page.expect(contrast("main"), [])
-    assert page.errors == []
-    assert [url for url in page.requested if not url.startswith((address, "data:"))] == []
+        page.goto(f"{address}/{name}.html")
+        wait_for(page, f"document.documentElement.scrollWidth <= {width}")
+        expect(page, contrast("main"), [])
+    assert heard.errors == []
+    assert [url for url in heard.requested if not url.startswith((address, "data:"))] == []
 
 
 def test_pages_print_black_on_white_without_controls(browser: Browser, address: str):
-    page = browser.page()
+    page = new_page(browser)
     for name in PAGES:
-        page.resize(1440, 900, dark=True)
-        page.open(f"{address}/{name}.html")
-        page.expect_printable("main")
+        resize(page, 1440, 900, dark=True)
+        page.goto(f"{address}/{name}.html")
+        expect_printable(page, "main")
         assert not page.evaluate(
             "[...document.querySelectorAll('header, .md-sidebar')].some((e) => e.checkVisibility())"
         )
 
 
 def test_the_search_finds_the_answers(browser: Browser, address: str):
-    page = browser.page()
-    page.open(f"{address}/index.html?q=threshold")
-    page.wait_for("document.querySelector('.md-search-result__list').innerText.includes('Questions and answers')")
+    page = new_page(browser)
+    page.goto(f"{address}/index.html?q=threshold")
+    wait_for(page, "document.querySelector('.md-search-result__list').innerText.includes('Questions and answers')")
 
 
 def test_a_console_block_is_copied_without_its_prompts(browser: Browser, address: str):
-    page = browser.page()
-    page.open(f"{address}/tutorial.html")
+    page = new_page(browser)
+    page.goto(f"{address}/tutorial.html")
     copied = page.evaluate(
         "[...document.querySelectorAll('pre code')].find((code) => code.innerText.startsWith('$ ')).closest('pre')"
         ".querySelector('code').setAttribute('data-md-copying', ''),"

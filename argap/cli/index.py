@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.index_output import describe, describe_bins, describe_plan
-from argap.cli.options import Address, Engine, Json, Overwrite, check_engine, parse_bytes, parse_tokens
+from argap.cli.index_output import describe, describe_bins
+from argap.cli.options import Address, Engine, Json, Overwrite, check_engine, parse_bytes
 from argap.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -41,9 +41,6 @@ def build(
     keep_tokens: Annotated[
         bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens, so that a rerun can resume.")
     ] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Also count single tokens and the documents that contain them.")
-    ] = False,
     passes: Annotated[
         float, typer.Option(help="How often the training run reads DATA: exposures = count x passes.")
     ] = 1.0,
@@ -65,7 +62,7 @@ def build(
         from argap.bigram_index.ray_tasks import Job, build_on_ray
 
         folder = work or str(out.absolute().with_name(f"{out.name}.shards"))
-        job = Job(tuple(data), tokenizer, folder, shards, text_column, token_dtype, stats, limit, passes)
+        job = Job(tuple(data), tokenizer, folder, shards, text_column, token_dtype, limit, passes)
         print(describe(build_on_ray(job, out, address=address, overwrite=overwrite)))
         return
     from argap.bigram_index.build import tokens_beside
@@ -74,7 +71,7 @@ def build(
 
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
-    options = {"stats": stats, "memory": limit, "device": device, "passes": passes, "overwrite": overwrite}
+    options = {"memory": limit, "device": device, "passes": passes, "overwrite": overwrite}
     index = _build_with_progress(corpora, tokenizer, shard, out, keep=keep_tokens, **options)
     if keep_tokens:
         print(f"argap: tokens kept in {tokens_beside(out)}", file=sys.stderr)
@@ -146,8 +143,8 @@ def info(
         index.verify()
     if as_json:
         value = plain(index.manifest) | {"origin": index.manifest.origin, "passes": index.passes}
-        for file in [*value["parts"], value.get("stats", {})]:
-            file.pop("crc32", None)
+        for part in value["parts"]:
+            del part["crc32"]
         print_json(value)
     else:
         print(describe(index))
@@ -245,44 +242,3 @@ def profile(
         print_json(bins)
     else:
         print(describe_bins(bins, proxy=index.proxy))
-
-
-@app.command()
-def plan(
-    tokens: Annotated[str, typer.Option(help="Size of the corpus: 10B, 1T or a plain number.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Number of shards counted in parallel.")] = 1,
-    cores: Annotated[int, typer.Option(min=1, help="Cores per node.")] = 2,
-    vocab_size: Annotated[int, typer.Option(min=2, help="Vocabulary size.")] = 50_257,
-    memory: MemoryOption = "2GB",
-) -> None:
-    """Estimate the cost of counting a corpus.
-
-    Prints time, memory, disk and network use, based on measured rates.
-    """
-    from argap.bigram_index.plan import estimate
-
-    plan = estimate(parse_tokens(tokens), nodes=nodes, cores=cores, vocab_size=vocab_size, memory=parse_bytes(memory))
-    print(describe_plan(plan))
-
-
-@app.command()
-def ngrams(
-    data: DataArgument,
-    query: Annotated[str, typer.Option(help="Text whose n-grams to count in DATA.")],
-    tokenizer: TokenizerOption,
-    out: Annotated[Path, typer.Option(help="Parquet file: n, tokens, count.")],
-    longest: Annotated[int, typer.Option(min=2, max=5, help="Longest n-gram, in tokens.")] = 5,
-    text_column: TextColumnOption = "text",
-) -> None:
-    """Count one text's n-grams in a training corpus."""
-    from argap.bigram_index.ngrams import NgramCounter, write_ngrams
-    from argap.corpus.tokenize import encode_corpora
-    from argap.text.tokenizer import load_tokenizer
-
-    loaded = load_tokenizer(tokenizer)
-    counter = NgramCounter(
-        encode_corpora([query], loaded, text_column=text_column), vocab_size=loaded.vocab_size, longest=longest
-    )
-    counter.add(encode_corpora(data, loaded, text_column=text_column))
-    for n, (grams, counts) in write_ngrams(counter, out).items():
-        print(f"{n}-grams  {len(grams):>12,}  of them in the corpus  {int((counts > 0).sum()):>12,}")

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from argap.bigram_index.frequency_profile import FrequencyBin
-    from argap.bigram_index.plan import Plan
     from argap.bigram_index.store import BigramIndex
 
 
@@ -36,18 +35,3 @@ def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
         span = f"{row.low:,}" if row.low == row.high else f"{row.low:,} to {end}"
         lines.append(f"{span:>27}  {row.bigrams:>15,}  {row.share:>6.1%}")
     return "\n".join(lines)
-
-
-def describe_plan(plan: "Plan") -> str:
-    """One line per resource."""
-    rows = [
-        ("tokenize", f"{plan.tokenize / 3600:,.2f} h on each node (none if the tokens are kept)"),
-        ("count", f"{plan.count / 3600:,.2f} h on each node"),
-        ("merge", f"{plan.merge / 3600:,.2f} h on one node"),
-        ("memory", f"{plan.memory / 1e9:,.1f} GB on each node"),
-        ("tokens", f"{plan.token_bytes / 1e9:,.1f} GB on disk, if they are kept"),
-        ("spilled", f"{plan.spill_bytes / 1e9:,.1f} GB on each node's disk"),
-        ("shuffle", f"{plan.shuffle_bytes / 1e9:,.1f} GB over the network"),
-        ("index", f"{plan.index_bytes / 1e9:,.2f} GB, {plan.distinct / 1e6:,.0f} M distinct bigrams"),
-    ]
-    return "\n".join(f"{name:<9} {value}" for name, value in rows)

@@ -158,7 +158,7 @@ def sweep(
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
     from argap.runtime.stopping import listening
     from argap.synthetics.sweeps.jobs import run_sweep
-    from argap.synthetics.sweeps.store import check_folder, run_path
+    from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep
 
     check_engine(engine, local={}, ray={"--address": address})
@@ -167,16 +167,17 @@ def sweep(
     configs = loaded.configs()
     if dry_run:
         check_folder(loaded, folder)
+        finished = read_results(folder)
         for each in configs:
-            state = "finished" if run_path(folder, each).exists() else f"at most {each.steps:,} steps"
+            state = "finished" if each.key in finished else f"at most {each.steps:,} steps"
             typer.echo(f"{each.key}: {state}")
         return
     if engine == "ray":
-        from argap.synthetics.sweeps.ray import ray_engine
+        from argap.runtime.cluster import ray_engine
 
         chosen = ray_engine(address, device)
     else:
-        from argap.synthetics.sweeps.devices import local_engine
+        from argap.runtime.jobs import local_engine
 
         chosen = local_engine(device)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
@@ -228,8 +229,8 @@ def score(
     from argap.errors import ArgapError
     from argap.reports.figures.mqar import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
+    from argap.synthetics.pretrained.records import PretrainedTest
     from argap.synthetics.pretrained.scores import score_pretrained
-    from argap.synthetics.pretrained.settings import PretrainedTest
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):

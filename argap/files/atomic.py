@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -201,25 +201,46 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = 2, sea
 
     ``seal``: with the key ``checksum``, so that `read_json` sees a damaged digit; False for the formats of others.
     """
-    if seal:
-        value = {**value, SEAL: _seal(json.loads(json.dumps(value)))}
-    write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(path, _json(_sealed(value) if seal else value, indent))
+
+
+def write_json_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
+    """Write one object to a line, each sealed by itself, so that a line stays as it is when others come or go."""
+    write_text(path, "".join(_json(_sealed(value), None) for value in values))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, without its seal. Raises `FormatError` naming the file where it is missing, not an object,
     or not what its checksum says. An object without a checksum is read too."""
+    return _unsealed(path, _read_text(path))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of `write_json_lines`. Raises `FormatError` as `read_json` does, with the number of the line."""
+    lines = _read_text(path).removesuffix("\n").split("\n")
+    return [_unsealed(f"{path}: line {number}", line) for number, line in enumerate(lines, 1) if lines != [""]]
+
+
+def _read_text(path: Path) -> str:
     try:
-        value = parse_json(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: not readable as JSON ({error})") from error
+
+
+def _unsealed(where: object, text: str) -> dict[str, Any]:
+    """The object of a JSON text, checked against its seal."""
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise FormatError(f"{where}: not readable as JSON ({error})") from error
     if not isinstance(value, dict):
-        raise FormatError(f"{path}: expected a JSON object, found {type(value).__name__}")
+        raise FormatError(f"{where}: expected a JSON object, found {type(value).__name__}")
     if SEAL in value and value.pop(SEAL) != _seal(value):
         raise FormatError(
-            f"{path}: damaged, or changed by hand: its {SEAL} is not that of its contents; without that "
+            f"{where}: damaged, or changed by hand: its {SEAL} is not that of its contents; without that "
             "key it is read as it is"
         )
     return value
@@ -236,6 +257,14 @@ def parse_json(text: str) -> Any:
     except UnicodeEncodeError as error:
         raise ValueError(f"{error.object[error.start]!r} is half a character") from None
     return value
+
+
+def _json(value: dict[str, Any], indent: int | None) -> str:
+    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _sealed(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, SEAL: _seal(json.loads(json.dumps(value)))}
 
 
 def _seal(value: dict[str, Any]) -> str:

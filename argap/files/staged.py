@@ -29,9 +29,9 @@ def put_in_place(folder: Path) -> None:
     new = folder / NEW
     if (new / GAP).is_file():
         (folder / GAP).unlink(missing_ok=True)
-        for path in [*(folder / name for name in NOT_ALWAYS), *folder.glob("logs/*.jsonl")]:
-            if not (new / path.relative_to(folder)).is_file():
-                path.unlink(missing_ok=True)
+        for name in NOT_ALWAYS:
+            if not (new / name).is_file():
+                (folder / name).unlink(missing_ok=True)
         for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:
             with replacing(folder / path.relative_to(new)) as copy:
                 shutil.copyfile(path, copy)

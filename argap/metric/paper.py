@@ -10,15 +10,20 @@ The tables do not print p, the share of AR hits. It follows from the attention r
 overall = p · AR + (1 − p) · other, in NLL.
 """
 
+import csv
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import product
 from math import log
+from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from argap.metric.share import Case, GapDueToAR, gap_due_to_ar, share_closed
 
+TABLES = Path(__file__).parent / "paper_tables"
 REFERENCE = "Attention"
 BASE = "BaseConv"
 HALF_DIGIT = 0.005  # perplexities are printed to two decimals
@@ -41,50 +46,8 @@ class PublishedRow:
     """Training on one window of 2,048 tokens, as printed. (Table 5 repeats those of 70M.)"""
 
 
-# Tables 3, 4 and 5. Table 1 of the paper repeats rows of tables 4 and 5.
-GAP_TABLES = (
-    PublishedRow(4, "70M", "Attention", 73, 12.99, 2.41, 14.76, tflops=1.52),
-    PublishedRow(4, "70M", "Long Conv", 76, 20.28, 40.25, 19.25, "44.4", tflops=1.20),
-    PublishedRow(4, "70M", "H3", 72, 15.78, 13.86, 15.94, "63.2", tflops=1.33),
-    PublishedRow(4, "70M", "Hyena", 72, 15.13, 9.00, 15.74, "60.8", tflops=1.34),
-    PublishedRow(4, "70M", "RWKV", 72, 16.10, 14.11, 16.26, "57.9", tflops=1.89),
-    PublishedRow(4, "125M", "Attention", 125, 11.01, 2.16, 12.45, tflops=2.46),
-    PublishedRow(4, "125M", "Long Conv", 128, 16.98, 25.62, 16.46, "40.1", tflops=1.74),
-    PublishedRow(4, "125M", "H3", 168, 12.06, 6.75, 12.60, "88.4", tflops=2.55),
-    PublishedRow(4, "125M", "RWKV", 169, 11.64, 5.70, 12.29, "100.0", tflops=2.08),
-    PublishedRow(4, "125M", "RetNet (128)", 152, 11.15, 3.01, 12.45, "100", tflops=2.60),
-    PublishedRow(4, "125M", "Hyena", 160, 11.60, 5.00, 12.28, "100", tflops=2.41),
-    PublishedRow(4, "125M", "Hyena + Slide Attn. (64)", 159, 11.57, 5.23, 12.30, "100", tflops=2.28),
-    PublishedRow(4, "125M", "Hyena + Slide Attn. (256)", 159, 10.65, 3.42, 11.52, "100", tflops=2.29),
-    PublishedRow(4, "360M", "Attention", 360, 9.44, 1.98, 10.62, tflops=6.23),
-    PublishedRow(4, "360M", "Long Conv", 360, 13.13, 13.27, 13.12, "40.5", tflops=4.08),
-    PublishedRow(4, "360M", "H3", 357, 10.38, 4.81, 11.00, "65.8", tflops=4.85),
-    PublishedRow(4, "360M", "Hyena", 358, 10.07, 3.83, 10.75, "98.2", tflops=5.03),
-    PublishedRow(4, "360M", "RWKV", 351, 9.79, 3.82, 10.51, "100.0", tflops=4.31),
-    PublishedRow(5, "1.4B", "Attention", 1400, 8.19, 1.91, 9.86, tflops=1.52),
-    PublishedRow(5, "1.4B", "Hyena", 1400, 9.65, 3.43, 11.01, "40.3", tflops=1.20),
-    PublishedRow(3, "liquid", "Attention", 125, 12.37, 2.32, 14.04),
-    PublishedRow(3, "liquid", "Liquid S4", 145, 16.80, 22.75, 16.42, "52.6"),
-)
-
-# Table 2: BaseConv with attention added, on all tokens or on selected ones.
-HYBRID_TABLE = (
-    PublishedRow(2, "125M", "Attention", 125, 11.01, 2.16, 12.45, tflops=2.46),
-    PublishedRow(2, "125M", "BaseConv", 168, 12.90, 8.68, 13.29, tflops=2.46),
-    PublishedRow(2, "125M", "BaseConv + Random selection", 162, 12.13, 5.33, 12.83, tflops=2.44),
-    PublishedRow(2, "125M", "BaseConv + Programmatic selection", 162, 11.06, 2.70, 12.19, tflops=2.44),
-    PublishedRow(2, "125M", "BaseConv + Learned selection", 166, 11.06, 3.20, 12.14, tflops=2.44),
-    PublishedRow(2, "125M", "BaseConv + Full attention", 166, 9.57, 2.01, 10.76, tflops=2.58),
-    PublishedRow(2, "360M", "Attention", 360, 9.44, 1.98, 10.62, tflops=6.23),
-    PublishedRow(2, "360M", "BaseConv", 354, 11.01, 5.98, 11.52, tflops=4.81),
-    PublishedRow(2, "360M", "BaseConv + Random selection", 365, 12.94, 6.17, 13.62, tflops=5.06),
-    PublishedRow(2, "360M", "BaseConv + Programmatic selection", 365, 9.54, 2.35, 10.50, tflops=5.06),
-    PublishedRow(2, "360M", "BaseConv + Learned selection", 351, 9.59, 2.61, 10.58, tflops=5.06),
-    PublishedRow(2, "360M", "BaseConv + Full attention", 351, 8.59, 1.95, 8.91, tflops=5.10),
-)
-
-
-class PublishedClaim(NamedTuple):
+@dataclass(frozen=True)
+class PublishedClaim:
     """A statement in the paper's text: the share of BaseConv's gap to attention that a hybrid closes."""
 
     scale: str
@@ -94,12 +57,21 @@ class PublishedClaim(NamedTuple):
     printed: str
 
 
-CLOSED_CLAIMS = (
-    PublishedClaim("125M", "BaseConv + Programmatic selection", "overall", "ppl", "97.4"),
-    PublishedClaim("360M", "BaseConv + Programmatic selection", "ar_hits", "nll", "85"),
-    PublishedClaim("360M", "BaseConv + Learned selection", "ar_hits", "nll", "72"),
-)
+Printed = TypeVar("Printed", PublishedRow, PublishedClaim)
 
+
+def read_table(name: str, row: type[Printed]) -> tuple[Printed, ...]:
+    """Read the rows of one of the transcribed tables in ``paper_tables``; an empty cell takes the field's default."""
+    with open(TABLES / name, newline="") as file:
+        lines = [{column: cell for column, cell in line.items() if cell} for line in csv.DictReader(file)]
+    return msgspec.convert(lines, tuple[row, ...], strict=False)
+
+
+GAP_TABLES = read_table("gap.csv", PublishedRow)
+"""Tables 3, 4 and 5. Table 1 of the paper repeats rows of tables 4 and 5."""
+HYBRID_TABLE = read_table("hybrids.csv", PublishedRow)
+"""Table 2: BaseConv with attention added, on all tokens or on selected ones."""
+CLOSED_CLAIMS = read_table("closed.csv", PublishedClaim)
 
 HEADLINE = "82"
 """Percent of the gap that is recall in gated convolutions, as the abstract has it."""
@@ -223,7 +195,7 @@ def checks_as_json() -> dict[str, Any]:
     """All checks, as ``argap paper --json`` prints them."""
     own = ("case", "share_ar_hits", "gap_due_to_ar", "agrees")
     gaps = [asdict(check.row) | {key: getattr(check, key) for key in own} for check in check_gaps()]
-    closed = [{**c.claim._asdict(), "closed": c.closed, "agrees": c.agrees} for c in check_closed()]
+    closed = [{**asdict(c.claim), "closed": c.closed, "agrees": c.agrees} for c in check_closed()]
     average = check_headline()
     headline = {
         "printed": HEADLINE,

@@ -1,4 +1,4 @@
-"""Answers of an earlier `argap recall`, reused in place of asking their model again."""
+"""Answers of an earlier `argap recall`, reused instead of asking their model again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class Answered:
     name: str
     folder: Path
     runs: list[RecallRun]
-    """One for each task."""
+    """One run per task."""
     samples: list[list[Sample]]
-    """Of each run, in the order of its examples."""
+    """The samples of each run, in the order of its examples."""
     named: bool
     """Whether the user chose the name."""
 
@@ -57,9 +57,9 @@ class Answered:
 def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
     """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
 
-    Raises `ArgapError` for the folder of a result, and where a task is missing or unfinished; `MismatchError` for
-    answers of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for
-    damaged ones. Dtype and device may be any.
+    Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
+    of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for damaged
+    ones. Dtype and device may differ.
     """
     name, path = split_name(source)
     folder = Path(path)
@@ -82,7 +82,7 @@ def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, ru
 
 
 def _read_run(folder: Path, examples: Examples) -> tuple[RecallRun, list[Sample]]:
-    """The finished run on ``examples`` in a model's folder."""
+    """Read the finished run on ``examples`` in a model's folder."""
     path = folder / folder_name(examples.label)
     if not (path / "run.json").is_file():
         there = sorted(path.parent.name for path in folder.glob("*/run.json"))
@@ -106,8 +106,8 @@ def _check_alike(
 ) -> None:
     """Raise `MismatchError` unless a model asked now reads the same prompts, and its golds have the same AR hits.
 
-    An index is known by its counts, because its path differs between machines. Of these only the counts of the golds'
-    bigrams reach a sample, and they are counted again, but for the first: its first token is the prompt's last.
+    An index is identified by its counts, because its path differs between machines. Only the counts of the golds'
+    bigrams reach a sample. They are looked up again, except the first, whose first token is the prompt's last.
     """
     made = run.identity
     held = {"examples": run.data.examples, "data": made.data, **as_json(made.protocol), "threshold": made.threshold}

@@ -45,10 +45,10 @@ class ArgapLM(TemplateLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> "ArgapLM":
-        """The model that lm-eval's ``model_args`` describe: ``pretrained``, a checkpoint, and optionally ``dtype``,
-        ``device``, ``batch_size``, ``backend``, ``trust_remote_code`` and ``max_length``.
+        """Build the model described by lm-eval's ``model_args``.
 
-        Raises `ArgapError` for another argument, and what loading raises.
+        They are ``pretrained``, a checkpoint, and optionally ``dtype``, ``device``, ``batch_size``, ``backend``,
+        ``trust_remote_code`` and ``max_length``. Raises `ArgapError` for another argument, and the errors of loading.
         """
         given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
@@ -68,7 +68,7 @@ class ArgapLM(TemplateLM):
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "ArgapLM":
-        """As `create_from_arg_obj`, from ``"pretrained=CKPT,dtype=float32"``."""
+        """Build as `create_from_arg_obj` does, from ``"pretrained=CKPT,dtype=float32"``."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @property
@@ -86,7 +86,7 @@ class ArgapLM(TemplateLM):
         return self.decoder.tokenizer.encode([string])[0].tolist()
 
     def get_model_info(self) -> dict[str, Any]:
-        """Written to ``config`` in lm-eval's results."""
+        """Return an entry for ``config`` in lm-eval's results."""
         return {"model_name": self.name, "model_num_parameters": self.decoder.model.num_parameters()}
 
     def _loglikelihood_tokens(
@@ -143,7 +143,7 @@ class ArgapLM(TemplateLM):
         return [answers[k] for k in range(len(requests))]
 
     def _in_batches(self, work: Callable[[list[int]], list[Any]], lengths: list[int]) -> list[Any]:
-        """Results of ``work`` on all indices, longest first, a few batches at a time, with progress."""
+        """Return the results of ``work`` on all indices, longest first, a few batches at a time, with progress."""
         order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
         results: dict[int, Any] = {}
         size = 4 * self.decoder.batch_size

@@ -91,7 +91,7 @@ def run_upstream(
     config: ScoreConfig = DEFAULT,
     stock: StockOptions = StockOptions(),  # noqa: B008
 ) -> dict[str, dict[str, Any]]:
-    """lm-eval's tasks on every model: lm-eval's results by model, also written to ``MODEL/results.json``.
+    """Run lm-eval's tasks on every model; return its results by model, also written to ``MODEL/results.json``.
 
     ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises
     `ArgapError` for any other.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
-from argap.files.yaml import read_yaml
+from argap.files.plain_yaml import read_yaml
 from argap.records import EvaluationRecord, Record
 from argap.slices.conditions import check_syntax, quoted
 

@@ -1,14 +1,13 @@
 """From the runs of a suite to its result: small files from which table, intervals and figures are rebuilt.
 
 Of each size a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
-``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json``,
-``logs/NAME.jsonl`` and, where they were measured, ``mqar.json`` and ``trajectory.parquet``.
+``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``logs.parquet``, ``examples.json``,
+``members.json`` and, where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 
 A result grows: members whose runs are not in the work folder are taken from the result that is there already
 (`argap.suite.earlier`). All but the choice of the examples is as if all members had been collected at once.
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -37,14 +36,16 @@ from argap.suite.earlier import KEPT, Earlier, open_earlier
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
-from argap.suite.trajectory import build_trajectory
-from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.suite.trajectory import build_logs, build_trajectory
+from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_logprobs, read_token_ids
 from argap.train.records import read_train
 
 EXAMPLES = 12
+MEASURED = ("loss", "grad_norm", "tokens_per_s")
+"""Columns of ``logs.parquet`` that take two thirds of the space when stored byte by byte."""
 MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
 
@@ -101,13 +102,11 @@ def collect(
     trajectories = {name: trajectory(entries[name], layout) for name in runs}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
-    if (steps := earlier.trajectory(steps, models)) is not None:
-        tables["trajectory"] = steps
-    logs = {
-        name: layout.checkpoint(entries[name]) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
-        for name in models
-    }
-    _write(_Collected(gap, sums, tables, examples, recall, members, logs), out)
+    logs = build_logs({name: layout.checkpoint(entries[name]) / "log.jsonl" for name in runs})
+    for name, rows in (("trajectory", steps), ("logs", logs)):
+        if (every := earlier.with_rows(f"{name}.parquet", rows, models)) is not None:
+            tables[name] = every
+    _write(_Collected(gap, sums, tables, examples, recall, members), out)
     return gap
 
 
@@ -122,8 +121,6 @@ class _Collected(NamedTuple):
     examples: Examples
     recall: PretrainedScores | None
     members: tuple[Member, ...]
-    logs: Mapping[str, Path]
-    """Training logs to copy, by member; the result that is extended may lack some."""
 
 
 def _write(made: _Collected, out: Path) -> None:
@@ -132,16 +129,12 @@ def _write(made: _Collected, out: Path) -> None:
         for name, table in made.sums.items():
             write_cells(table, new / name, made.gap.bins)
         for name, table in made.tables.items():
-            write_parquet(new / f"{name}.parquet", table)
+            write_parquet(new / f"{name}.parquet", table, split_by_byte=MEASURED)
         write_record(new / "examples.json", made.examples, indent=None)
         if made.recall is not None:
             write_record(new / "mqar.json", made.recall)
         write_record(new / "members.json", Members(made.members))
-        (new / "logs").mkdir()
-        for name, log in made.logs.items():
-            if log.is_file():
-                shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
-        write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])
+        write_checksums(new, sorted(new.glob("*.parquet")))
         write_record(new / GAP, made.gap)
     put_in_place(out)
 

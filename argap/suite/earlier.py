@@ -25,7 +25,7 @@ from argap.slices.partitions import partition
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
-from argap.suite.trajectory import COLUMNS
+from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
 from argap.tokens.runs import Run
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
@@ -38,10 +38,12 @@ KEPT = {
 TABLES: Mapping[str, Sequence[str]] = {
     **{name: [*keys, "n"] for name, keys in KEPT.items()},
     "curve.parquet": ["document", "high", "n"],
+    "logs.parquet": LOG_COLUMNS,
     "trajectory.parquet": COLUMNS,
 }
-"""Files that members are taken from, with the columns that they need beside the sums. A result of format 1 lacks
-``positions.parquet``, one of finished models alone ``trajectory.parquet``."""
+"""Files that members are taken from, with the columns that they need beside the sums."""
+NOT_ALWAYS = ("positions.parquet", "trajectory.parquet")
+"""Those that a result of format 1 lacks, and one of finished models alone."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ class Earlier:
             return parts
         return tuple(_beside(old, new, gap, against) for old, new in zip(self.position, parts, strict=True))
 
-    def trajectory(self, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
-        """The rows ``own`` of the runs with those of the members taken, in the order of ``models``."""
-        path = self.folder / "trajectory.parquet"
+    def with_rows(self, name: str, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
+        """Return the rows ``own`` of the runs with those that the file ``name`` has of the members taken, in the order
+        of ``models``; None without rows."""
+        path = self.folder / name
         if not self.taken or not path.is_file():
             return own
         found = read_frame(path, remedy=REMEDY)
@@ -166,12 +169,12 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
     """Raise `FormatError` for a file that is damaged, or that lacks a member of the result."""
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
-    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
-    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
+    check_files(folder, [folder / name for name in TABLES], remedy=REMEDY)
     for name, columns in TABLES.items():
         sums = [PREFIX + model for model in taken] if name in ("cells.parquet", "curve.parquet") else []
-        if sums or (folder / name).is_file():
-            check_columns(folder / name, read_schema(folder / name), [*columns, *sums], remedy=REMEDY)
+        if name not in NOT_ALWAYS or (folder / name).is_file():
+            schema = read_schema(folder / name, remedy=REMEDY)
+            check_columns(folder / name, schema, [*columns, *sums], remedy=REMEDY)
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:

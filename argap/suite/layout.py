@@ -13,7 +13,7 @@ import msgspec
 
 from argap.errors import ArgapError, MismatchError
 from argap.suite.config import Entry, Suite
-from argap.synthetics.pretrained.settings import PretrainedScores, read_scores
+from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, open_run
 from argap.train.log import read_log
 from argap.train.records import TrainRecord, read_train

@@ -22,10 +22,9 @@ from argap.slices.figures import SliceScorer
 from argap.slices.partitions import threshold_share
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
-from argap.suite.trajectory import COLUMNS
-from argap.synthetics.pretrained.settings import PretrainedScores, read_scores
-from argap.train.log import read_log
-from argap.train.records import StepLine, TrainRecord, TrainResult
+from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
+from argap.synthetics.pretrained.records import PretrainedScores, read_scores
+from argap.train.records import TrainRecord, TrainResult
 
 REMEDY = "`argap suite run` writes it again"
 
@@ -210,11 +209,20 @@ class SizeResult:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
         return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
-    def log(self, name: str) -> list[StepLine]:
-        """The training log of a member, without evaluations."""
-        path = self.folder / "logs" / f"{name}.jsonl"
-        check_files(self.folder, [path], remedy=REMEDY)
-        return [line for line in read_log(path) if isinstance(line, StepLine)]
+    @cached_property
+    def _logs(self) -> pd.DataFrame:
+        """``logs.parquet``."""
+        return self._table("logs", *LOG_COLUMNS)
+
+    def log(self, name: str) -> pd.DataFrame:
+        """Return the training log of a member (`argap.suite.trajectory.LOG_COLUMNS`), one row per line.
+
+        Raises `FormatError` if it has none.
+        """
+        found = self._logs.loc[self._logs["model"] == name]
+        if found.empty:
+            raise FormatError(f"{self.folder / 'logs.parquet'}: no rows of {name}, expected its training log; {REMEDY}")
+        return found
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:

@@ -17,8 +17,8 @@ import pandas as pd
 from argap.errors import ArgapError, within
 from argap.files.configs import Tokens, build, check_ranges
 from argap.files.parquet import write_parquet
+from argap.files.plain_yaml import read_yaml
 from argap.files.resumable import plain_name
-from argap.files.yaml import read_yaml
 from argap.records import EvaluationSpec, Gap
 from argap.scoring.config import BY_MODEL, ScoreConfig
 from argap.scoring.per_model import PerModel
@@ -76,7 +76,7 @@ class SeriesFile:
 
     reference: str
     """The series that the others are compared with."""
-    series: Mapping[str, Any]
+    series: Mapping[Any, Any]
     """`Series` by name."""
     evaluation: EvaluationSpec
     """The text that every checkpoint is scored on."""

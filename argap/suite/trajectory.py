@@ -1,16 +1,21 @@
-"""How recall develops: NLL on AR hits and on other tokens over the course of training."""
+"""The course of training: NLL on AR hits and on other tokens at checkpoints, and the logs of all models."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from argap.metric.share import gap_due_to_ar
+from argap.records import as_json
 from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_logprobs
+from argap.train.log import read_log
+from argap.train.records import StepLine
 
 COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nll_other")
+LOG_COLUMNS = ("model", *StepLine.__struct_fields__)
 
 
 def build_trajectory(
@@ -32,6 +37,17 @@ def build_trajectory(
                 row[f"nll_{name}"] = -float(logprob[chosen].mean(dtype=np.float64)) if len(chosen) else np.nan
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
+    """Return the training logs of all models as one table with `LOG_COLUMNS`, without lines of evaluations.
+
+    ``auxiliary_loss`` is NaN for a model without one. Raises `FormatError` as `read_log`.
+    """
+    steps = {model: [line for line in read_log(path) if isinstance(line, StepLine)] for model, path in logs.items()}
+    rows = [{"model": model, **as_json(line)} for model, lines in steps.items() for line in lines]
+    types = {name: "int64" if name in ("step", "tokens") else "float64" for name in StepLine.__struct_fields__}
+    return pd.DataFrame(rows, columns=list(LOG_COLUMNS)).astype(types)
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Counting the bigrams of a stream of tokens in plain NumPy: the reference of the compiled functions."""
+"""Count the bigrams of a stream of tokens in plain NumPy: the reference for the compiled functions."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from argap.bigram_index.counting.sorted_runs import MemoryRun
 
 
 class StreamSummary(NamedTuple):
-    """What `mark_boundaries` saw."""
+    """Counts made by `mark_boundaries`."""
 
     low: int
     high: int
@@ -30,28 +30,11 @@ def mark_boundaries(tokens: np.ndarray, eos: int | None, boundary: int, inside: 
     return StreamSummary(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
-def count_tokens(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
-    """Add the tokens of a piece of a stream, `[N]`, to ``count`` and ``documents``, each `[vocab]` int64.
-
-    The id ``vocab`` ends a document. ``document``: number of the document that the piece continues;
-    ``last``, `[vocab]` int64: the last document that had each token, kept between pieces. Returns the number
-    of the document that the next piece continues.
-    """
-    for piece in np.split(tokens, np.flatnonzero(tokens == len(count)) + 1):
-        inside = piece[piece != len(count)]
-        present, times = np.unique(inside, return_counts=True)
-        count[present] += times
-        documents[present] += last[present] != document
-        last[present] = document
-        document += len(piece) > len(inside)
-    return document
-
-
 def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
     """Count the adjacent pairs of ``tokens``, `[N]` of an unsigned integer type.
 
-    A pair with ``boundary`` in it is not counted: it marks where a document ends. ``boundary`` is an id
-    below ``vocab_size`` or ``vocab_size`` itself; every token must be one of these.
+    Pairs with ``boundary``, which marks the end of a document, are not counted. ``boundary`` is an id below
+    ``vocab_size`` or ``vocab_size`` itself; every token must be one of these.
 
     Packs each pair into one integer, sorts, and counts equal neighbours.
     """

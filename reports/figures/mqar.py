@@ -31,7 +31,7 @@ from argap.reports.figures.tasks import write_tasks
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
 from argap.reports.tables.numbers import DASH, percent, perplexity
 from argap.reports.tables.provenance import between_pairs
-from argap.synthetics.pretrained.settings import PretrainedScores, ScoreRow
+from argap.synthetics.pretrained.records import PretrainedScores, ScoreRow
 from argap.synthetics.sweeps.selection import across_seeds, best_runs, smallest_solving
 
 COLUMNS = 4

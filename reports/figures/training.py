@@ -140,6 +140,6 @@ def _above(losses: Losses, reference: Losses) -> Losses:
 
 def _running_loss(result: SizeResult, model: str) -> Losses:
     """The running mean of a model's training loss."""
-    lines = result.log(model)
-    loss = pd.Series([line.loss for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
-    return np.array([line.tokens for line in lines]), np.asarray(loss)
+    log = result.log(model)
+    loss = log["loss"].rolling(max(1, len(log) // 50), min_periods=1).mean()
+    return log["tokens"].to_numpy(), np.asarray(loss)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from argap.records import Gap
 from argap.reports.tables.numbers import threshold_text
-from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.synthetics.pretrained.records import PretrainedScores
 
 SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index.merge import merge_indexes
+from argap.bigram_index.merge import merge_indexes, weighted_sum
 from argap.bigram_index.store import open_index
-from argap.bigram_index.token_stats import weighted_sum
 from argap.errors import ArgapError
 from tests.bigram_index.conftest import build, contents
 
@@ -134,8 +133,8 @@ def test_weighted_merge_equals_the_dense_sum(shards, weights, entries, tmp_path_
     assert merged.count(*grid).tolist() == expected.tolist()
 
 
-def test_stats_are_weighted_too(tmp_path):
-    # weighted_sum by hand: 2 * [1, 2] + 0.5 * [3, 1] = [3.5, 4.5], both halves to even.
+def test_weighted_sum_by_hand():
+    # 2 * [1, 2] + 0.5 * [3, 1] = [3.5, 4.5], both halves to even.
     assert weighted_sum([np.array([1, 2]), np.array([3, 1])], [2, 0.5]).tolist() == [4, 4]
     assert weighted_sum([np.array([2**61])], [3.5]).tolist() == [7 * 2**60]
     with pytest.raises(ArgapError, match=r"a count of 9.22e\+18 exposures"):

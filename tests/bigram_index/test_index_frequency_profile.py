@@ -1,11 +1,10 @@
-"""The frequency profile of a text, and cost estimates for a corpus."""
+"""The frequency profile of a text."""
 
 import numpy as np
 import pytest
 
 from argap.bigram_index import frequency_profile as profile
 from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
-from argap.bigram_index.plan import distinct_bigrams, estimate
 from argap.errors import ArgapError
 from tests.bigram_index.conftest import build
 
@@ -42,24 +41,3 @@ def test_bins_are_of_exposures(tmp_path):
 def test_text_without_bigrams_is_refused(index):
     with pytest.raises(ArgapError, match="no bigram"):
         frequency_profile(index, [np.array([1]), np.array([2])])
-
-
-def test_estimated_distinct_bigrams_match_measured_counts():
-    # GPT-2 tokens of English text: 3.04 M have 0.54 M distinct bigrams, 49.4 M have 3.41 M.
-    assert distinct_bigrams(3_043_158, 50_257) == pytest.approx(538_626, rel=0.02)
-    assert distinct_bigrams(49_381_371, 50_257) == pytest.approx(3_411_655, rel=0.02)
-    assert distinct_bigrams(1e15, 100) == 10_000  # no more than there are
-    assert distinct_bigrams(5, 50_257) == 5
-
-
-def test_more_nodes_take_less_time_and_more_network():
-    given = {"cores": 2, "vocab_size": 50_257, "memory": 2 * 10**9}
-    one, many = estimate(1e12, nodes=1, **given), estimate(1e12, nodes=64, **given)
-    assert many.tokenize == pytest.approx(one.tokenize / 64)
-    assert many.count < one.count / 32
-    assert one.shuffle_bytes == 0 < many.shuffle_bytes
-    assert one.index_bytes == many.index_bytes
-    assert one.token_bytes == 2e12
-    assert estimate(1e6, nodes=1, **given).spill_bytes == 0  # fits into one chunk
-    with pytest.raises(ArgapError, match="at least one of each"):
-        estimate(0, nodes=1, **given)

@@ -41,15 +41,12 @@ def job(corpus, tmp_path, **changes):
 @pytest.fixture
 def whole(corpus, tmp_path):
     data, tokenizer = corpus
-    return contents(
-        build_from_source(
-            TokenSource([open_corpus(data)], load_tokenizer(tokenizer)), tmp_path / "whole", stats=True
-        ).folder
-    )
+    source = TokenSource([open_corpus(data)], load_tokenizer(tokenizer))
+    return contents(build_from_source(source, tmp_path / "whole").folder)
 
 
 def test_tasks_without_a_cluster_give_the_same_bytes(corpus, whole, tmp_path):
-    made = job(corpus, tmp_path, shards=3, stats=True)
+    made = job(corpus, tmp_path, shards=3)
     names = [ray_tasks.count_shard(made, number) for number in (2, 0, 1)]
     assert ray_tasks.count_shard(made, 0) == names[1]  # is there, and is not counted again
     left = ray_tasks.merge_shards(made, *names[:2])
@@ -79,7 +76,7 @@ def test_different_jobs_have_different_names(corpus, tmp_path):
     names = {
         ray_tasks.count_shard(job(corpus, tmp_path, **changes), number)
         for number in (0, 1)
-        for changes in ({"shards": 2}, {"shards": 3}, {"shards": 2, "stats": True})
+        for changes in ({"shards": 2}, {"shards": 3}, {"shards": 2, "passes": 2.0})
     }
     assert len(names) == 6
 
@@ -112,7 +109,7 @@ def test_a_killed_worker_does_not_change_the_index(two_nodes, corpus, whole, tmp
     def kill_one():
         while not killed:
             for process in psutil.process_iter(["cmdline"]):
-                if (process.info["cmdline"] or [""])[0].startswith("ray::count_shard"):
+                if (process.info["cmdline"] or [""])[0].startswith("ray::call_with_trust"):
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
                         killed.append(process.pid)
@@ -121,7 +118,7 @@ def test_a_killed_worker_does_not_change_the_index(two_nodes, corpus, whole, tmp
 
     killer = threading.Thread(target=kill_one, daemon=True)
     killer.start()
-    index = build_on_ray(job(corpus, tmp_path, stats=True), tmp_path / "index", address=two_nodes.address)
+    index = build_on_ray(job(corpus, tmp_path), tmp_path / "index", address=two_nodes.address)
     assert killed
     assert contents(index.folder) == whole
 
@@ -141,7 +138,7 @@ def test_a_node_that_is_gone_does_not_change_the_index(two_nodes, corpus, whole,
 
     ender = threading.Thread(target=end_a_node, daemon=True)
     ender.start()
-    index = build_on_ray(job(corpus, tmp_path, stats=True, shards=40), tmp_path / "index", address=two_nodes.address)
+    index = build_on_ray(job(corpus, tmp_path, shards=40), tmp_path / "index", address=two_nodes.address)
     ender.join()
     assert gone
     assert gone[0] < 40

@@ -163,6 +163,12 @@ def test_damaged_manifest_is_named(index):
         open_index(index.folder)
 
 
+def test_an_index_with_a_table_of_single_tokens_is_still_read(index):
+    path = index.folder / "index.json"
+    path.write_text(json.dumps(read_json(path) | {"stats": {"file": "stats.parquet", "bytes": 9, "crc32": []}}))
+    assert open_index(index.folder).manifest == index.manifest
+
+
 def test_newer_version_is_refused(index):
     change(index.folder / "index.json", version=2, surprise=1)
     with pytest.raises(FormatError, match="format version 2, this argap reads version 1"):

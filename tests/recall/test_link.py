@@ -16,6 +16,7 @@ from argap.recall.scores import Group, Score
 from argap.records import read_gap
 from argap.reports.figures.recall import link_figure
 from argap.reports.pages.recall import link_text, recall_table
+from argap.suite.result import read_size
 
 RESULT = Path(__file__).parents[2] / "results" / "table1-7m" / "7m"
 
@@ -78,7 +79,7 @@ def test_ar_hits_by_distance_are_those_of_the_cells() -> None:
     """Of further seeds too, which have no row in ``gap.json``."""
     gap, cells = read_gap(RESULT), pd.read_parquet(RESULT / "cells.parquet")
     nlls = read_ar_nlls(RESULT, "attention")
-    assert nlls.keys() == {path.stem for path in (RESULT / "logs").iterdir()} > {row.model for row in gap.rows}
+    assert nlls.keys() == {member.name for member in read_size(RESULT).members} > {row.model for row in gap.rows}
     for row in gap.rows:
         assert nlls[row.model].mean == pytest.approx(row.ar_hits.nll)
     hits = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]

@@ -1,7 +1,8 @@
 """Content of the figures and tables of sweeps and of MQAR scores of pretrained models."""
 
 from math import log
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,17 @@ from msgspec import convert
 from argap.errors import ArgapError
 from argap.files.atomic import write_json
 from argap.reports.figures.mqar import accuracy_figure, pretrained_figure, solve_text, write_sweep
-from argap.synthetics.pretrained.settings import PretrainedScores
+from argap.synthetics.pretrained.records import PretrainedScores
 from argap.synthetics.sweeps.selection import smallest_solving
-from argap.synthetics.sweeps.store import COLUMNS
+from argap.synthetics.training.config import RunConfig
+from tests.synthetics.conftest import write_results
 
-SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis": "width"}}
+SWEEP = {
+    "members": {name: {"mixers": ["attention"]} for name in ("a", "b")},
+    "lengths": [64, 128],
+    "widths": [64, 128],
+    "lrs": [1e-3],
+}
 
 
 def runs():
@@ -96,9 +103,19 @@ def test_the_table_shows_which_widths_solve_the_task():
     assert len(lines) == 6
 
 
+def write_table(out: Path, **change: Any) -> None:
+    """The folder of a sweep with the accuracies of `runs` for seed 0, and 0.2 for others."""
+    known = runs().set_index(["name", "length", "width"])["accuracy"].to_dict()
+
+    def accuracy(config: RunConfig) -> float:
+        return known[config.name, config.length, config.width] if config.seed == 0 else 0.2
+
+    write_results(out, SWEEP | change, accuracy)
+
+
 def test_figures_need_only_the_table(tmp_path):
-    runs().reindex(columns=list(COLUMNS)).to_parquet(tmp_path / "runs.parquet")
-    write_json(tmp_path / "sweep.json", SWEEP)
+    write_table(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl", "sweep.json"]
     solved, text = write_sweep(tmp_path)
     assert len(solved) == 4
     assert text.startswith("| N |")
@@ -106,40 +123,36 @@ def test_figures_need_only_the_table(tmp_path):
 
 
 def test_several_seeds_have_a_table_of_their_own(tmp_path):
-    write_json(tmp_path / "sweep.json", SWEEP)
-    both = pd.concat([runs().assign(seed=0), runs().assign(seed=1, accuracy=0.2)]).reindex(columns=list(COLUMNS))
-    both.to_parquet(tmp_path / "runs.parquet")
+    write_table(tmp_path, seeds=[0, 1])
     _, text = write_sweep(tmp_path)
     # Model a at N = 64 and width 128: 0.999 and 0.2.
     assert "| 64 | 4 | a | 128 | 2 | 60.0 | 56.5 | 20.0–99.9 |" in text
     assert (tmp_path / "seeds.md").read_text() in text
     assert len(pd.read_csv(tmp_path / "seeds.csv")) == 8
-    both[both["seed"] == 0].to_parquet(tmp_path / "runs.parquet")
+    write_table(tmp_path)
     assert "Seeds" not in write_sweep(tmp_path)[1]
 
 
 @pytest.mark.parametrize(
     ("grid", "table", "said"),
     [
-        (SWEEP, "no Parquet", "runs.parquet: not a complete Parquet file"),
-        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: not a table of runs, the column task is missing"),
-        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "no run of the sweep is finished; `argap synthetics sweep"),
-        (SWEEP, None, "runs.parquet: no such file; `argap synthetics sweep"),
+        (SWEEP, "no JSON", "runs.jsonl: line 1: not readable as JSON"),
+        (SWEEP, '{"name": "a"}', "runs.jsonl: line 1: Object contains unknown field `name`; remove it, and the"),
+        (SWEEP, "", "runs.jsonl: empty; `argap synthetics sweep"),
+        (SWEEP, None, "runs.jsonl: no such file; `argap synthetics sweep"),
         (
-            {},
-            runs(),
+            None,
+            "",
             "sweep.json: expected a grid under the key sweep, found None; remove it, and `argap synthetics sweep",
         ),
-        ({"sweep": {}}, runs(), "sweep.json: members: missing"),
-        ({"sweep": {**SWEEP["sweep"], "axis": "lr"}}, runs(), "sweep.json: axis: expected width, pairs"),
+        ({}, "", "sweep.json: members: missing"),
+        ({**SWEEP, "axis": "lr"}, "", "sweep.json: axis: expected width, pairs"),
     ],
 )
 def test_a_broken_folder_gives_a_one_line_error(grid, table, said, tmp_path):
-    write_json(tmp_path / "sweep.json", grid)
-    if isinstance(table, str):
-        (tmp_path / "runs.parquet").write_text(table)
-    elif table is not None:
-        table.to_parquet(tmp_path / "runs.parquet")
+    write_json(tmp_path / "sweep.json", {} if grid is None else {"sweep": grid})
+    if table is not None:
+        (tmp_path / "runs.jsonl").write_text(table)
     with pytest.raises(ArgapError) as raised:
         write_sweep(tmp_path)
     assert said in str(raised.value)

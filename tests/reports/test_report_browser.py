@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from playwright.sync_api import Browser, Page
 
 from argap.reports.pages.interactive import at_thresholds, main_tables
 from argap.reports.pages.write import write_report
@@ -13,7 +14,7 @@ from argap.reports.tables.numbers import percent_range
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
-from tests.view.browser import Browser, Page
+from tests.view.browser import expect, expect_legible, expect_printable, new_page, wait_for, watch
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,12 @@ def report(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
     """A page that must log nothing and ask for nothing but itself."""
-    page = browser.page()
-    page.open(report.as_uri())
+    page = new_page(browser)
+    heard = watch(page)
+    page.goto(report.as_uri())
     yield page
-    assert page.errors == []
-    assert [each for each in page.requested if each != report.as_uri()] == []
+    assert heard.errors == []
+    assert [each for each in heard.requested if each != report.as_uri()] == []
 
 
 def cells(page: Page) -> list[list[str]]:
@@ -64,9 +66,9 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
     page.evaluate("document.getElementById('tau').focus()")
     at = "document.querySelector('#figure-share_by_threshold .at-tau').getAttribute('x1')"
     lines = {page.evaluate(at)}
-    page.press("Home")
+    page.keyboard.press("Home")
     for tau in (0, 1, 2, 5):
-        page.expect("document.querySelector('#tau-at').innerText", str(tau))
+        expect(page, "document.querySelector('#tau-at').innerText", str(tau))
         frame = result.gap({}, threshold=tau)
         share = frame.loc[frame["slice"] == "ar_hits", "share"].iloc[0]
         for row in cells(page)[1:]:
@@ -74,15 +76,15 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
             assert row[3] == f"{expected['ppl']:,.2f} ({expected['nll']:.2f})"
             assert row[5].strip("()ᵃᵇᶜ") == f"{100 * expected['gap_due_to']:.1f}%"
             assert row[6] == percent_range(expected["gap_due_to_low"], expected["gap_due_to_high"])
-        assert f"{100 * share:.1f}% of tokens" in page.text("#tau-share")
+        assert f"{100 * share:.1f}% of tokens" in page.inner_text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
-        assert f"(at most {tau} times)" in page.text("aside")
-        assert page.text("#finding h1") == headlines(restated)[0][0]
+        assert f"(at most {tau} times)" in page.inner_text("aside")
+        assert page.inner_text("#finding h1") == headlines(restated)[0][0]
         lines.add(page.evaluate(at))
-        page.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
     assert len(lines) == 4  # the result's own τ, 2, is one of them
     page.click("#tau-back")
-    page.wait_for("document.querySelector('#tau-back').disabled")
+    wait_for(page, "document.querySelector('#tau-back').disabled")
     assert cells(page) == before
 
 
@@ -91,14 +93,14 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
         return [row[0] for row in cells(page)]
 
     page.click("[data-table='0'] th:nth-child(6) .sort")
-    page.wait_for("document.querySelector('[aria-sort=ascending]') !== null")
+    wait_for(page, "document.querySelector('[aria-sort=ascending]') !== null")
     assert order() == ["ref", "m-1", "m2"]
-    page.press("Enter")
-    page.wait_for("document.querySelector('[aria-sort=descending]') !== null")
+    page.keyboard.press("Enter")
+    wait_for(page, "document.querySelector('[aria-sort=descending]') !== null")
     assert order() == ["ref", "m2", "m-1"]
     page.evaluate("document.getElementById('tau').focus()")
-    page.press("Home")  # the order is kept at another τ
-    page.expect("document.querySelector('#tau-at').innerText", "0")
+    page.keyboard.press("Home")  # the order is kept at another τ
+    expect(page, "document.querySelector('#tau-at').innerText", "0")
     shares = [float(row[5].strip("()ᵃᵇᶜ%")) for row in cells(page)[1:]]
     assert shares == sorted(shares, reverse=True)
 
@@ -107,36 +109,35 @@ def test_values_are_shown_by_pointer_and_by_keys(page: Page, result: Result) -> 
     gap = result.record
     parts = gap.breakdowns.distance
     page.evaluate("document.querySelector('#figure-gap_by_distance svg').focus()")
-    page.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
     tip = "document.querySelector('.tip').innerText"
-    page.wait_for(f"{tip}.includes('{parts[1].contribution['m-1']:.3f} nats')")
-    assert f"{parts[1].bin}: {parts[1].n:,} tokens" in page.text(".tip")
-    page.press("ArrowDown")
-    page.wait_for(f"{tip}.includes('m2 {parts[1].contribution['m2']:.3f} nats')")
-    page.press("Escape")
-    page.wait_for("document.querySelector('.tip').hidden")
+    wait_for(page, f"{tip}.includes('{parts[1].contribution['m-1']:.3f} nats')")
+    assert f"{parts[1].bin}: {parts[1].n:,} tokens" in page.inner_text(".tip")
+    page.keyboard.press("ArrowDown")
+    wait_for(page, f"{tip}.includes('m2 {parts[1].contribution['m2']:.3f} nats')")
+    page.keyboard.press("Escape")
+    wait_for(page, "document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel
-    page.wait_for(f"{tip}.includes('in training')")
+    wait_for(page, f"{tip}.includes('in training')")
     page.hover("h2")
-    page.wait_for("document.querySelector('.tip').hidden")
+    wait_for(page, "document.querySelector('.tip').hidden")
 
 
 def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) -> None:
-    page = browser.page()
-    page.call("Emulation.setScriptExecutionDisabled", value=True)
-    page.open(report.as_uri())
+    page = new_page(browser, script=False)
+    page.goto(report.as_uri())
     assert page.evaluate("document.getElementById('tau-bar').checkVisibility()") is False
     assert page.evaluate("document.querySelectorAll('.sort, .tip').length") == 0
     assert len(cells(page)) == 3
 
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
-    page.expect_legible()
+    expect_legible(page)
 
 
 def test_paper_has_the_chosen_threshold_without_its_slider(page: Page) -> None:
     page.evaluate("document.getElementById('tau').focus()")
-    page.press("Home")
-    page.wait_for("document.querySelector('#tau-bar.moved') !== null")
-    page.expect_printable()
-    assert page.text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]
+    page.keyboard.press("Home")
+    wait_for(page, "document.querySelector('#tau-bar.moved') !== null")
+    expect_printable(page)
+    assert page.inner_text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]

@@ -13,15 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.files.atomic import write_json
 from argap.reports.figures.mqar import write_sweep
 from argap.reports.figures.tasks import best_by_task, task_figure, task_table
 from argap.reports.tables.formats import markdown
 from argap.synthetics.sweeps.mad_scores import MAD_TASKS, PUBLISHED
-from argap.synthetics.sweeps.store import COLUMNS
 from argap.synthetics.sweeps.sweep import load_sweep
 from argap.synthetics.tasks.registry import TASKS
 from argap.synthetics.training.models import MEMBERS
+from tests.synthetics.conftest import write_results
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
@@ -90,8 +89,8 @@ def test_each_task_has_a_panel_with_our_and_published_scores():
 
 
 def test_a_sweep_over_tasks_is_plotted_from_its_folder(tmp_path):
-    runs().reindex(columns=list(COLUMNS)).to_parquet(tmp_path / "runs.parquet")
-    write_json(tmp_path / "sweep.json", {"sweep": {"members": {"attention": None}, "tasks": list(MAD_TASKS)}})
+    grid = {"members": {"attention": None, "base_conv": None}, "tasks": list(MAD_TASKS), "widths": [128], "lrs": [1e-3]}
+    write_results(tmp_path, grid, lambda config: 0.26 if config.name == "attention" else 0.385)
     best, text = write_sweep(tmp_path)
     assert (tmp_path / "tasks.md").read_text() == text
     with open(tmp_path / "tasks.csv", newline="") as file:

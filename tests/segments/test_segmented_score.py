@@ -20,6 +20,7 @@ from argap.results.pipeline import score_models
 from argap.scoring.config import ScoreConfig
 from argap.scoring.per_model import PerModel
 from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.copies import find_copies
 from argap.tokens.labels import read_labels
 from argap.tokens.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from tests.conftest import assert_close
@@ -161,6 +162,16 @@ def test_a_page_keeps_tables_in_bytes(scored):
     assert slices.startswith("| Model | Slice | Bytes | Share | bits/byte (NLL) |")
     assert parts.startswith("| Distance | Bytes | Share | llama: nats |")
     assert "Nats a byte: share" in parts
+
+
+def test_copy_labels_are_those_of_the_references_tokens(place, scored):
+    labels, run = read_labels(scored[0] / "labels"), open_run(scored[0] / "gpt2")
+    eos = load_tokenizer(place / "gpt2").eos
+    found = find_copies(read_token_ids(run), read_window_offsets(run), eos)
+    for name, column in found._asdict().items():
+        np.testing.assert_array_equal(getattr(labels, name), column)
+    table = open_result(scored[0]).tokens("opportunity AND NOT repeated", columns=["segment_bytes"])
+    assert len(table) == (found.opportunity & (found.match_length == 0) & labels.scored).sum() > 0
 
 
 def test_counts_are_added_later(place, scored, tmp_path):

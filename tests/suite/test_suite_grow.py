@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -17,9 +18,9 @@ import yaml
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json, remove_leftovers, write_json
 from argap.files.checksums import write_checksums
-from argap.files.parquet import read_frame
+from argap.files.parquet import read_frame, write_parquet
 from argap.files.staged import NEW, put_in_place
-from argap.records import read_gap
+from argap.records import as_json, read_gap
 from argap.slices.cells import with_models
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
@@ -28,6 +29,7 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.tokens.labels import label
+from argap.train.log import read_log
 from tests.suite.conftest import ROOT, command
 
 FIRST, SECOND = ["attention", "attention-seed1"], ["base_conv"]
@@ -139,10 +141,31 @@ def test_windows_are_chosen_anew_where_the_models_that_they_show_have_runs(add, 
 
 def test_the_trajectory_has_the_members_whose_checkpoints_were_scored(add, out):
     earlier = Earlier(out, {"base_conv-seed1": read_size(out).members[0]})
-    assert earlier.trajectory(None, EVERY) is None
+    assert earlier.with_rows("trajectory.parquet", None, EVERY) is None
     for name in ("trajectory.parquet", "mqar.json"):  # not every suite has them
         (out / name).unlink()
     assert set(read_frame(add(out, SECOND) / "trajectory.parquet")["model"]) == {"base_conv"}
+
+
+def test_logs_are_those_of_each_training(out, place):
+    result = read_size(out)
+    for member in result.members:
+        lines = read_log(place / "work" / "tiny" / member.name / "log.jsonl")
+        log = result.log(member.name)
+        assert len(lines) == 6
+        assert np.isnan(log["auxiliary_loss"].to_numpy()).all()
+        assert log.drop(columns=["model", "auxiliary_loss"]).to_dict("records") == [as_json(line) for line in lines]
+
+
+def test_a_member_without_a_log_is_one_line(out):
+    path = out / "logs.parquet"
+    table = read_frame(path)
+    write_parquet(path, table[table["model"] != "base_conv"])
+    write_checksums(out, [path])
+    with pytest.raises(
+        FormatError, match=r"logs\.parquet: no rows of base_conv, expected its training log; `argap suite"
+    ):
+        read_size(out).log("base_conv")
 
 
 def test_a_member_that_is_trained_anew_is_not_taken(place, out, labels):
@@ -167,7 +190,7 @@ def test_a_member_with_a_run_is_replaced_and_one_outside_the_suite_dropped(add, 
     assert f"{out}: base_conv replaced by the run of another checkpoint\n" in said
     assert f"{out}: attention-seed1 dropped, not in the suite\n" in said
     assert [member.name for member in read_size(out).members] == ["attention", "base_conv"]
-    assert [path.stem for path in sorted((out / "logs").iterdir())] == ["attention", "base_conv"]
+    assert read_frame(out / "logs.parquet")["model"].unique().tolist() == ["attention", "base_conv"]
     examples = json.loads((out / "examples.json").read_text())
     assert (examples["windows"], examples["added"]) == ([], ["base_conv"])  # all showed the other checkpoint
 
@@ -263,7 +286,9 @@ def other_bins(tiny: Path) -> None:
         ({}, [], without("curve.parquet", "document"), "curve.parquet: no column document; expected document, high, n"),
         ({}, [], without("positions.parquet", "n"), "positions.parquet: no column n; expected document, position, n; "),
         ({}, [], without("trajectory.parquet", "step"), "trajectory.parquet: no column step; expected model, step, "),
-        ({}, [], damaged("logs/attention.jsonl"), "attention.jsonl: damaged, its checksum is not the one in checksums"),
+        ({}, [], without("logs.parquet", "loss"), "logs.parquet: no column loss; expected model, step, tokens, loss, "),
+        ({}, [], damaged("logs.parquet"), "logs.parquet: damaged, its checksum is not the one in checksums"),
+        ({}, [], lambda tiny: (tiny / "logs.parquet").unlink(), "logs.parquet: no such file; choose another `out`"),
         ({}, [], damaged("positions.parquet"), "positions.parquet: damaged, its checksum is not the one in checksums"),
         ({}, [], without_a_member, "members.json: lacks base_conv, which gap.json has; choose another `out`"),
         (
@@ -384,7 +409,7 @@ def killed(add, out, place, tmp_path, monkeypatch) -> tuple[list[Path], dict[str
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
     suite = load_suite(tmp_path / "suite.yaml")
     expected = contents(add(shutil.copytree(out, tmp_path / "expected"), ["base_conv-seed1"], suite=suite))
-    assert {"mqar.json", "logs/attention-seed1.jsonl"} == contents(out).keys() - expected.keys()
+    assert {"mqar.json"} == contents(out).keys() - expected.keys()
     with monkeypatch.context() as patched:
         patched.setattr("argap.suite.collect.put_in_place", lambda folder: None)
         add(out, ["base_conv-seed1"], suite=suite)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from argap.suite.trajectory import COLUMNS, share_along
+from argap.suite.trajectory import COLUMNS, LOG_COLUMNS, build_logs, share_along
 
 
 def trajectory_of(model, steps, hits, other):
@@ -22,6 +22,19 @@ def test_share_matches_a_worked_example():
     assert tokens.tolist() == [10, 20, 30]
     assert shares[:2].tolist() == pytest.approx([1.0, 0.5])
     assert np.isnan(shares[2])
+
+
+def test_logs_have_no_evaluations_and_an_auxiliary_loss_where_a_mixer_has_one(tmp_path):
+    line = '"tokens": 10, "loss": 0.1, "lr": 0.001, "grad_norm": 1.5, "tokens_per_s": 2.5'
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text(f'{{"step": 1, {line}}}\n{{"step": 1, "tokens": 10, "eval_loss": 2.0}}\n')
+    second.write_text(f'{{"step": 2, {line}, "auxiliary_loss": 0.3}}\n')
+    logs = build_logs({"b": second, "a": first})
+    assert tuple(logs) == LOG_COLUMNS
+    rows = logs.astype(object).where(logs.notna(), None).to_numpy().tolist()
+    same = [10, 0.1, 0.001, 1.5, 2.5]
+    assert rows == [["b", 2, *same, 0.3], ["a", 1, *same, None]]
+    assert build_logs({}).dtypes.to_list()[1:] == logs.dtypes.to_list()[1:]
 
 
 def test_only_common_steps_are_compared():

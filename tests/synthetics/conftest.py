@@ -1,18 +1,24 @@
 """Small runs and sweeps that the tests of the synthetic tasks share."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from argap.synthetics.sweeps.devices import train_on
+from argap.files.atomic import write_json
+from argap.files.configs import build
+from argap.runtime.jobs import run_on
+from argap.synthetics.sweeps.store import TABLE, collect_runs, write_run
+from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
+from argap.synthetics.training.loop import RunResult
 from argap.synthetics.training.models import MEMBERS
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-HERE = partial(train_on, [CPU])
+HERE = partial(run_on, [CPU])
 """The engine of a sweep in this process."""
 TINY = RunConfig(
     name="attention",
@@ -46,6 +52,21 @@ SMALL = {
     "run": RUN,
 }
 """A sweep of one run of two steps."""
+
+
+def write_results(out: Path, grid: dict[str, Any], accuracy: Callable[[RunConfig], float]) -> None:
+    """Write the folder of a sweep of untrained runs with these accuracies on both sets; they have width x 1,000 FLOPs
+    and parameters."""
+    sweep = build(Sweep, grid)
+    write_json(out / "sweep.json", {"sweep": grid})
+    (out / TABLE).unlink(missing_ok=True)
+    for config in sweep.configs():
+        size, score = 1000 * config.width, accuracy(config)
+        cost = {"parameters": size, "flops": size, "state_size": size // 10}
+        told: dict[str, Any] = {"curve": [], "slices": {}, "stopped": "steps", "group": 1, "device": "CPU"}
+        steps = {"best_step": 1, "steps": 1, "seconds": 0.0}
+        write_run(out, RunResult(config=config, accuracy=score, validation_accuracy=score, **steps, **cost, **told))
+    collect_runs(sweep, out)
 
 
 def task_run(name: str, member: str = "attention", **own: Any) -> RunConfig:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
+from argap.files.atomic import read_json_lines
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.mqar import build as build_mqar
 from argap.synthetics.training import trainer
@@ -90,8 +91,8 @@ def test_a_sweep_compiles_the_layers_of_its_runs_if_asked(config, tmp_path, flag
     monkeypatch.setattr(trainer, "compile_layers", compiled.append)
     assert "1 of 1 runs" in call("sweep", config, "--out", tmp_path / "out", "--device", "cpu", *flags)
     assert len(compiled) == len(flags)
-    (run,) = (tmp_path / "out" / "runs").glob("*.json")
-    assert json.loads(run.read_text()).get("compiled", False) == bool(flags)
+    (run,) = read_json_lines(tmp_path / "out" / "runs.jsonl")
+    assert run.get("compiled", False) == bool(flags)
 
 
 def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(config, tmp_path):
@@ -100,6 +101,7 @@ def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(config, tmp
     assert "0 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 0)
     assert "1 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 100)
     assert call("sweep", config, "--out", out, "--dry-run").strip().endswith("finished")
+    assert sorted(path.name for path in out.iterdir()) == ["runs.jsonl", "sweep.json"]
     assert "| 16 | 2 | attention |" in call("plot", out)
     assert (out / "accuracy.svg").is_file()
 

@@ -1,7 +1,6 @@
 """Jobs of a sweep: resumed, on several devices, and on Ray. All engines write the same files."""
 
 import itertools
-import json
 import multiprocessing
 import os
 import socket
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 import yaml
@@ -18,19 +18,18 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.files.atomic import read_json
-from argap.runtime.ray import connect, task_device
+from argap.files.atomic import read_json_lines, write_json_lines
+from argap.runtime import jobs as engines
+from argap.runtime.cluster import connect, run_on_ray, task_device
+from argap.runtime.jobs import devices_of, run_on
 from argap.runtime.trust import trusting
-from argap.synthetics.sweeps import devices, jobs
-from argap.synthetics.sweeps import ray as ray_jobs
-from argap.synthetics.sweeps.devices import devices_of, train_on
+from argap.synthetics.sweeps import jobs
 from argap.synthetics.sweeps.jobs import Job, pending_jobs, run_sweep
-from argap.synthetics.sweeps.ray import train_on_ray
-from argap.synthetics.sweeps.store import read_runs, run_path
+from argap.synthetics.sweeps.store import TABLE, read_results, read_runs, write_run
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, HERE
 
-TWO = partial(train_on, [CPU, CPU])
+TWO = partial(run_on, [CPU, CPU])
 
 
 MIXERS = '''
@@ -38,7 +37,7 @@ import os
 import time
 from pathlib import Path
 
-from argap.models.gla import GLA
+from argap.models.mixers.gla import GLA
 
 HERE = Path(__file__).parent
 
@@ -113,7 +112,7 @@ def sweep(sweep_file) -> Sweep:
 def quick_start(monkeypatch):
     """Processes that are forked from a server, which imports torch once; with ``spawn`` each imports it."""
     multiprocessing.set_forkserver_preload(["argap.synthetics.sweeps.jobs"])
-    monkeypatch.setattr(devices, "START_METHOD", "forkserver")
+    monkeypatch.setattr(engines, "START_METHOD", "forkserver")
 
 
 def one_member(sweep: Sweep, mixer: str, **run) -> Sweep:
@@ -127,8 +126,7 @@ def endless(sweep: Sweep) -> Sweep:
 
 def results(out: Path) -> dict[str, dict]:
     """The runs that are there, without the time they took."""
-    records = {path.name: read_json(path) for path in (out / "runs").iterdir()}
-    return {name: {key: value for key, value in record.items() if key != "seconds"} for name, record in records.items()}
+    return {key: result.as_json() | {"seconds": None} for key, result in read_results(out).items()}
 
 
 def processes(mixers: Path) -> set[str]:
@@ -139,14 +137,18 @@ def test_a_job_is_what_is_left_of_a_group(sweep, tmp_path):
     run_sweep(sweep, tmp_path, HERE)
     first, second = sweep.groups()[0]
     assert pending_jobs(sweep, tmp_path, together=64) == []
-    run_path(tmp_path, second).unlink()
+    lines = read_json_lines(tmp_path / TABLE)
+    write_json_lines(tmp_path / TABLE, [lines[0], *lines[2:]])
     (part,) = pending_jobs(sweep, tmp_path, together=64)
     assert part == Job((second,), (first, second), False, tmp_path)
     # Once the first run has solved the task, nothing is left of a group that it ends; so also in a part made before.
-    path = run_path(tmp_path, first)
-    path.write_text(json.dumps(read_json(path) | {"stopped": "solved"}))
+    write_json_lines(tmp_path / TABLE, [lines[0] | {"stopped": "solved"}, *lines[2:]])
+    assert pending_jobs(replace(sweep, first_ends=True), tmp_path, together=64) == []
+    write_run(tmp_path, read_results(tmp_path)[first.key])
     assert part.unfinished() == [second]
     assert replace(part, first_ends=True).unfinished() == []
+    write_run(tmp_path, msgspec.structs.replace(read_results(tmp_path)[first.key], config=second))
+    assert part.unfinished() == []
 
 
 def test_a_large_group_is_several_jobs(sweep, tmp_path):
@@ -162,11 +164,11 @@ def test_a_job_trains_what_is_left_unless_it_is_over(sweep, tmp_path, monkeypatc
     def go_on() -> bool:
         return False
 
-    job.train(CPU, go_on)
+    job.run(CPU, go_on)
     ((runs, told),) = trained
     assert (tuple(runs), told["first_ends"], told["compiled"], told["stop"]) == (job.runs, True, True, go_on)
-    job.train(CPU, lambda: True)
-    replace(job, runs=()).train(CPU, go_on)
+    job.run(CPU, lambda: True)
+    replace(job, runs=()).run(CPU, go_on)
     assert len(trained) == 1
 
 
@@ -186,7 +188,7 @@ def test_processes_stop_when_asked_to(quick_start, sweep, mixers, tmp_path):
 
 def test_a_lost_process_is_one_line_and_the_next_run_resumes(quick_start, sweep, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
-    with pytest.raises(ArgapError, match="a training process was lost"):
+    with pytest.raises(ArgapError, match="a worker process was lost"):
         run_sweep(dies, tmp_path, TWO)
     assert len(run_sweep(dies, tmp_path, HERE)) == 4
 
@@ -234,11 +236,17 @@ def test_a_task_has_a_gpu_where_the_cluster_has_one(capsys):
         task_device(with_gpus, "cuda:1")
 
 
-def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path, monkeypatch):
+def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path):
     """A task that has ended, and none of its files here."""
-    monkeypatch.setattr(ray_jobs, "completed", lambda *_, **__: iter([0]))
-    with pytest.raises(ArgapError, match="expected `out` to be a folder that all nodes"):
-        run_sweep(sweep, tmp_path, partial(train_on_ray, None, "cpu"))
+    task = SimpleNamespace(remote=lambda *_: object())
+    ray = SimpleNamespace(
+        remote=lambda **_: lambda _: task,
+        wait=lambda tasks, **_: (tasks, []),
+        get=lambda _: None,
+        cancel=lambda _: None,
+    )
+    with pytest.raises(ArgapError, match=rf"^{tmp_path}: lacks the files of .* a folder that all nodes"):
+        run_sweep(sweep, tmp_path, partial(run_on_ray, ray, "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +263,7 @@ def test_a_sweep_resumes_where_it_stopped(resumable_file, tmp_path, capsys):
     first = run_sweep(sweep, tmp_path, HERE, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     assert len(first) == 2
     assert "are finished" not in capsys.readouterr().err
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    written = read_json_lines(tmp_path / TABLE)
     whole = run_sweep(sweep, tmp_path, HERE)
     assert len(whole) == len(sweep.configs()) == 8
     said = capsys.readouterr().err
@@ -263,10 +271,9 @@ def test_a_sweep_resumes_where_it_stopped(resumable_file, tmp_path, capsys):
     for done, (name, width) in ((4, ("base_conv", 8)), (6, ("attention", 16)), (8, ("base_conv", 16))):
         best = whole[(whole["name"] == name) & (whole["width"] == width)]["accuracy"].max()
         assert f"{done} of 8: {name}, N 16, width {width}: {best:.3f} at lr" in said
-    assert all(path.stat().st_mtime_ns == when for path, when in written.items())
+    assert read_json_lines(tmp_path / TABLE)[:2] == written
     assert read_runs(tmp_path).to_dict() == whole.to_dict()
-    record = json.loads(next(iter(written)).read_text())
-    assert set(record["slices"]) == {"distance", "pairs"}
+    assert set(written[0]["slices"]) == {"distance", "pairs"}
 
 
 def test_a_sweep_that_is_stopped_within_a_job_has_none_of_its_runs(resumable_file, tmp_path):
@@ -278,8 +285,8 @@ def test_a_group_that_one_run_solved_is_skipped(resumable_file, tmp_path):
     """Where the first to solve the task ends the group, a rate that is added later is not trained."""
     sweep = replace(load_sweep(resumable_file), first_ends=True, lrs=(1e-3,))
     run_sweep(sweep, tmp_path, HERE)
-    solved = sorted((tmp_path / "runs").iterdir())[0]
-    solved.write_text(json.dumps(read_json(solved) | {"stopped": "solved"}))
+    first, *others = read_json_lines(tmp_path / TABLE)
+    write_json_lines(tmp_path / TABLE, [first | {"stopped": "solved"}, *others])
     whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, HERE)
     groups = whole.groupby(["name", "width"])["stopped"].agg(["count", lambda stopped: "solved" in set(stopped)])
     assert sorted(groups.to_numpy().tolist()) == [[1, True], [2, False], [2, False], [2, False]]
@@ -323,13 +330,13 @@ def test_a_cluster_writes_what_one_process_writes(ray, sweep, sweep_file, mixers
 @pytest.mark.filterwarnings("ignore")
 def test_a_job_whose_worker_is_lost_is_restarted(ray, sweep, mixers, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
-    assert len(run_sweep(dies, tmp_path, partial(train_on_ray, ray, "cpu"))) == 4
+    assert len(run_sweep(dies, tmp_path, partial(run_on_ray, ray, "cpu"))) == 4
     assert (mixers / "died").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_stops_when_asked_to_and_resumes(ray, sweep, mixers, tmp_path):
-    engine = partial(train_on_ray, ray, "cpu")
+    engine = partial(run_on_ray, ray, "cpu")
     assert len(run_sweep(endless(sweep), tmp_path / "one", engine, stop=lambda: len(processes(mixers)) == 2)) == 0
     out = tmp_path / "two"
     assert len(run_sweep(sweep, out, engine, stop=lambda: len(list(out.glob("runs/*"))) > 1)) > 1
@@ -339,4 +346,4 @@ def test_a_cluster_stops_when_asked_to_and_resumes(ray, sweep, mixers, tmp_path)
 @pytest.mark.filterwarnings("ignore")
 def test_what_training_raises_on_a_cluster_is_raised_here(ray, sweep, tmp_path):
     with pytest.raises(ArgapError, match="nobody"):
-        run_sweep(one_member(sweep, "nobody"), tmp_path, partial(train_on_ray, ray, "cpu"))
+        run_sweep(one_member(sweep, "nobody"), tmp_path, partial(run_on_ray, ray, "cpu"))

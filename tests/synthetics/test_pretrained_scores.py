@@ -13,8 +13,8 @@ from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.records import as_json
+from argap.synthetics.pretrained.records import PretrainedTest, read_scores
 from argap.synthetics.pretrained.scores import _check, _examples, _measure, _slices, _text, score_pretrained
-from argap.synthetics.pretrained.settings import PretrainedTest, read_scores
 from argap.synthetics.tasks.examples import IGNORED
 from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model

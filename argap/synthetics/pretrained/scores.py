@@ -20,7 +20,7 @@ from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
 from argap.scoring.find import find_checkpoints
-from argap.synthetics.pretrained.settings import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
+from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.text.tokenizer import Tokenizer
@@ -36,8 +36,8 @@ def score_pretrained(
 ) -> PretrainedScores:
     """Score every checkpoint on a test.
 
-    Raises `ArgapError` for a model that is not causal or does not take the length, for a fill that is not a single
-    token, and like `argap.synthetics.tasks.pretrained_mqar.build`.
+    Raises `ArgapError` for a model that is not causal or does not support the length, for a fill that is not a single
+    token, and as `argap.synthetics.tasks.pretrained_mqar.build` does.
     """
     rows: list[ScoreRow] = []
     for source in find_checkpoints(checkpoints):
@@ -65,8 +65,10 @@ def score_pretrained(
 
 
 def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:
-    """The slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each. ``other`` is left out where
-    pairs fill the whole length."""
+    """Return the slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each.
+
+    ``other`` is omitted if pairs fill the whole length.
+    """
     ar = examples.labels != IGNORED
     drawn = np.zeros_like(ar)
     drawn[:, : 2 * pairs] = True
@@ -76,7 +78,7 @@ def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pair
 
 
 def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
-    """The examples for each number of KV pairs."""
+    """Build the examples for each number of KV pairs."""
     vocabulary = np.array(sorted(set(tokenizer.vocabulary.values()) - tokenizer.special))
     if test.text is not None and test.fill is not None:
         raise ArgapError("`fill` and `text`: expected only one of the two")
@@ -106,7 +108,7 @@ def _fill(tokenizer: Tokenizer, text: str | None) -> int:
 
 
 def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
-    """The first tokens of a corpus, with its documents concatenated."""
+    """Return the first tokens of a corpus, with its documents concatenated."""
     tokens: list[np.ndarray] = []
     for document in open_corpus(source):
         if not isinstance(document, TextDocument):
@@ -131,7 +133,7 @@ def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int
 
 @torch.inference_mode()
 def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
+    """Return log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
     size = max(1, LOGITS_AT_ONCE // (inputs.shape[1] * model.config.get_text_config().vocab_size))
     logprob, correct = [], []
     for start in range(0, len(inputs), size):
@@ -145,7 +147,7 @@ def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> 
 
 
 def _measure(logprob: np.ndarray, correct: np.ndarray, chosen: np.ndarray, seed: int) -> Measures:
-    """Means over the ``chosen [E, N − 1]`` tokens, with intervals from a bootstrap over examples."""
+    """Compute means over the ``chosen [E, N − 1]`` tokens, with intervals from a bootstrap over examples."""
     n = chosen.sum(axis=1).astype(np.float64)
     loss = -np.where(chosen, logprob.astype(np.float64), 0).sum(axis=1)
     hits = (correct & chosen).sum(axis=1).astype(np.float64)

@@ -1,11 +1,10 @@
-"""The jobs of a sweep, and the function that runs what is left of a sweep on an engine.
+"""The jobs of a sweep, and the function that runs what is left of a sweep on an engine (`argap.runtime.jobs`).
 
-An engine decides where jobs run: on this machine's devices (`argap.synthetics.sweeps.devices`) or on a Ray cluster
-(`argap.synthetics.sweeps.ray`). Jobs leave their results as files, so an engine only reports which jobs have ended.
+Jobs leave each result as a file; then the files are collected in one table (`argap.synthetics.sweeps.store`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,8 +14,17 @@ import torch
 from argap.files.atomic import write_json
 from argap.files.lock import one_writer
 from argap.files.resumable import environment
+from argap.runtime.jobs import Engine, Stop
 from argap.runtime.progress import say
-from argap.synthetics.sweeps.store import UNFINISHED, check_folder, collect_runs, read_run, run_path, write_run
+from argap.synthetics.sweeps.store import (
+    UNFINISHED,
+    check_folder,
+    collect_runs,
+    read_results,
+    read_run,
+    run_path,
+    write_run,
+)
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.loop import RunResult, train_group
@@ -28,45 +36,47 @@ class Job:
 
     runs: tuple[RunConfig, ...]
     group: tuple[RunConfig, ...]
-    """All runs of the group, including finished ones."""
+    """All runs of the group: another job may train some of them."""
     first_ends: bool
     """End the group as soon as its first run solves the task."""
-    out: Path
+    folder: Path
     """Folder of the sweep's results."""
     compiled: bool = False
     """Train compiled layers."""
 
     def unfinished(self) -> list[RunConfig]:
-        """The runs still to be trained; none once ``first_ends`` applies."""
-        if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.out, self.group)):
+        """Return the runs without a result, which are still to be trained; none once ``first_ends`` applies."""
+        if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.folder, self.group)):
             return []
-        return [config for config in self.runs if not run_path(self.out, config).exists()]
+        return [config for config in self.runs if not run_path(self.folder, config).exists()]
 
-    def train(self, device: torch.device, stop: Callable[[], bool]) -> None:
+    def is_done(self) -> bool:
+        """Return whether nothing is left to train."""
+        return not self.unfinished()
+
+    def run(self, device: torch.device, stop: Stop) -> None:
         """Train the unfinished runs and write each result. Once ``stop`` returns true, runs in progress are kept."""
         configs = self.unfinished()
         if configs and not stop():
             train_group(
                 configs,
                 device,
-                finished=lambda result: write_run(self.out, result),
-                kept=self.out / UNFINISHED,
+                finished=lambda result: write_run(self.folder, result),
+                kept=self.folder / UNFINISHED,
                 first_ends=self.first_ends,
                 compiled=self.compiled,
                 stop=stop,
             )
 
 
-Engine = Callable[[Sequence[Job], Callable[[], bool]], Iterator[Job]]
-"""Trains jobs and yields each when it has ended. Once the second argument returns true, it starts no more jobs and
-ends the runs in progress."""
-
-
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
-    """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
-    jobs = []
+    """Split the unfinished runs of a sweep into jobs of at most ``together`` runs."""
+    jobs, finished = [], read_results(out)
+    solved = {key for key, result in finished.items() if result.stopped == "solved"}
     for group in map(tuple, sweep.groups()):
-        left = Job(group, group, sweep.first_ends, out).unfinished()
+        if sweep.first_ends and any(config.key in solved for config in group):
+            continue
+        left = [config for config in group if config.key not in finished]
         jobs += [
             Job(tuple(left[start : start + together]), group, sweep.first_ends, out, compiled)
             for start in range(0, len(left), together)
@@ -82,10 +92,11 @@ def run_sweep(
     *,
     together: int = 64,
     compiled: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = lambda: False,
     time_limit: float = float("inf"),
 ) -> pd.DataFrame:
-    """Train the unfinished runs of a sweep, at most ``together`` side by side; return the table of `collect_runs`.
+    """Train the unfinished runs of a sweep, at most ``together`` side by side, and return the table of all that are
+    finished (`collect_runs`).
 
     ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
 
@@ -95,7 +106,7 @@ def run_sweep(
     started = time.monotonic()
     check_folder(sweep, out)
     write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
-    jobs = pending_jobs(sweep, out, together, compiled)
+    jobs = pending_jobs(sweep, out.absolute(), together, compiled)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)
     if done:
@@ -113,5 +124,6 @@ def run_sweep(
 
 
 def finished_runs(out: Path, configs: Sequence[RunConfig]) -> list[RunResult]:
-    """The results of those runs that are finished."""
-    return [read_run(out, config) for config in configs if run_path(out, config).exists()]
+    """Read the results of those runs that have ended since the table was written."""
+    paths = [run_path(out, config) for config in configs]
+    return [read_run(path) for path in paths if path.exists()]

@@ -1,10 +1,14 @@
 """The folder of a sweep's results.
 
-``sweep.json`` records the grid. ``runs/KEY.json`` is one finished run each, written atomically; a run whose file exists
-is never trained again. ``unfinished`` has the runs in progress (`argap.synthetics.training.unfinished`).
-``runs.parquet`` is the table of all finished runs, one row each, rebuilt from ``runs``.
+``sweep.json`` records the grid. ``runs.jsonl`` is the table of the finished runs, one line each. While the sweep goes
+on, a run that ends first writes a file of its own, ``runs/KEY.json``, so that several processes can work side by side
+and a kill loses none; once they have ended, `collect_runs` moves these runs into the table. A finished run, in the
+table or a file, is never trained again. ``unfinished`` has the runs in progress
+(`argap.synthetics.training.unfinished`).
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +16,17 @@ import msgspec
 import pandas as pd
 
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.files.atomic import read_json, write_json
+from argap.files.atomic import read_json, read_json_lines, write_json, write_json_lines
 from argap.files.configs import build
-from argap.files.parquet import read_frame, write_parquet
 from argap.files.record import to_record
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.loop import RunResult
 from argap.synthetics.training.unfinished import discard
 
+TABLE = "runs.jsonl"
 UNFINISHED = "unfinished"
+REMEDY = "remove it, and the sweep trains it again"
 COLUMNS = {
     "name": "object",
     "task": "object",
@@ -44,28 +49,43 @@ COLUMNS = {
     "device": "object",
     "key": "object",
 }
-"""Columns of ``runs.parquet`` and their dtypes; ``pairs`` is text, several values separated by commas."""
+"""Columns of `read_runs` and their dtypes; ``pairs`` is text, several values separated by commas."""
 
 
 def run_path(out: Path, config: RunConfig) -> Path:
-    """The file of a run's result."""
+    """Return the file of a run that has ended and is not in the table yet."""
     return out / "runs" / f"{config.key}.json"
 
 
 def write_run(out: Path, result: RunResult) -> None:
-    """Write one finished run, of which nothing more is kept in ``unfinished``."""
+    """Write one finished run and delete its files in ``unfinished``."""
     write_json(run_path(out, result.config), result.as_json())
     discard(out / UNFINISHED, result.config)
 
 
-def read_run(out: Path, config: RunConfig) -> RunResult:
-    """Read a finished run. Raises `FormatError` if its file is not one, or is that of another configuration."""
-    path, remedy = run_path(out, config), "remove it, and the sweep trains it again"
-    values = read_json(path)
-    result = to_record(path, values, RunResult, remedy=remedy)
-    if values["config"] != config.as_json():
-        raise FormatError(f"{path}: its configuration is another run's; {remedy}")
+def read_run(path: Path) -> RunResult:
+    """Read the file of a run. Raises `FormatError` if it is not one, or is that of another configuration."""
+    result = to_record(path, read_json(path), RunResult, remedy=REMEDY)
+    if result.config.key != path.stem:
+        raise FormatError(f"{path}: its configuration is another run's; {REMEDY}")
     return result
+
+
+def read_results(out: Path) -> dict[str, RunResult]:
+    """Read the finished runs, by key: those of the table, in its order, then those with a file of their own.
+
+    Raises `FormatError` for a line that is damaged or not a run, and like `read_run`.
+    """
+    path, found = out / TABLE, {}
+    if path.is_file():
+        for number, values in enumerate(read_json_lines(path), 1):
+            result = to_record(f"{path}: line {number}", values, RunResult, remedy=REMEDY)
+            found[result.config.key] = result
+    return found | {path.stem: read_run(path) for path in _files(out)}
+
+
+def _files(out: Path) -> list[Path]:
+    return sorted((out / "runs").glob("*.json"))
 
 
 def read_sweep(out: Path) -> Sweep:
@@ -95,34 +115,40 @@ def check_folder(sweep: Sweep, out: Path) -> None:
 
 
 def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
-    """Write ``runs.parquet`` from the finished runs of the sweep, and return it."""
-    labels = sweep.task_labels()
-    finished = [config for config in sweep.configs() if run_path(out, config).exists()]
-    rows = [_row(read_run(out, config), labels[config.key]) for config in finished]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    write_parquet(out / "runs.parquet", frame)
-    return frame
+    """Move the finished runs that have a file of their own into the table; return its runs of the sweep as `read_runs`
+    does.
+
+    Lines have the order of the sweep; runs of an earlier grid come last. No process may be training in the folder.
+    """
+    files, found = _files(out), read_results(out)
+    of_sweep = {config.key: found[config.key] for config in sweep.configs() if config.key in found}
+    write_json_lines(out / TABLE, [result.as_json() for result in (of_sweep | found).values()])
+    for path in files:
+        path.unlink()
+    with suppress(OSError):  # absent, or not empty
+        (out / "runs").rmdir()
+    return _frame(sweep, found)
 
 
 def read_runs(out: Path) -> pd.DataFrame:
-    """The table of a sweep's finished runs, from the files of ``runs`` if that folder exists, else ``runs.parquet``.
+    """Read the sweep's finished runs, one row each with `COLUMNS`, also while the sweep goes on or after a kill.
 
-    It can be read while the sweep goes on and after a kill. Raises `ArgapError` if no run is finished, and
-    `FormatError` if a file is corrupt.
+    Raises `ArgapError` if there are none or all are another sweep's, and `FormatError` if a file is damaged.
     """
-    path, sweep = out / "runs.parquet", f"`argap synthetics sweep CONFIG.yaml --out {out}`"
-    if (out / "runs").is_dir():
-        runs = collect_runs(read_sweep(out), out)
-    elif path.is_file():
-        runs = read_frame(path)
-        if missing := [column for column in COLUMNS if column not in runs]:
-            lacks = f"the column {missing[0]} is missing; `argap synthetics sweep` writes one"
-            raise FormatError(f"{path}: not a table of runs, {lacks}")
-    else:
-        raise ArgapError(f"{path}: no such file; {sweep} writes it")
+    found = read_results(out)
+    again = f"`argap synthetics sweep CONFIG.yaml --out {out}` trains them"
+    if not found:
+        raise ArgapError(f"{out / TABLE}: {'empty' if (out / TABLE).is_file() else 'no such file'}; {again}")
+    runs = _frame(read_sweep(out), found)
     if runs.empty:
-        raise ArgapError(f"{out}: no run of the sweep is finished; {sweep} trains them")
+        raise MismatchError(f"{out / TABLE}: none of its {len(found)} runs belongs to the grid of sweep.json; {again}")
     return runs
+
+
+def _frame(sweep: Sweep, found: Mapping[str, RunResult]) -> pd.DataFrame:
+    labels = sweep.task_labels()
+    rows = [_row(found[config.key], labels[config.key]) for config in sweep.configs() if config.key in found]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def _row(result: RunResult, task: str) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def test_an_option_without_native_form_is_named_with_its_value(kind: str, option
 
 
 @pytest.mark.parametrize("kind", ["mamba", "rwkv", "gla", "retnet", "delta_net"])
-def test_every_option_may_be_left_to_the_familys_default(kind: str, request) -> None:
+def test_every_option_has_the_default_of_its_family(kind: str, request) -> None:
     config = {"model_type": kind}
     family = find_family(config)
     assert family is not None

@@ -1,0 +1,130 @@
+"""Compute the figures of slices with intervals over documents, for models of one seed each.
+
+Documents are drawn from a population of texts, and the windows of one are not independent: all sums are by document.
+
+Legend: S slices, the first of them all scored tokens; M models; D documents. All arrays are float64, log-probs in nats.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from argap.metric.direction import LEVEL, NO_SHARE, directions
+from argap.metric.influence import Estimates, Figure, effective_number, estimates, ratio, ratio_of_figures
+from argap.records import INFINITE
+
+GROUPS = 4096
+"""Documents beyond which they are added up in groups."""
+SEED = 1234
+AT_ONCE = 2**22
+"""Numbers in an array of some slices, all models and all documents."""
+
+
+class Figures(NamedTuple):
+    """The figures of some models on some slices. Differences are model minus reference, positive behind."""
+
+    gap: Estimates
+    """``[M]``: Δ, in nats per scored token."""
+    direction: np.ndarray
+    """``[M]``: ``behind``, ``ahead`` or ``level``."""
+    worth: np.ndarray
+    """``[M]``: effective number of documents of the gap."""
+    nll: Estimates
+    """``[S, M]``: nats per token of the slice."""
+    delta: Estimates
+    """``[S, M]``: Δ on the tokens of the slice."""
+    contribution: Estimates
+    """``[S, M]``: nats per scored token of the whole text; a partition's add up to Δ."""
+    share: Estimates
+    """``[S, M]``: contribution / Δ, signed and not capped; no value where the models are level."""
+
+
+def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
+    """Return the figures of each model on each slice.
+
+    ``n [S, D]``: scored tokens. ``logprob [S, M, D]``: sums of log p; −∞ where a token has probability 0, which leaves
+    the figures of that slice and model without a number. ``reference``: its place among the models; all its differences
+    are 0. With one document there are values without intervals.
+    """
+    n, logprob = np.asarray(n, dtype=np.float64), np.asarray(logprob, dtype=np.float64)
+    lost = behind(logprob, reference)
+    gap = ratio(lost[0], n[0])
+    step = max(1, AT_ONCE // max(lost[0].size, 1))
+    blocks = [slice(start, start + step) for start in range(0, len(n), step)]
+    parts = [_on_slices(n[0], n[each], logprob[each], lost[each], gap) for each in blocks]
+    joined = [Estimates(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)]
+    nll, delta, contribution, share = joined
+    whole = estimates(gap)
+    towards = directions(gap.value, whole.low, whole.high)
+    return Figures(whole, towards, effective_documents(lost[0]), nll, delta, contribution, share)
+
+
+def effective_documents(lost: np.ndarray) -> np.ndarray:
+    """Return how many equal documents a gap is worth, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
+
+    Near 0 where the models are level, whose documents cancel out. Infinite parts do not count.
+    """
+    return effective_number(np.where(np.isfinite(lost), lost, 0.0))
+
+
+def behind(logprob: np.ndarray, reference: int) -> np.ndarray:
+    """Return the reference's log-probs minus those of each model ``[..., M, D]``; ±∞ or NaN where one is −∞."""
+    with np.errstate(invalid="ignore"):
+        return logprob[..., [reference], :] - logprob
+
+
+def _on_slices(total: np.ndarray, n: np.ndarray, logprob: np.ndarray, lost: np.ndarray, gap: Figure) -> list[Estimates]:
+    """Return NLL, Δ, contribution and share ``[S, M]`` of some slices of a text of ``total [D]`` scored tokens.
+
+    ``n [S, D]``, ``logprob`` and ``lost [S, M, D]``; ``gap [M]``: on all tokens.
+    """
+    contribution = ratio(lost, total)
+    return [
+        estimates(ratio(-logprob, n[:, None])),
+        estimates(ratio(lost, n[:, None])),
+        estimates(contribution),
+        shares(contribution, gap),
+    ]
+
+
+def shares(contribution: Figure, gap: Figure) -> Estimates:
+    """Return contribution / gap; neither a value nor an interval where the models are level."""
+    found, whole = ratio_of_figures(contribution, gap), estimates(gap)
+    level = np.broadcast_to(directions(gap.value, whole.low, whole.high) == LEVEL, found.value.shape)
+    value, low, high, error = (np.where(level, np.nan, each) for each in found[:4])
+    reason = np.where(level & (found.reason != INFINITE), NO_SHARE, found.reason)
+    return Estimates(value, low, high, error, found.freedom, reason)
+
+
+def group_of(documents: int) -> np.ndarray:
+    """Return the group of each document ``[D]``: itself, or beyond `GROUPS` one of that many groups, at random.
+
+    The sums of groups have the same variance as those of documents, and arrays stop growing.
+    """
+    if documents <= GROUPS:
+        return np.arange(documents)
+    return np.random.default_rng(SEED).permutation(documents) * GROUPS // documents
+
+
+class LeftOut(NamedTuple):
+    """What each of G sources (data sets, domains) holds of a gap. NaN where there is no such share."""
+
+    part: np.ndarray
+    """``[M, G]``: the source's share of the gap."""
+    share: np.ndarray
+    """``[S, M, G]``: the slice's share of the gap on all other sources."""
+
+
+def leave_one_source_out(lost: np.ndarray, source: np.ndarray) -> LeftOut:
+    """Return each source's share of the gap, and each slice's share of the gap without that source.
+
+    ``lost [S, M, D]``: see `behind`. ``source``: integers ``[D]`` from 0 to G − 1.
+    """
+    member = np.eye(int(source.max()) + 1)[source]
+    sums = lost @ member
+    total = sums.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = total - sums
+        part, share = sums[0] / total[0], rest / rest[0]
+    part, share = (np.where(np.isfinite(each), each, np.nan) for each in (part, share))
+    return LeftOut(part, share)

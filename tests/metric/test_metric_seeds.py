@@ -1,0 +1,125 @@
+"""Figures over seeds: cases worked by hand, and one seed as `argap.metric.documents` has it."""
+
+import numpy as np
+import pytest
+
+from argap.metric.documents import figures
+from argap.metric.influence import INFINITE
+from argap.metric.seeds import SEEDS_NOT_COVERED, figures_over_seeds, pool_seeds, seed_range
+
+
+def seeds(models, documents=40, seed=0):
+    """n [2, D] and, of each model, logprob [2, I, D] of all tokens and of a slice."""
+    generator = np.random.default_rng(seed)
+    n = np.stack([generator.integers(100, 400, documents), generator.integers(10, 40, documents)]).astype(float)
+    found = []
+    for nll, count in models:
+        shift = generator.normal(0, 0.02, count)
+        each = nll + shift[:, None] + generator.normal(0, 0.05, (2, count, documents))
+        each[1] += nll - 3
+        found.append(-each * n[:, None])
+    return n, found
+
+
+def equal_documents(*of_each):
+    """logprob [1, I, 2] of seeds that have the same sum in both documents."""
+    return np.array(of_each, dtype=float)[None, :, None].repeat(2, axis=2)
+
+
+def test_seeds_alone_worked_by_hand():
+    # Documents are alike. Sums over both: −2 and −4, variance 2, of the mean of two 1, per token (2 tokens) 1/4.
+    n = np.ones((1, 2))
+    found = figures_over_seeds(n, equal_documents(-1, -2), equal_documents(0, 0)).figures
+    assert found.gap.value == pytest.approx(1.5)
+    assert found.gap.error == pytest.approx(0.5)
+    assert found.gap.freedom == pytest.approx(1)
+    assert (found.gap.low, found.gap.high) == pytest.approx((1.5 - 12.7062 / 2, 1.5 + 12.7062 / 2), rel=1e-5)
+    assert found.direction == "level"
+    # both sides: 1/4 each, and 1 + 1 degrees of freedom
+    found = figures_over_seeds(n, equal_documents(-1, -2), equal_documents(0, -1)).figures
+    assert found.gap.error == pytest.approx(0.5**0.5)
+    assert found.gap.freedom == pytest.approx(2)
+    assert found.nll.error == pytest.approx([0.5])
+
+
+def test_the_pool_is_the_variance_within_models():
+    # sums over both documents: (2, 6) and (4, 8, 12): squares 8 + 32, over 1 + 2 degrees of freedom
+    pool = pool_seeds([equal_documents(1, 3), equal_documents(2, 4, 6), equal_documents(9)])
+    assert (pool.rows**2).sum() == pytest.approx(40 / 3)
+    assert pool.freedom == 3
+    assert pool_seeds([equal_documents(9)]) is None
+    assert pool_seeds([equal_documents(1, -np.inf)]) is None
+
+
+def test_one_seed_takes_the_pool_s_variance():
+    n = np.ones((1, 2))
+    pool = pool_seeds([equal_documents(1, 3), equal_documents(2, 4, 6)])
+    one = figures_over_seeds(n, equal_documents(-1), equal_documents(0), pool)
+    assert one.reason is None
+    assert one.figures.gap.error == pytest.approx((2 * 40 / 3 / 4) ** 0.5)  # two sides, two tokens
+    assert one.figures.gap.freedom == pytest.approx(3)  # one estimate: not 6
+    other = figures_over_seeds(n, equal_documents(-1, -2), equal_documents(0), pool)
+    assert other.figures.gap.error == pytest.approx((40 / 3 / 4 + 1 / 4) ** 0.5)
+    assert other.figures.nll.error == pytest.approx([0.5])
+
+
+def test_one_seed_without_a_pool_is_the_interval_over_documents_and_says_so():
+    n, (model, reference) = seeds([(3.3, 1), (3.0, 1)])
+    found = figures_over_seeds(n, model, reference)
+    alone = figures(n, np.concatenate([reference, model], axis=1), 0)
+    assert found.reason == SEEDS_NOT_COVERED
+    for ours, theirs in ((found.figures.gap, alone.gap), (found.figures.share, alone.share)):
+        np.testing.assert_allclose(ours.low, theirs.low[..., 1])
+        np.testing.assert_allclose(ours.high, theirs.high[..., 1])
+    assert figures_over_seeds(n, np.repeat(model, 2, axis=1), reference).reason == SEEDS_NOT_COVERED
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(3, 2), (2, 1), (1, 3)])
+def test_the_point_is_the_mean_over_all_pairs(own, theirs):
+    n, (model, reference) = seeds([(3.3, own), (3.0, theirs)])
+    found = figures_over_seeds(n, model, reference).figures
+    pairs = [(reference[:, j] - model[:, i]).sum(axis=-1) / n[0].sum() for i in range(own) for j in range(theirs)]
+    np.testing.assert_allclose(found.contribution.value, np.mean(pairs, axis=0))
+    np.testing.assert_allclose(found.share.value, np.mean(pairs, axis=0) / np.mean(pairs, axis=0)[0])
+    low, high = seed_range(n, model, reference).contribution
+    np.testing.assert_allclose([low, high], [np.min(pairs, axis=0), np.max(pairs, axis=0)])
+
+
+def test_swapping_model_and_reference_flips_signs_and_leaves_shares():
+    n, (model, reference) = seeds([(3.3, 3), (3.0, 2)])
+    there, back = figures_over_seeds(n, model, reference).figures, figures_over_seeds(n, reference, model).figures
+    np.testing.assert_allclose(there.contribution.low, -back.contribution.high)
+    np.testing.assert_allclose(there.share.low, back.share.low)
+    assert (there.direction, back.direction) == ("behind", "ahead")
+    ranges = seed_range(n, model, reference), seed_range(n, reference, model)
+    np.testing.assert_allclose(ranges[0].delta[0], -ranges[1].delta[1])
+    np.testing.assert_allclose(ranges[0].share[0], ranges[1].share[0])
+
+
+def test_the_order_of_seeds_and_documents_changes_nothing():
+    n, (model, reference) = seeds([(3.3, 3), (3.0, 2)])
+    order = np.random.default_rng(0).permutation(n.shape[1])
+    one = figures_over_seeds(n, model, reference).figures
+    other = figures_over_seeds(n[:, order], model[:, ::-1, order], reference[:, ::-1, order]).figures
+    np.testing.assert_allclose(one.share.low, other.share.low)
+    np.testing.assert_allclose(one.gap.high, other.gap.high)
+
+
+def test_seeds_widen_the_interval_and_the_range_is_not_one():
+    n, (model, reference) = seeds([(3.3, 3), (3.0, 3)])
+    over = figures_over_seeds(n, model, reference).figures
+    alone = figures_over_seeds(n, model.mean(axis=1, keepdims=True), reference.mean(axis=1, keepdims=True)).figures
+    assert over.gap.high - over.gap.low > alone.gap.high - alone.gap.low
+    low, high = seed_range(n, model, reference).delta
+    assert high[0] - low[0] < over.gap.high - over.gap.low
+
+
+def test_an_infinite_seed_leaves_the_model_without_a_number():
+    n, (model, reference) = seeds([(3.3, 2), (3.0, 2)])
+    model[0, 1, 0] = -np.inf
+    found = figures_over_seeds(n, model, reference).figures
+    assert found.gap.reason == INFINITE
+    assert found.share.reason.tolist() == [INFINITE] * 2
+    assert found.contribution.reason.tolist() == [INFINITE, ""]
+    assert np.isfinite(seed_range(n, model, reference).delta[1]).all()
+    assert np.isnan(seed_range(n, np.full_like(model, -np.inf), reference).delta[1]).all()
