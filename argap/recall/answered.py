@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -14,7 +15,7 @@ from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.scoring.sources import split_name
+from argap.scoring.find import split_name
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Answered:
         """Of the checkpoint; for the copy baseline the folder."""
         return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
-    def qualified(self) -> "Answered":
+    def qualified(self) -> Self:
         return self
 
     def answers(self, asking: Asking) -> list[list[Sample]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol as TypingProtocol
+from typing import Self
 
 from argap.bigram_index.store import check_tokenizer
 from argap.checkpoints.find import Checkpoint
@@ -68,7 +69,7 @@ class AskedCheckpoint:
     def named(self) -> bool:
         return self.source.named
 
-    def qualified(self) -> "AskedCheckpoint":
+    def qualified(self) -> Self:
         return replace(self, source=self.source.qualified())
 
     def answers(self, asking: Asking) -> list[list[Sample]]:
@@ -84,7 +85,7 @@ class AskedCopy:
     fingerprint: str = COPY
     named: bool = False
 
-    def qualified(self) -> "AskedCopy":
+    def qualified(self) -> Self:
         return self
 
     def answers(self, asking: Asking) -> list[list[Sample]]:

@@ -23,7 +23,8 @@ from argap.recall.samples import HitRule, Sample, model_folder
 from argap.recall.scores import Score, score
 from argap.records import write_record
 from argap.scoring.config import DEFAULT, ScoreConfig
-from argap.scoring.sources import check_folders, distinct, find_checkpoints, find_source, once
+from argap.scoring.find import find_checkpoints, find_source
+from argap.scoring.sources import check_folders, distinct, once
 
 
 @one_writer("out")
