@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from argap.bigram_index import checksums
 from argap.bigram_index.counting import csr
 from argap.bigram_index.counting.engines import looking_up
 from argap.bigram_index.counting.sorted_runs import Rows
@@ -16,6 +15,7 @@ from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight
 from argap.bigram_index.parquet_parts import write_parts
 from argap.bigram_index.token_stats import TokenStats, read_stats, write_stats
 from argap.errors import ArgapError, MismatchError
+from argap.files import checksums
 
 
 class BigramIndex:

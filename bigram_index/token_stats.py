@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.bigram_index import checksums
 from argap.bigram_index.counting.engines import counting
 from argap.bigram_index.manifest import REBUILD, StatsFile
 from argap.bigram_index.parquet_parts import as_arrow, as_numpy
 from argap.errors import ArgapError
+from argap.files import checksums
 from argap.files.parquet import read_parquet, write_parquet
 
 FILE = "stats.parquet"
