@@ -1,7 +1,7 @@
-"""Checksums of the files of a folder: ``checksums.json``, beside the record that says the folder is whole.
+"""Write and check the checksums of a folder's files: ``checksums.json``, beside the record of the finished folder.
 
-A bit that flips on a disk or on the way to it can leave a file readable with other numbers in it. The checksum is the
-CRC-32 of every mebibyte, as in an index. A file may also record BLAKE2b of 256 bits, which takes three times as long.
+A bit that flips on a disk, or on the way to it, can leave a file readable but with other numbers in it. The checksum is
+the CRC-32 of every mebibyte, as in an index. A file may also record 256-bit BLAKE2b, which takes three times as long.
 A folder without ``checksums.json``, as beside a ``gap.json`` of format 1, is read unchecked.
 """
 
@@ -17,54 +17,54 @@ from argap.runtime.interrupt import current
 
 FILE = "checksums.json"
 BLOCK = 2**20
-"""Bytes with a CRC-32 of their own."""
+"""Bytes per CRC-32."""
 Algorithm = Literal["crc32", "blake2b-256"]
 
 
 class FileChecksums(Record, frozen=True):
-    """What `FILE` holds."""
+    """The contents of `FILE`."""
 
     algorithm: Algorithm
     files: dict[str, str]
-    """The checksum of each file, by its name below the folder: hex, of CRC-32 eight digits for each mebibyte."""
+    """The checksum of each file in hex, by its path below the folder; CRC-32 has eight digits per mebibyte."""
 
 
 class Checksum(NamedTuple):
-    """What was recorded of one file."""
+    """The recorded checksum of one file."""
 
     algorithm: Algorithm
     digest: str
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
-    """Record the checksums of ``paths``, files below ``folder``, in place of those recorded before."""
+    """Record the checksums of ``paths``, files below ``folder``, and replace those recorded before."""
     files = {path.relative_to(folder).as_posix(): _digest(path, "crc32") for path in paths}
     write_record(folder / FILE, FileChecksums("crc32", files))
 
 
 def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
-    """Whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken file of them."""
+    """Return whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken `FILE`."""
     recorded = read_checksums(folder)
     return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
 def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
-    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what to do about it."""
+    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what the user can do about it."""
     for _ in checked(folder, paths, remedy=remedy):
         pass
 
 
 def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
-    """``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
+    """Yield each of ``paths`` below ``folder`` after checking it; see `check_files`.
 
-    A file is checked once in a process as long as its size and time of change stay. Raises `Interrupted` where that is
-    asked for.
+    A process checks a file again only if its size or modification time has changed. Raises `Interrupted` if asked to
+    stop.
     """
     recorded, interrupt = read_checksums(folder), current()
     for path in paths:
@@ -75,7 +75,7 @@ def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterato
 
 
 def check_file(path: Path, checksum: Checksum | None, *, remedy: str = "") -> None:
-    """Raise `FormatError` for a file whose checksum is another than the recorded one; None: none was recorded."""
+    """Raise `FormatError` if a file does not match its recorded checksum; None: none was recorded."""
     if checksum is None:
         return
     status = path.stat()
@@ -86,11 +86,11 @@ def check_file(path: Path, checksum: Checksum | None, *, remedy: str = "") -> No
 
 
 _whole: set[tuple[int, int, int, int, str]] = set()
-"""Versions of files that were checked."""
+"""File versions already checked."""
 
 
 def read_checksums(folder: Path) -> dict[str, Checksum]:
-    """The checksum of each file, by its name below ``folder``; empty where there are none."""
+    """Return the checksum of each file by its path below ``folder``; empty without a `FILE`."""
     if not (folder / FILE).is_file():
         return {}
     record = read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked")
@@ -98,7 +98,7 @@ def read_checksums(folder: Path) -> dict[str, Checksum]:
 
 
 def crc32_of_blocks(path: Path) -> Iterator[str]:
-    """Hex of the CRC-32 of each `BLOCK` bytes of a file."""
+    """Yield the CRC-32 of every `BLOCK` bytes of a file in hex."""
     block = memoryview(bytearray(BLOCK))
     with path.open("rb") as file:
         while size := file.readinto(block):
