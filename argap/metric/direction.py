@@ -1,6 +1,6 @@
 """Decide who is ahead, and when a slice has a share of the gap or of the lead.
 
-The paper's "% of gap due to AR" has its own rules (`argap.gap.gap_due_to_ar`), kept apart from these.
+The paper's "% of gap due to AR" has its own rules (`argap.metric.share.gap_due_to_ar`), kept apart from these.
 """
 
 from typing import Literal, get_args
