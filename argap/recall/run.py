@@ -106,8 +106,7 @@ def run_upstream(
 
 
 def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) -> list[Asked]:
-    """Return the model of each name, as `argap.scoring.sources.distinct` tells them apart; ``answered`` finds finished
-    runs.
+    """Return the model of each name, made unique by `argap.scoring.sources.distinct`; ``answered`` finds finished runs.
 
     Raises `ArgapError` for the copy baseline without a checkpoint.
     """
