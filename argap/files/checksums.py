@@ -24,7 +24,7 @@ DIGITS = 8
 
 
 class FileChecksums(Record, frozen=True):
-    """What `FILE` holds."""
+    """The contents of `FILE`."""
 
     algorithm: Literal["crc32"]
     files: dict[str, str]
@@ -68,7 +68,7 @@ def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
 
 
 def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
-    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what to do about it."""
+    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what the user can do about it."""
     for _ in checked(folder, paths, remedy=remedy):
         pass
 
@@ -76,8 +76,8 @@ def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Non
 def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
     """Yield ``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
 
-    A file is checked once in a process as long as its size and time of change stay. Raises `Interrupted` where that is
-    asked for.
+    A process checks a file again only if its size or modification time has changed. Raises `Interrupted` if asked to
+    stop.
     """
     recorded, interrupt = read_checksums(folder), current()
     for path in paths:
@@ -99,7 +99,7 @@ def check_file(path: Path, recorded: str | None, *, remedy: str = "") -> None:
 
 
 _whole: set[tuple[int, int, int, int, str]] = set()
-"""Versions of files that were checked."""
+"""File versions already checked."""
 
 
 def read_checksums(folder: Path) -> dict[str, str]:

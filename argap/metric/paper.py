@@ -1,10 +1,10 @@
-"""The figures of the Zoology paper (arXiv 2312.04927), and a check of argap's metric against them.
+"""Check argap's metric against the figures of the Zoology paper (arXiv 2312.04927).
 
 The paper prints perplexities to two decimals, so each is known to within ±0.005. Propagated through the metric
 (`argap.metric.share`), these intervals give a range of percentages that must contain the printed one. It does in
 every row but one: Hyena at 360M is printed as 98.2%, but its row gives 70.2% to 73.0%.
 
-The abstract's 82% is the mean of nine rows, that one among them; with its recomputed value the mean is 79%.
+The abstract's 82% is the mean of nine rows, including that one; with its recomputed value the mean is 79%.
 
 The tables do not print p, the share of AR hits. It follows from the attention row of each scale:
 overall = p · AR + (1 − p) · other, in NLL.
@@ -41,9 +41,9 @@ class PublishedRow:
     ar_hits: float
     other: float
     printed: str | None = None
-    """The printed "% of gap due to AR"; None where the table has no number."""
+    """The printed "% of gap due to AR"; None if the table has no number."""
     tflops: float | None = None
-    """Training on one window of 2,048 tokens, as printed. (Table 5 repeats those of 70M.)"""
+    """Cost of training on one window of 2,048 tokens, as printed. (Table 5 repeats those of 70M.)"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ HYBRID_TABLE = read_table("hybrids.csv", PublishedRow)
 CLOSED_CLAIMS = read_table("closed.csv", PublishedClaim)
 
 HEADLINE = "82"
-"""Percent of the gap that is recall in gated convolutions, as the abstract has it."""
+"""Percent of the gap due to recall in gated convolutions, according to the abstract."""
 HEADLINE_MODELS = ("H3", "Hyena", "RWKV")
 """Models of table 4 whose printed percentages, at three scales, average to `HEADLINE`."""
 
@@ -86,7 +86,7 @@ class Range(NamedTuple):
     high: float
 
     def meets(self, printed: str) -> bool:
-        """Whether some number in the range rounds to ``printed`` percent."""
+        """Return whether some number in the range rounds to ``printed`` percent."""
         digits = len(printed.partition(".")[2])
         half = 0.5 * 10**-digits
         return 100 * self.low <= float(printed) + half and 100 * self.high >= float(printed) - half
@@ -126,7 +126,7 @@ class HeadlineCheck:
     printed: float
     """Mean of the rows' printed shares."""
     recomputed: Range
-    """The same mean, with rows that do not agree at what their own perplexities give."""
+    """The same mean, with rows that do not agree recomputed from their perplexities."""
 
     @property
     def agrees(self) -> bool:
@@ -144,7 +144,7 @@ def check_gaps() -> list[GapCheck]:
 
 
 def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
-    """Bounds of the metric over all perplexities that round to those of ``row`` and ``reference``.
+    """Bound the metric over all perplexities that round to those of ``row`` and ``reference``.
 
     The quotient depends on five printed numbers. Three of the reference's determine p, and two of these also enter the
     quotient directly, so p cannot be bounded separately. The quotient is linear-fractional in the log of each number,
@@ -192,7 +192,7 @@ def check_headline() -> HeadlineCheck:
 
 
 def checks_as_json() -> dict[str, Any]:
-    """All checks, as ``argap paper --json`` prints them."""
+    """Return all checks as ``argap paper --json`` prints them."""
     own = ("case", "share_ar_hits", "gap_due_to_ar", "agrees")
     gaps = [asdict(check.row) | {key: getattr(check, key) for key in own} for check in check_gaps()]
     closed = [{**asdict(c.claim), "closed": c.closed, "agrees": c.agrees} for c in check_closed()]
@@ -209,7 +209,7 @@ def checks_as_json() -> dict[str, Any]:
 
 
 def implied(row: PublishedRow, reference: PublishedRow) -> tuple[float, GapDueToAR]:
-    """The share of AR hits and the metric that printed perplexities imply."""
+    """Return the share of AR hits and the metric implied by printed perplexities."""
     return _metric(row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other)
 
 
