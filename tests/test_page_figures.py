@@ -475,7 +475,7 @@ def test_variants_of_delta_net():
     text = on_one_line(place / "README.md")
     for said in (
         "with either norm {:.3f} and {:.3f} nats".format(*norm),
-        "is worth {:.3f} and {:.3f} nats here".format(*behind["delta_net_no_conv", "overall"]),
+        "gains {:.3f} and {:.3f} nats here".format(*behind["delta_net_no_conv", "overall"]),
         "{} and {}% of what the L1 norm costs".format(*due["delta_net_l1_elu"]),
         "{} and {}% of the convolution's part".format(*due["delta_net_no_conv"]),
     ):
