@@ -216,7 +216,7 @@ def _source(
     name: str | None, model: "Model", config: "ScoreConfig", in_memory: "PreTrainedTokenizerBase | None"
 ) -> "str | MemorySource":
     """Return a model as `argap.results.pipeline.score_models` takes it."""
-    from argap.scoring.sources import with_name
+    from argap.scoring.find import with_name
 
     if isinstance(model, str | PathLike):
         return str(model) if name is None else with_name(name, str(model))

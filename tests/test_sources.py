@@ -9,7 +9,8 @@ import pytest
 
 from argap.errors import ArgapError
 from argap.scoring.checkpoint import CheckpointSource
-from argap.scoring.sources import distinct, split_name, with_name
+from argap.scoring.find import split_name, with_name
+from argap.scoring.sources import distinct
 
 
 def source(folder: str, weights: str = "") -> CheckpointSource:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -14,7 +15,7 @@ from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.scoring.sources import split_name
+from argap.scoring.find import split_name
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Answered:
         """Of the checkpoint; for the copy baseline the folder."""
         return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
-    def qualified(self) -> "Answered":
+    def qualified(self) -> Self:
         return self
 
     def answers(self, asking: Asking) -> list[list[Sample]]:
@@ -54,7 +55,7 @@ class Answered:
 
 
 def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
-    """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
+    """Find the answers to ``tasks`` in a model's folder ``source`` or ``NAME=FOLDER``; None for anything else.
 
     Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
     of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for damaged

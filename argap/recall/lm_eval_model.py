@@ -14,7 +14,7 @@ from argap.recall.decoding import Decoder, load_decoder
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
 from argap.scoring.config import ScoreConfig
-from argap.scoring.sources import find_source
+from argap.scoring.find import find_source
 
 with extra("recall"):
     from lm_eval.api.instance import Instance

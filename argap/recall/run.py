@@ -23,7 +23,8 @@ from argap.recall.samples import HitRule, Sample, model_folder
 from argap.recall.scores import Score, score
 from argap.records import write_record
 from argap.scoring.config import DEFAULT, ScoreConfig
-from argap.scoring.sources import check_folders, distinct, find_checkpoints, find_source, once
+from argap.scoring.find import find_checkpoints, find_source
+from argap.scoring.sources import check_folders, distinct, once
 
 
 @one_writer("out")
@@ -106,10 +107,10 @@ def run_upstream(
 
 
 def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) -> list[Asked]:
-    """Return the model of each name, as `argap.scoring.sources.distinct` tells them apart; ``answered`` finds finished
-    runs.
+    """Find the model of each name; ``answered`` finds finished runs.
 
-    Raises `ArgapError` for the copy baseline without a checkpoint.
+    Equal names are told apart by `argap.scoring.sources.distinct`. Raises `ArgapError` for the copy baseline without a
+    checkpoint.
     """
     finished = {name: answered(name) for name in names if name != COPY}
     sources = {name: find_source(name) for name, each in finished.items() if each is None}

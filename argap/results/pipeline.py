@@ -21,8 +21,9 @@ from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.find import find_sources
 from argap.scoring.segmented import open_models_text
-from argap.scoring.sources import Source, check_folders, find_sources
+from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
 from argap.tokens.runs import OWN

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from argap.checkpoints.find import Checkpoint
 from argap.checkpoints.gguf import gguf_tokenizer
@@ -83,7 +83,7 @@ class CheckpointSource:
     def longest(self) -> int | None:
         return self.checkpoint.longest
 
-    def qualified(self) -> "CheckpointSource":
+    def qualified(self) -> Self:
         """Put the name of the parent folder before one that the user did not choose."""
         if self.named:
             return self

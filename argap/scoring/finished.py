@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
@@ -44,7 +44,7 @@ class FinishedSource:
     def _tokenizer(self) -> Tokenizer:
         return tokenizer_of(self.finished)
 
-    def qualified(self) -> "FinishedSource":
+    def qualified(self) -> Self:
         return self
 
     def check(self, parallel: "Parallel | None") -> None:

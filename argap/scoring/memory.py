@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from argap.checkpoints.live import LiveModel, undisturbed
 from argap.errors import ArgapError
@@ -54,7 +54,7 @@ class MemorySource:
     def longest(self) -> int | None:
         return self.live.longest
 
-    def qualified(self) -> "MemorySource":
+    def qualified(self) -> Self:
         return self
 
     def check(self, parallel: "Parallel | None") -> None:

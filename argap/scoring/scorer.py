@@ -9,9 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,11 +18,11 @@ import torch
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
-from argap.records import RunIdentity, RunResult, SourceRecord
+from argap.records import RunResult, SourceRecord
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
-from argap.scoring.config import ScoreConfig
+from argap.scoring.sources import Local
 from argap.tokens.runs import (
     Run,
     begin_run,
@@ -42,35 +41,6 @@ if TYPE_CHECKING:
 
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
-
-
-class Local(Protocol):
-    """A model that this machine runs: a checkpoint or a model in memory."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def origin(self) -> str:
-        """As the user wrote it."""
-        ...
-
-    @property
-    def config(self) -> ScoreConfig: ...
-    @property
-    def bos(self) -> int | None: ...
-    @property
-    def longest(self) -> int | None: ...
-    @property
-    def shared(self) -> bool:
-        """Whether something else uses the model too."""
-        ...
-
-    def device(self) -> torch.device:
-        """Return the device of a single process, made the current one where the model is loaded."""
-        ...
-
-    def identity(self, data: EvaluationSet, parallel: Parallel | None) -> RunIdentity: ...
-    def loaded(self, device: str) -> "AbstractContextManager[PreTrainedModel]": ...
 
 
 @one_writer("folder")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
@@ -49,7 +49,7 @@ class ServerSource:
     def bos(self) -> int | None:
         return bos_id(self, self.config.bos.of(self.name))
 
-    def qualified(self) -> "ServerSource":
+    def qualified(self) -> Self:
         return self
 
     def check(self, parallel: "Parallel | None") -> None:

@@ -19,7 +19,7 @@ from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
-from argap.scoring.sources import find_checkpoints
+from argap.scoring.find import find_checkpoints
 from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
