@@ -13,14 +13,13 @@ from argap.runtime.interrupt import Interrupt, current
 from argap.runtime.threads import available_cores, gathered, map_ahead
 from argap.slices.conditions import TABLE, FailsOnToken, connect, quoted, reason
 from argap.tokens.batches import TokenReader
+from argap.tokens.portions import THREADS
 from argap.tokens.rows import Rows
 from argap.tokens.table import TokenTable
 
 Made = TypeVar("Made")
 ROWS = 2**19
 """Least number of tokens that one query takes: planning it then costs little beside running it."""
-THREADS = 8
-"""At most, so that few portions are in memory."""
 
 
 def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], Interrupt], Made]) -> Iterator[Made]:

@@ -81,7 +81,8 @@ def _ordered(keys: Sequence[np.ndarray], code: np.ndarray | None) -> tuple[np.nd
     bits = rows.bit_length()
     code = (code << bits) + np.arange(rows)
     code.sort()
-    return code & ((1 << bits) - 1), np.flatnonzero(np.diff(code >> bits, prepend=-1))
+    of_rows = code >> bits
+    return code & ((1 << bits) - 1), np.append(0, np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1)
 
 
 def _dense(
