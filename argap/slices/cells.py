@@ -141,20 +141,28 @@ class CellWriter(ParquetPortions):
 
     def __init__(self, path: Path, bins: Bins) -> None:
         super().__init__(path, split_by_byte=lambda name: name.startswith(PREFIX))
-        self._bins = bins
+        self._bounds = {
+            name: {
+                f"{name}_{end}": pa.array([getattr(each, end) for each in getattr(bins, name)], pa.int64())
+                for end in ("low", "high")
+            }
+            for name in BINNED
+        }
+        self._metadata: dict[bytes, bytes] | None = None
 
     def add_cells(self, cells: pd.DataFrame) -> None:
         """Append cells, of windows that are not there yet."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, pa.Array] = {}
         for name in cells.columns:
-            columns[name] = cells[name]
-            if name in BINNED:
-                described = getattr(self._bins, name)
-                number = cells[name].to_numpy()
-                for end in ("low", "high"):
-                    bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
-                    columns[f"{name}_{end}"] = bounds[number]
-        self.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
+            columns[name] = pa.array(cells[name])
+            for bound, values in self._bounds.get(name, {}).items():
+                columns[bound] = values.take(columns[name])
+        table = pa.table(columns)
+        if self._metadata is None:  # what pandas reads types from: a bound may be null, and is a whole number
+            first = table.slice(0, 1).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+            described = first.astype({name: cells[name].dtype for name in cells.columns})
+            self._metadata = pa.Schema.from_pandas(described, preserve_index=False).metadata
+        self.add(table.replace_schema_metadata(self._metadata))
 
 
 @dataclass(frozen=True)

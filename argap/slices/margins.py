@@ -14,8 +14,8 @@ from argap.metric.intervals import DocumentBootstrap
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.tally import Groups, joined, tally
 
-AXES = (("repeated", "frequency"), ("distance",), ("position",), ("domain",))
-"""Keys that are summed by together; a key that the cells lack is left out."""
+AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)))
+"""Keys that margins keep together; a key that the cells lack is left out. The margins of a row share a pass."""
 WAITING = 2**18
 """Rows of portions that are added up at a time."""
 
@@ -34,17 +34,18 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
     """Return the margins of some cells by document."""
     document, n = cells["document"].to_numpy(), cells["n"].to_numpy()
     sums = [cells[PREFIX + model].to_numpy() for model in models_of(cells)]
+    domain = pd.Categorical(cells["domain"]) if "domain" in cells else None
+    domains = None if domain is None else domain.categories.tolist()
     margins = []
-    for axis in AXES:
-        names = tuple(name for name in axis if name in cells)
-        if not names:
-            continue
-        if names == ("domain",):
-            domain = pd.Categorical(cells["domain"])
-            keys, domains = [domain.codes], domain.categories.tolist()
-        else:
-            keys, domains = [cells[name].to_numpy() for name in names], None
-        margins.append(Margin(names, domains, tally([document, *keys], sums, n)))
+    for axes in AXES:
+        known = [tuple(name for name in axis if name in cells) for axis in axes]
+        names = [name for axis in known for name in axis]
+        keys = [domain.codes if domain is not None and name == "domain" else cells[name].to_numpy() for name in names]
+        both = tally([document, *keys], sums, n)
+        of_names = dict(zip(names, both.keys[1:], strict=True))
+        for axis in filter(None, known):
+            groups = tally([both.keys[0], *(of_names[name] for name in axis)], list(both.sums), both.n)
+            margins.append(Margin(axis, domains if axis == ("domain",) else None, groups))
     return margins
 
 

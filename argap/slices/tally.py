@@ -35,12 +35,19 @@ def tally(keys: Sequence[np.ndarray], columns: Sequence[np.ndarray], weight: np.
     The sums of many combinations are added in the order of the rows.
     """
     code, lows, spans = _coded(keys)
-    if (count := math.prod(spans)) <= DENSE:
-        return _dense(keys, columns, weight, code, lows, spans, count)
-    order, starts = _ordered(keys, code)
-    n = np.diff(starts, append=len(order)) if weight is None else np.add.reduceat(weight[order], starts)
-    sums = [np.add.reduceat(column[order].astype(np.float64), starts) for column in columns]
-    return Groups([key[order[starts]] for key in keys], n, np.array(sums).reshape(len(columns), len(starts)))
+    if math.prod(spans) <= DENSE:
+        assert code is not None
+        return _dense(keys, columns, weight, code, lows, spans)
+    group, first = _numbered(keys, code)
+    n = np.bincount(group, weight)
+    sums = [np.bincount(group, column) for column in columns]
+    of_keys = [key[first] for key in keys]
+    return Groups(of_keys, n if weight is None else n.astype(weight.dtype), _table(sums, len(first)))
+
+
+def _table(sums: Sequence[np.ndarray], groups: int) -> np.ndarray:
+    """Stack sums; there may be none."""
+    return np.array(sums, dtype=np.float64).reshape(len(sums), groups)
 
 
 def joined(parts: Sequence[Groups]) -> Groups:
@@ -68,41 +75,45 @@ def _coded(keys: Sequence[np.ndarray]) -> tuple[np.ndarray | None, list[int], li
     return code, lows, spans
 
 
-def _ordered(keys: Sequence[np.ndarray], code: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return a stable order of the rows by keys, and where in it each combination starts."""
+def _numbered(keys: Sequence[np.ndarray], code: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each row's combination ``[N]``, ascending by keys, and the first row of each ``[G]``."""
     rows = len(keys[0])
-    if code is None:  # fewer values than rows, so that they mostly fit then
+    if code is None:  # at most as many values as rows: now the code mostly fits
         keys = [np.unique(key, return_inverse=True)[1] for key in keys]
         code, _, _ = _coded(keys)
     if code is None:
         order = np.lexsort(keys[::-1])
-        changed = np.any([np.diff(key[order], prepend=-1) for key in keys], axis=0)
-        return order, np.flatnonzero(changed)
-    bits = rows.bit_length()
-    code = (code << bits) + np.arange(rows)
-    code.sort()
-    of_rows = code >> bits
-    return code & ((1 << bits) - 1), np.append(0, np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1)
+        changed = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
+    else:
+        bits = rows.bit_length()
+        code = (code << bits) + np.arange(rows)
+        code.sort()
+        order = code & ((1 << bits) - 1)
+        code >>= bits
+        changed = code[1:] != code[:-1]
+    group = np.empty(rows, dtype=np.int64)
+    group[order] = np.append(0, np.cumsum(changed))
+    return group, order[np.append(0, np.flatnonzero(changed) + 1)]
 
 
 def _dense(
     keys: Sequence[np.ndarray],
     columns: Sequence[np.ndarray],
     weight: np.ndarray | None,
-    code: np.ndarray | None,
+    code: np.ndarray,
     lows: Sequence[int],
     spans: Sequence[int],
-    count: int,
 ) -> Groups:
     """Return the groups of few possible combinations.
 
     Very few come `LANES` times, for consecutive rows to be added to different sums: an addition would wait for the one
     before it.
     """
-    assert code is not None
+    count = math.prod(spans)
     lanes = LANES if count * LANES <= DENSE else 1
     if lanes > 1:
-        code = code * lanes + np.tile(np.arange(lanes), -(-len(code) // lanes))[: len(code)]
+        code *= lanes
+        code += np.tile(np.arange(lanes), -(-len(code) // lanes))[: len(code)]
 
     def added(column: np.ndarray | None) -> np.ndarray:
         return np.bincount(code, column, count * lanes).reshape(count, lanes).sum(axis=1)
@@ -112,5 +123,4 @@ def _dense(
     n = occurs[kept] if weight is None else added(weight)[kept].astype(weight.dtype)
     found = np.unravel_index(kept, tuple(spans))
     of_keys = [(each + low).astype(key.dtype) for each, low, key in zip(found, lows, keys, strict=True)]
-    sums = [added(column)[kept] for column in columns]
-    return Groups(of_keys, n, np.array(sums).reshape(len(columns), len(kept)))
+    return Groups(of_keys, n, _table([added(column)[kept] for column in columns], len(kept)))

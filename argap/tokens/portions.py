@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from argap.files.checksums import check_files
+from argap.files.parquet import whole_column
 from argap.runtime.threads import available_cores, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
@@ -68,7 +69,6 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if not table.by_segment and no_logprob(logprob[rows.pos > 0]).any():
+    if not table.by_segment and (rows.pos[np.flatnonzero(no_logprob(logprob))] > 0).any():
         check_logprobs(table.runs[run])
-    top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
-    return Scores(logprob, top1)
+    return Scores(logprob, whole_column(rows.runs[run]["top1"]).fill_null(-1).to_numpy())
