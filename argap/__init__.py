@@ -7,6 +7,21 @@
 The names listed here are the public surface; everything else may change. Importing the package costs nothing: each
 name is imported when it is first used, and torch only when a model is scored. ``import argap.models`` registers the
 model type ``argap`` with transformers.
+
+The data flows down, and each step writes files that the next one reads:
+
+1. `argap.corpus` and `argap.text`: text becomes tokens.
+2. `argap.bigram_index`: the count of every bigram of the training corpus.
+3. `argap.evaluation`: the windows that are scored, the same for every model.
+4. `argap.checkpoints`, `argap.models`, `argap.kernels`: a name becomes a model that runs.
+5. `argap.scoring`: the log-prob of every token, a run.
+6. `argap.tokens`: labels of every token; runs and labels as one table.
+7. `argap.slices`: sums by condition, bin and document.
+8. `argap.metric`: from sums to gaps, shares and intervals.
+9. `argap.results`: ``gap.json`` and what stands beside it.
+10. `argap.reports`, `argap.view`: tables, figures and pages.
+
+Imports go the other way, down the floors of docs/architecture.md.
 """
 
 import importlib

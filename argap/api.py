@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Literal
 
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
-from argap.records import EvaluationSpec, Packing
+from argap.records import Packing
 from argap.result import Result, open_result
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from argap.bigram_index.store import BigramIndex
-    from argap.scoring.per_model import PerModel
-    from argap.scoring.sources import LiveTarget
-    from argap.slices.library import SliceSpec
+    from argap.scoring.config import ScoreConfig
+    from argap.scoring.memory import MemorySource
 
     Model = str | PathLike[str] | PreTrainedModel
 
 AnyPath = str | PathLike[str]
 Slices = AnyPath | Mapping[str, str]
+NOT_OPTIONS = ("models", "reference", "out", "trust_remote_code")
+"""Parameters of `score` that are no fields of `argap.scoring.config.ScoreConfig`."""
 
 
 def score(
@@ -126,39 +127,19 @@ def score(
     >>> argap.score(model, "my-llama", tokenizer=tokenizer, data="text/")                # doctest: +SKIP
     >>> argap.score({"bf16": "my-llama"}, "my-llama", dtype={"bf16": "bfloat16"})        # doctest: +SKIP
     """
+    options = {name: value for name, value in locals().items() if name not in NOT_OPTIONS}
     from argap.results.pipeline import score_models
     from argap.runtime.trust import trusting
-    from argap.scoring.per_model import ModelSettings, per_model
-    from argap.scoring.scorer import ScoreOptions
+    from argap.scoring.config import ScoreConfig
 
-    spec = EvaluationSpec(
-        data=tuple(_texts(data)),
-        seq_len=seq_len,
-        packing=packing,
-        limit_tokens=limit_tokens,
-        text_column=text_column,
-        token_dtype=token_dtype,
-        keep=(keep,) if isinstance(keep, str) else tuple(keep),
-        limit_document_tokens=limit_document_tokens,
-    )
+    in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
+    config = ScoreConfig.of(**options | ({} if in_memory is None else {"tokenizer": None}))
     with trusting(trust_remote_code):
-        named = tokenizer if isinstance(tokenizer, str | Mapping) else None
-        in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
-        tokenizers = per_model("tokenizer", named)
         score_models(
-            [_source(name, each, tokenizers, in_memory) for name, each in _named(models)],
-            _source(None, reference, tokenizers, in_memory),
+            [_source(name, each, config, in_memory) for name, each in _named(models)],
+            _source(None, reference, config, in_memory),
             Path(out),
-            spec=spec,
-            index=None if index is None else str(index),
-            threshold=threshold,
-            options=ScoreOptions("auto", device, batch_size, backend, device_map, rank=rank),
-            settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
-            model_names=[model_name] if isinstance(model_name, str) else model_name,
-            concurrency=concurrency,
-            base=base,
-            slices=_slice_specs(slices),
-            overwrite=overwrite,
+            config,
         )
     return open_result(out)
 
@@ -194,6 +175,7 @@ def compare(
     >>> argap.compare("runs/demo/base_conv", "runs/demo/attention", threshold=100)      # doctest: +SKIP
     """
     from argap.results.compare import compare_runs
+    from argap.slices.library import slice_specs
 
     compare_runs(
         _texts(runs),
@@ -201,7 +183,7 @@ def compare(
         Path(out),
         threshold=threshold,
         base=None if base is None else str(base),
-        slices=_slice_specs(slices),
+        slices=None if slices is None else slice_specs(slices),
     )
     return open_result(out)
 
@@ -231,33 +213,27 @@ def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tup
 
 
 def _source(
-    name: str | None, model: "Model", tokenizers: "PerModel", in_memory: "PreTrainedTokenizerBase | None"
-) -> "str | LiveTarget":
-    """A model as `argap.results.pipeline.score_models` takes it."""
-    from argap.scoring.sources import with_name
+    name: str | None, model: "Model", config: "ScoreConfig", in_memory: "PreTrainedTokenizerBase | None"
+) -> "str | MemorySource":
+    """Return a model as `argap.results.pipeline.score_models` takes it."""
+    from argap.scoring.find import with_name
 
     if isinstance(model, str | PathLike):
         return str(model) if name is None else with_name(name, str(model))
     from argap.checkpoints.live import live_model
-    from argap.scoring.sources import LiveTarget
+    from argap.scoring.memory import MemorySource
     from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory
 
     live = live_model(model, name)
-    source = tokenizers.of(live.name)
-    if in_memory is None and source is None:
+    source = config.tokenizer.of(live.name)
+    if in_memory is not None:
+        tokenizer = tokenizer_in_memory(in_memory)
+    elif source is not None:
+        tokenizer = load_tokenizer(source)
+    else:
         raise ArgapError(f"{live.name}: a model in memory has no tokenizer; give `tokenizer=T`")
-    tokenizer = load_tokenizer(str(source)) if in_memory is None else tokenizer_in_memory(in_memory)
-    return LiveTarget(live.name, live, tokenizer, named=name is not None)
+    return MemorySource(live, tokenizer, config, named=name is not None)
 
 
 def _texts(values: AnyPath | Sequence[AnyPath]) -> list[str]:
     return [str(values)] if isinstance(values, str | PathLike) else [str(value) for value in values]
-
-
-def _slice_specs(slices: Slices | None) -> "list[SliceSpec] | None":
-    """Slices to record, their names and syntax checked. Raises `ArgapError`."""
-    if slices is None:
-        return None
-    from argap.slices.library import as_specs, read_slices
-
-    return as_specs(slices) if isinstance(slices, Mapping) else read_slices(Path(slices))

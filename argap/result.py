@@ -246,10 +246,10 @@ class Result:
         except ArgapError as error:
             expected = ", ".join(known)
             raise ArgapError(f"`by` {column}: expected {expected}, or a column of the tokens; {error}") from None
-        from argap.slices.of_tokens import GROUPED, score_by
+        from argap.slices.of_tokens import grouped, score_by
 
-        if column not in (*GROUPED, *table.kept):
-            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys((*known, *GROUPED, *table.kept)))}")
+        if column not in grouped(table):
+            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys((*known, *grouped(table))))}")
         whole, _, *scored = score_by(table, column, threshold=self.threshold)
         return tuple(as_part((each.name, None), each, whole) for each in scored)
 

@@ -87,6 +87,7 @@ def _shard(shard: int, tokenizer: Tokenizer) -> tuple[pa.Table, pa.Table, np.nda
     ids = np.floor(tokenizer.vocab_size ** generator.random(n)).astype(np.int32) - 1
     repeated = (generator.random(n) < 0.4) & (pos > 1)
     distance = np.where(repeated, np.floor(np.maximum(pos, 2) ** generator.random(n)), 0).astype(np.int32)
+    opportunity = repeated | (generator.random(n) < 0.5) & (pos > 1)
     count = np.floor(10 ** generator.uniform(-1, 7, n)).astype(np.int64)
     domain = pa.DictionaryArray.from_arrays((window // DOCUMENT % len(DOMAINS)).astype(np.int32), list(DOMAINS))
     labels = {
@@ -97,9 +98,16 @@ def _shard(shard: int, tokenizer: Tokenizer) -> tuple[pa.Table, pa.Table, np.nda
         "occurrences": repeated * generator.integers(1, 9, n, dtype=np.int32),
         "train_count": count,
         "domain": domain,
+        "opportunity": opportunity,
+        "match_length": repeated * generator.geometric(0.35, n).astype(np.int32),
+        "induction": pa.array(repeated & (generator.random(n) < 0.75), mask=~opportunity),
     }
     hard = np.where(repeated, 0.4, 1.0) * (6 - 0.7 * np.log10(1 + count)) * generator.gamma(2, 0.5, n)
-    return required(pa.table(labels), labels), pa.table({"window": window, "pos": pos, "token": ids}), hard
+    return (
+        required(pa.table(labels), set(labels) - {"induction"}),
+        pa.table({"window": window, "pos": pos, "token": ids}),
+        hard,
+    )
 
 
 def _scores(scored: pa.Table, hard: np.ndarray, hit: np.ndarray, model: int, shard: int) -> pa.Table:

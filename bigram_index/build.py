@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.files.atomic import replacing_folder
 
 Progress = Callable[[int, int], None]
-"""Called from time to time with the documents and tokens counted so far."""
+"""Called from time to time with the number of documents and tokens counted so far."""
 
 
 def build_from_source(
@@ -31,12 +31,12 @@ def build_from_source(
     Bigrams never cross documents: a document of one token adds a token and no bigram, an empty one is skipped and
     counted as empty. The folder appears whole or not at all.
 
-    ``keep``: write the text's tokens to the folder `tokens_beside`, resuming after those that are there. ``memory``:
-    bytes the process may use (default 2 GB); what does not fit is spilled beside ``out``. ``device``: ``cuda`` sorts on
-    a GPU. ``passes``: how often the training run reads the documents.
+    ``keep``: write the text's tokens to the folder `tokens_beside`, resuming after those already there. ``memory``:
+    bytes the process may use (default 2 GB); whatever does not fit is spilled beside ``out``. ``device``: ``cuda``
+    sorts on a GPU. ``passes``: how often the training run read the documents.
 
     Raises `ArgapError` for a corpus without a token, for an existing index (unless ``overwrite``), for ``passes`` of 0
-    or less, and where the disk refuses; `FormatError` for an id outside the vocabulary.
+    or less, and if the disk refuses; `FormatError` for an id outside the vocabulary.
     """
     out, tokenizer = Path(out), source.tokenizer
     sources = sorted(source.shard.label(corpus.spec) for corpus in source.corpora)
@@ -79,5 +79,5 @@ def build_from_source(
 
 
 def tokens_beside(out: Path) -> Path:
-    """The folder of the tokens that are kept beside the index ``out``."""
+    """Return the folder of the tokens kept beside the index ``out``."""
     return Path(out).with_name(f"{Path(out).name}.tokens")

@@ -1,4 +1,4 @@
-"""Checksums by block: a damaged file is refused, and the message says where it is damaged.
+"""Checksums by block: a damaged file is refused with a message that locates the damage.
 
 CRC-32 of every mebibyte. It guards against truncation and bit rot, not against a forger.
 """
@@ -31,12 +31,12 @@ class Checksummed(Protocol):
 
 
 def checksums_of(path: Path) -> Checksums:
-    """Read a file once for its size and checksums."""
+    """Read a file once to compute its size and checksums."""
     return Checksums(path.stat().st_size, tuple(crc32_of_blocks(path)))
 
 
 def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
-    """Compare the size alone, which is cheap enough for every opening. Raises `FormatError`."""
+    """Compare only the size, which is cheap enough for every opening. Raises `FormatError`."""
     if not path.is_file():
         raise FormatError(f"{path}: no such file, but the index lists it; {remedy}")
     size = path.stat().st_size

@@ -15,11 +15,11 @@ PIECE = 2**20  # bigrams looked up at a time
 
 @dataclass(frozen=True)
 class FrequencyBin:
-    """The bigrams of a text that training saw ``low`` to ``high`` times (exposures), both included."""
+    """The bigrams of a text that training saw ``low`` to ``high`` times (exposures), inclusive."""
 
     low: int
     high: int | None
-    """None: the last bin, without an end."""
+    """None: the last bin, which is unbounded."""
     bigrams: int
     share: float
     """Fraction of the text's bigrams."""

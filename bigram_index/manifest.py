@@ -1,7 +1,6 @@
-"""``index.json``: what an index records about itself.
+"""``index.json``: an index's record of itself.
 
-Its contents do not depend on when, where or in how many pieces the bigrams were counted: equal counts give equal
-bytes.
+Its contents do not depend on when, where or in how many pieces the bigrams were counted: equal counts give equal bytes.
 """
 
 import re
@@ -52,17 +51,17 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Adjacent pairs inside documents: the sum of all counts."""
     distinct: Count
     sources: tuple[str, ...]
-    """What was counted, sorted; a source that was counted twice is listed twice."""
+    """The counted sources, sorted; a source that was counted twice is listed twice."""
     parts: tuple[Part, ...]
     """The Parquet parts, in order."""
     origin: str = COUNTED
-    """Where the counts come from: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several of
-    these joined by ``+``."""
+    """Origin of the counts: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several joined by
+    ``+``."""
     passes: float = 1.0
     """How often the training run read the corpus: a bigram's exposures are ``count * passes``."""
     weights: tuple[Weight, ...] = ()
-    """For counts that are exposures, merged from indexes of sources that were read unequally often. ``tokens`` and
-    ``bigrams`` are weighted too; ``documents`` and ``empty_documents`` are not."""
+    """For counts that are exposures, merged from indexes of sources read unequally often. ``tokens`` and ``bigrams``
+    are weighted too; ``documents`` and ``empty_documents`` are not."""
 
     def __post_init__(self) -> None:
         check_multiplier("passes", self.passes)
@@ -87,7 +86,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read ``index.json``. Raises `FormatError` where it is missing, corrupt, or of a newer version."""
+    """Read ``index.json``. Raises `FormatError` if it is missing, corrupt, or of a newer version."""
     path = folder / FILE
     if not path.is_file():
         raise FormatError(f"{folder}: no index there (no {FILE}); build one with `argap index build`")
@@ -113,13 +112,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def refuse_existing(out: Path, *, overwrite: bool, marker: str = FILE) -> None:
-    """Raise `ArgapError` where ``out`` must not be replaced: before the work is done, not after.
+    """Raise `ArgapError` if ``out`` must not be replaced: before the work is done, not after.
 
-    An index, recognised by the file ``marker``, is replaced with ``overwrite`` only; any other folder never.
+    An index, recognised by the file ``marker``, is replaced only with ``overwrite``; any other folder never.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / marker).is_file():
-        raise ArgapError(f"{out}: exists and is no index; choose another `out`")
+        raise ArgapError(f"{out}: exists and is not an index; choose another `out`")
     if not overwrite:
         raise ArgapError(f"{out}: an index is already there; use `overwrite=True` to replace it")

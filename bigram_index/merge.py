@@ -1,4 +1,4 @@
-"""Adding up indexes: the merged indexes of all shards equal the index of the whole corpus."""
+"""Add up indexes: the merged indexes of all shards equal the index of the whole corpus."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,14 +27,14 @@ def merge_indexes(
 ) -> BigramIndex:
     """Write the sum of the indexes in ``folders`` to ``out``; the order of the indexes does not change its bytes.
 
-    ``weights``: one for each index, how often the training run read its corpus. The merged counts are then exposures,
-    ``sum(weight * count)`` in float64, rounded half to even for each bigram (one that rounds to 0 is left out), and
-    ``passes`` is 1. Without ``weights``, indexes of equal ``passes`` are added up and keep them; indexes of unequal
-    ``passes`` are weighted by them. The merge streams: of each index one row group is in memory at a time.
+    ``weights``: how often the training run read each index's corpus. The merged counts are then exposures, ``sum(weight
+    * count)`` in float64, rounded half to even for each bigram (one that rounds to 0 is dropped), and ``passes`` is 1.
+    Without ``weights``, indexes of equal ``passes`` are added up and keep them; indexes of unequal ``passes`` are
+    weighted by them. The merge streams: it holds one row group of each index in memory at a time.
 
     Raises `MismatchError` naming two indexes of different tokenizers, `FormatError` for a damaged index, `ArgapError`
-    for an empty list, for indexes without a token (unless ``may_be_empty``), for ``weights`` of another number, not
-    above 0 or beside recorded ``passes``, and for an existing ``out``.
+    for an empty list, for indexes without a token (unless ``may_be_empty``), for the wrong number of ``weights``, for
+    ``weights`` not above 0 or beside recorded ``passes``, and for an existing ``out``.
     """
     if not folders:
         raise ArgapError("no index to merge; expected at least one folder")
@@ -53,7 +53,7 @@ def merge_indexes(
         write_index(
             folder,
             merge_runs(runs, entries) if weights is None else weigh_runs(runs, weights, entries),
-            tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps by several paths
+            tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps under several paths
             tokenizer_fingerprint=head.tokenizer_fingerprint,
             vocab_size=head.vocab_size,
             documents=sum(m.documents for m in manifests),
@@ -116,7 +116,7 @@ def _check_tokenizers(indexes: Sequence[BigramIndex]) -> None:
 
 
 def _weights(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) -> list[float] | None:
-    """The weights to apply; None for a plain sum."""
+    """Return the weights to apply; None for a plain sum."""
     if weights is None:
         passes = [index.passes for index in indexes]
         return passes if len(set(passes)) > 1 else None
@@ -132,7 +132,7 @@ def _weights(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) ->
 
 
 def _recorded(indexes: Sequence[BigramIndex], weights: Sequence[float] | None) -> list[Weight]:
-    """What the merged manifest says of weights: nothing for a plain sum of unweighted indexes."""
+    """Return the merged manifest's weights: none for a plain sum of unweighted indexes."""
     if weights is None and not any(index.manifest.weights for index in indexes):
         return []
     by_weight: dict[float, list[str]] = {}

@@ -24,9 +24,9 @@ PART_ROWS = 2**21
 GROUP_ROWS = 2**18  # rows of a row group: the unit that readers skip and that a merge reads from each index
 
 WRITERS = 8
-"""Parts that are written at once, 32 MB of rows each."""
+"""Parts written at once, 32 MB of rows each."""
 
-# The smallest of the encodings tried on 3.4 M bigrams of English text: 1.8 bytes a bigram. The first token
+# The smallest of the encodings tried on 3.4 M bigrams of English text: 1.8 bytes per bigram. The first token
 # rarely changes (runs of zero deltas); the bytes of the other columns compress best plane by plane. Level 14 takes
 # 6% less space and four times as long, longer than counting 100 M tokens does.
 WRITING: dict[str, Any] = {
@@ -44,7 +44,7 @@ WRITING: dict[str, Any] = {
 def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
     """Write the rows of an index; return the manifest's list of parts and the sum of all counts.
 
-    Compression takes longer than counting, so that parts are written by threads while ``rows`` makes the next ones.
+    Compression takes longer than counting, so threads write parts while ``rows`` produces the next ones.
     """
     groups = _groups(rows)
     by_part = enumerate(iter(lambda: list(islice(groups, PART_ROWS // GROUP_ROWS)), []))
@@ -55,7 +55,7 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
 
 
 def _write_part(path: Path, groups: list[pa.Table]) -> tuple[Part, int]:
-    """Write one part; returns it and the sum of its counts."""
+    """Write one part; return it and the sum of its counts."""
     with pq.ParquetWriter(path, SCHEMA, **WRITING) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=GROUP_ROWS)
@@ -69,13 +69,19 @@ def _describe(path: Path, rows: int) -> Part:
 
 
 def as_arrow(values: np.ndarray) -> pa.Array:
-    """`[N]` integers as an Arrow array, without a copy. `pyarrow.array` does the same and imports pandas first."""
+    """Return `[N]` integers as an Arrow array, without a copy.
+
+    `pyarrow.array` does the same but imports pandas first.
+    """
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def as_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of integers without nulls, `[N]`. `ChunkedArray.to_numpy` does the same and imports pandas first."""
+    """Return a column of integers without nulls, `[N]`.
+
+    `ChunkedArray.to_numpy` does the same but imports pandas first.
+    """
     chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
     return np.concatenate(chunks) if chunks else np.empty(0, column.type.to_pandas_dtype())
 
@@ -101,9 +107,9 @@ def _groups(rows: Iterable[Rows]) -> Iterator[pa.Table]:
 
 
 class ParquetRun:
-    """The parts of an index as a sorted run for the k-way merge; a row group is read at a time.
+    """The parts of an index as a sorted run for the k-way merge, read one row group at a time.
 
-    Raises `FormatError` naming the part that is damaged.
+    Raises `FormatError` naming the damaged part.
     """
 
     def __init__(self, folder: Path, parts: Sequence[Part], vocab_size: int) -> None:
@@ -122,7 +128,7 @@ class ParquetRun:
         self.indptr = np.concatenate([[0], np.cumsum(rows)])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The second tokens (uint32) and counts (int64) of rows ``start:stop`` of the parts."""
+        """Read the second tokens (uint32) and counts (int64) of rows ``start:stop`` of the parts."""
         seconds, counts = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
         number = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
@@ -138,7 +144,7 @@ class ParquetRun:
         return np.concatenate(seconds), np.concatenate(counts)
 
     def largest_count(self) -> int:
-        """From the statistics of the row groups."""
+        """Return the largest count, from the statistics of the row groups."""
         groups = [file.metadata.row_group(group) for _, file, group in self._groups]
         return max((group.column(2).statistics.max for group in groups), default=0)
 

@@ -1,4 +1,4 @@
-"""An index on disk: written, opened, and asked for the count of a bigram."""
+"""An index on disk: written, opened, and queried for the count of a bigram."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from argap.errors import ArgapError, MismatchError
 
 
 class BigramIndex:
-    """The bigram counts of a training corpus. Made by `open_index`; the counts are read at the first lookup."""
+    """The bigram counts of a training corpus. Created by `open_index`; the counts are read at the first lookup."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -35,10 +35,10 @@ class BigramIndex:
         """How often the training run read the corpus."""
         self.weights = manifest.weights
         self.proxy = manifest.origin != COUNTED
-        """Whether some or all counts were not counted from the training documents themselves."""
+        """Whether any counts were not counted from the training documents themselves."""
 
     def count(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """Occurrences of each bigram (first, second) in the corpus.
+        """Return the occurrences of each bigram (first, second) in the corpus.
 
         ``first``, ``second``: integers of one shape, any dtype. Returns int64 of that shape, 0 for a bigram that does
         not occur and for one with an id outside the vocabulary.
@@ -53,7 +53,7 @@ class BigramIndex:
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
     def exposures(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """Times that training read each bigram (first, second): `count` × ``passes``, float64."""
+        """Return how often training read each bigram (first, second): `count` × ``passes``, float64."""
         return self.count(first, second) * self.passes
 
     @property
@@ -73,10 +73,9 @@ class BigramIndex:
 
 
 def open_index(folder: str | Path) -> BigramIndex:
-    """Open the index in ``folder``; reads ``index.json`` and the parts' sizes only.
+    """Open the index in ``folder``; reads only ``index.json`` and the parts' sizes.
 
-    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or
-    truncated.
+    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -102,7 +101,7 @@ def write_index(
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
-    `Manifest` describes the arguments. Raises `OSError` where the disk refuses (`argap.files.atomic.replacing_folder`
+    For the arguments see `Manifest`. Raises `OSError` if the disk refuses (`argap.files.atomic.replacing_folder`
     reports it in one line).
     """
     parts, bigrams = write_parts(folder, rows)

@@ -4,9 +4,9 @@ A kernel's file starts with ``from __future__ import annotations`` and imports `
 here, so that it also imports where Triton is not installed (macOS, Windows). A jitted function runs on a GPU, or
 under Triton's interpreter with ``TRITON_INTERPRET=1``.
 
-Launch configurations were measured once and stand beside their kernel, one per device class and shape class.
-Nothing is tuned at run time: a first call costs one compilation, ragged lengths cost none, and the same input
-gives the same bits on the same device.
+Launch configurations were measured once and stand beside their kernel, one per device class and shape class. Nothing is
+tuned at run time: the first call costs one compilation, ragged lengths cost none, and the same input gives the same
+bits on the same device.
 
 Names inside kernels follow flash-linear-attention: ``i_*`` are program indices, ``o_*`` offsets, ``m_*`` masks, ``p_*``
 pointers, ``b_*`` blocks in registers, ``B*`` block sizes, ``N*`` numbers of blocks; ``h0`` and ``ht`` are the states
@@ -38,22 +38,24 @@ HOPPER = (9, 0)
 
 
 def jit(kernel: Callable[..., Any]) -> Any:
-    """`triton.jit`; without Triton the plain function, which nothing launches."""
+    """Apply `triton.jit`; without Triton return the plain function, which nothing launches."""
     return kernel if triton is None else triton.jit(kernel)
 
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:
-    """Whether an op on ``tensors`` runs its forward-only Triton kernel: all are on a GPU and no gradient is needed.
+    """Return whether an op runs its forward-only Triton kernel: all ``tensors`` on a GPU, no gradient needed.
 
-    Never under `torch.compile`, which rebuilds the launches that it traces; the delta rule's then reads outside its
-    inputs. A compiled model runs the references, which the compiler fuses.
+    Always False under `torch.compile`, which rebuilds the launches that it traces; the delta rule's kernels would then
+    read outside their inputs. A compiled model runs the references, which the compiler fuses.
     """
     return not torch.compiler.is_compiling() and _on_gpu(tensors) and not _needs_gradient(tensors)
 
 
 def trains_kernels(*tensors: torch.Tensor | None) -> bool:
-    """Whether an op on ``tensors`` that has a backward kernel runs its kernels: all are on a GPU and a gradient is
-    needed. Also under `torch.compile`, to which the launches must be hidden in an operator of `torch.library`."""
+    """Return whether an op with a backward kernel runs its kernels: all ``tensors`` on a GPU, a gradient needed.
+
+    Also under `torch.compile`, from which the launches must be hidden in an operator of `torch.library`.
+    """
     return _on_gpu(tensors) and _needs_gradient(tensors)
 
 
@@ -67,17 +69,17 @@ def _needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
 
 @dataclass(frozen=True)
 class Launch:
-    """How one kernel is launched on one class of shapes."""
+    """How to launch one kernel on one class of shapes."""
 
     blocks: Mapping[str, int]
     """The kernel's block sizes (its ``tl.constexpr`` arguments) by name."""
     warps: int = 4
     """Warps of 32 threads per program."""
     stages: int = 2
-    """Depth of the software pipeline: loop iterations whose loads are in flight together."""
+    """Depth of the software pipeline: the number of loop iterations whose loads are in flight together."""
 
     def arguments(self) -> dict[str, int]:
-        """The keyword arguments of a launch."""
+        """Return the keyword arguments of a launch."""
         return {**self.blocks, "num_warps": self.warps, "num_stages": self.stages}
 
 
@@ -90,34 +92,34 @@ class LaunchTable:
     """Always has ``any``, which serves every device class without rows of its own."""
 
     def at(self, device: torch.device, shape_class: str) -> Launch:
-        """The configuration for ``shape_class`` on ``device``."""
+        """Return the configuration for ``shape_class`` on ``device``."""
         return self.rows(device)[shape_class]
 
     def rows(self, device: torch.device) -> Mapping[str, Launch]:
-        """All configurations for ``device``, by shape class."""
+        """Return all configurations for ``device``, by shape class."""
         return self.by_device.get(device_class(device), self.by_device["any"])
 
 
 @cache
 def device_class(device: torch.device) -> str:
-    """``hopper`` (compute capability 9.0: H100, H200) or ``any``."""
+    """Return ``hopper`` (compute capability 9.0: H100, H200) or ``any``."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER:
         return "hopper"
     return "any"
 
 
 def multiprocessors(device: torch.device) -> int:
-    """How many programs run at once, each on a multiprocessor of its own; 2 in Triton's interpreter."""
+    """Return how many programs run at once, each on its own multiprocessor; 2 in Triton's interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 def key_class(size: int, dtype: torch.dtype) -> str:
-    """The shape class of a key: its block size; float32, whose tiles are twice as large, has classes of its own."""
+    """Return a key's shape class: its block size, marked for float32, whose tiles are twice as large."""
     return f"{block_size(size)} float32" if dtype == torch.float32 else str(block_size(size))
 
 
 def block_size(size: int) -> int:
-    """The block that holds a row of ``size`` elements: a power of 2, at least the 16 that a tensor core takes."""
+    """Return the block that holds a row of ``size`` elements: a power of 2, at least the 16 of a tensor core."""
     return max(16, 1 << (size - 1).bit_length())
 
 
@@ -126,7 +128,7 @@ def unit_stride(x: torch.Tensor) -> torch.Tensor: ...
 @overload
 def unit_stride(x: torch.Tensor | None) -> torch.Tensor | None: ...
 def unit_stride(x: torch.Tensor | None) -> torch.Tensor | None:
-    """``x`` if its last dimension has stride 1, else a contiguous copy."""
+    """Return ``x`` if its last dimension has stride 1, else a contiguous copy."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 
@@ -135,29 +137,29 @@ def contiguous_float32(x: torch.Tensor) -> torch.Tensor: ...
 @overload
 def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None: ...
 def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None:
-    """``x`` in float32 and contiguous, as kernels take states."""
+    """Return ``x`` in float32 and contiguous, as kernels read states."""
     return None if x is None else x.float().contiguous()
 
 
 def new_by_channel(x: torch.Tensor) -> torch.Tensor:
-    """A tensor like ``x [B, T, D]``, not yet written, that lies in memory as ``[D, B, T]``."""
+    """Return an uninitialised tensor like ``x [B, T, D]`` that lies in memory as ``[D, B, T]``."""
     B, T, D = x.shape
     return x.new_empty(D, B, T).permute(1, 2, 0)
 
 
 def strided(*tensors: torch.Tensor | None, dims: int) -> tuple[tuple[Any, ...] | None, ...]:
-    """Each tensor as kernels take it: with the strides of its first ``dims`` dimensions; None stays None."""
+    """Pair each tensor with the strides of its first ``dims`` dimensions, as kernels read it; None stays None."""
     return tuple(None if x is None else (x, *x.stride()[:dims]) for x in tensors)
 
 
 @jit
 def rows(x, i_b, i_h, o_t, o_k):
-    """Pointers to the positions ``o_t [BT, 1]`` and columns ``o_k [BK]`` of one head of ``x``, which is `strided`."""
+    """Return pointers to positions ``o_t [BT, 1]`` and columns ``o_k [BK]`` of one head of a `strided` tensor."""
     return x[0] + i_b * x[1] + i_h * x[2] + o_t * x[3] + o_k[None, :]
 
 
 def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """The dtype to which all ``tensors`` promote."""
+    """Return the dtype to which all ``tensors`` promote."""
     dtype = tensors[0].dtype
     for x in tensors[1:]:
         dtype = torch.promote_types(dtype, x.dtype)
@@ -166,7 +168,7 @@ def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class HeadTensors:
-    """Inputs and outputs of a kernel over heads, laid out as it takes them: one dtype, stride 1 along rows."""
+    """Inputs and outputs of a kernel over heads, in its layout: one dtype, stride 1 along rows."""
 
     q: torch.Tensor
     """``[B, H, T, K]``."""
@@ -175,14 +177,14 @@ class HeadTensors:
     v: torch.Tensor
     """``[B, H, T, V]``."""
     y: torch.Tensor
-    """The output ``[B, H, T, V]``, not yet written, in the dtype of the caller's v. In memory it is ``[B, T, H, V]``,
-    so that the heads of a position can be joined without a copy."""
+    """The output ``[B, H, T, V]``, uninitialised, in the dtype of the caller's v. In memory it is ``[B, T, H, V]``, so
+    that the heads of a position can be joined without a copy."""
     h0: torch.Tensor | None
     """The state before the first position, float32, contiguous; None: 0."""
 
     @classmethod
     def of(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor | None) -> "HeadTensors":
-        """Prepare an op's arguments; copies only tensors of another layout."""
+        """Prepare an op's arguments; copies only tensors in another layout."""
         dtype, (B, H, T, V) = common_dtype(q, k, v), v.shape
         y = v.new_empty(B, T, H, V).transpose(1, 2)
         q, k, v = (unit_stride(x.to(dtype)) for x in (q, k, v))
@@ -198,10 +200,10 @@ class HeadTensors:
         return key_class(self.q.shape[-1], self.q.dtype)
 
     def new_state(self, rows: int, columns: int) -> torch.Tensor:
-        """A state ``[B, H, rows, columns]`` in float32, not yet written."""
+        """Return an uninitialised float32 state ``[B, H, rows, columns]``."""
         return self.q.new_empty(*self.q.shape[:2], rows, columns, dtype=torch.float32)
 
     def programs(self, launch: Launch) -> int:
-        """One program per head, sequence and block of ``BV`` columns of V."""
+        """Return the number of programs: one per head, sequence and block of ``BV`` columns of V."""
         B, H, _, _, V = self.shape
         return triton.cdiv(V, launch.blocks["BV"]) * B * H

@@ -28,7 +28,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "gated_norm": ("fused.gated_norm",),
     "token_shift": ("fused.token_shift",),
 }
-"""The modules of each op below `argap.kernels`: its own, which has a function of its name, then others with launch
+"""Modules of each op below `argap.kernels`: its own, which has a function of its name, then others with launch
 tables."""
 
 
@@ -38,19 +38,19 @@ class Configuration:
 
     kernel: str
     device: str
-    """A device class; ``any`` serves those without rows of their own."""
+    """A device class; ``any`` serves devices without rows of their own."""
     shape: str
     """A shape class, whose meaning is the kernel's own."""
     blocks: dict[str, int]
     warps: int
     stages: int
     used_here: bool
-    """Whether the row's device class is the one that serves this machine's GPU."""
+    """Whether the row's device class serves this machine's GPU."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """What ``argap kernels`` prints about an op."""
+    """An op as ``argap kernels`` prints it."""
 
     name: str
     about: str
@@ -63,12 +63,12 @@ class Op:
 
 
 def device() -> torch.device:
-    """This machine's GPU, or the CPU."""
+    """Return this machine's GPU, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def describe(name: str) -> Op:
-    """The op ``name``, one of `OPS`, on this machine's `device`."""
+    """Describe the op ``name``, one of `OPS`, on this machine's `device`."""
     modules = [import_module(f"argap.kernels.{module}") for module in OPS[name]]
     tables = [value for part in modules for value in vars(part).values() if isinstance(value, LaunchTable)]
     runs = "triton" if tables and triton is not None and device().type == "cuda" else "reference"

@@ -1,4 +1,4 @@
-"""Small tensors that follow from sizes alone, such as tables of angles, made once for all layers of a model."""
+"""Small tensors that follow from sizes alone, such as tables of angles, computed once for all layers of a model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ _of_block: ContextVar[dict[Any, Any] | None] = ContextVar("of_block", default=No
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
-    """``make``, whose results of the last `CALLS` arguments are kept and must not be written to.
+    """Keep the results of ``make`` for its last `CALLS` arguments; callers must not write to them.
 
-    They are not where a gradient is taken, because a graph cannot save a tensor of inference mode, nor in a compiled
-    graph, which must not depend on earlier calls. Results of a tensor, which is compared by identity, are kept only
-    in a block of `shared_within`, where it does not change.
+    Nothing is kept where a gradient is taken, because a graph cannot save a tensor of inference mode, nor in a compiled
+    graph, which must not depend on earlier calls. Tensors as arguments are compared by identity, and their results are
+    kept only in a block of `shared_within`, where they do not change.
     """
     kept = lru_cache(maxsize=CALLS)(make)
 
@@ -41,9 +41,9 @@ def shared(make: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def shared_within() -> Iterator[None]:
-    """Inside, results of `shared` are kept to the end of the block, and those from before it are not used.
+    """Keep results of `shared` until the end of the block, and use none from before it.
 
-    For a step that a CUDA graph records: it computes what it shares, once for all layers, and keeps no address of a
+    For a step recorded by a CUDA graph: it computes its shared tensors once for all layers, and keeps no address of a
     tensor that may be freed before a replay.
     """
     token = _of_block.set({})

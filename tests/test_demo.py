@@ -11,6 +11,7 @@ from argap.checkpoints.references import BUILT_IN
 from argap.files.atomic import read_json
 from argap.records import EvaluationSpec
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.text.tokenizer import load_tokenizer
 
 CHECKPOINTS = sorted((demo.HERE / "checkpoints").iterdir())
@@ -57,8 +58,9 @@ def test_attention_recalls_better_than_the_convolution(tmp_path):
         [str(demo.HERE / "checkpoints" / "base_conv")],
         "attention",
         tmp_path,
-        spec=EvaluationSpec(limit_tokens=2 * 2048),
-        threshold=5492,  # 1,250 occurrences in text that was read 4.39 times
+        ScoreConfig(
+            text=EvaluationSpec(limit_tokens=2 * 2048), threshold=5492
+        ),  # 1,250 occurrences in text that was read 4.39 times
     )
     attention, base_conv = gap.rows
     assert base_conv.overall.nll - attention.overall.nll > 0.4

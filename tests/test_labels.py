@@ -11,6 +11,7 @@ import pytest
 from argap.corpus import open_corpus
 from argap.errors import FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.records.columns import COPIED
 from argap.tokens.labels import label, label_portions, read_labels, with_counts, write_labels
 from tests.conftest import index_of
 
@@ -54,7 +55,7 @@ def test_labels_of_portions_are_those_of_all(tokenizer, tmp_path):
         for size in (1, 3):
             starts = range(0, data.windows, size)
             parts = list(label_portions(data, None, [data.all[k : k + size] for k in starts]))
-            for name in ("window", "position", "repeated", "distance", "occurrences", "domain"):
+            for name in ("window", "position", "repeated", "distance", "occurrences", "domain", *COPIED):
                 joined = np.concatenate([getattr(part, name) for part in parts])
                 assert np.array_equal(joined, getattr(whole, name)), name
             assert all(np.array_equal(part.document_of_window, whole.document_of_window) for part in parts)
@@ -136,7 +137,8 @@ def test_labels_round_trip(example, tokenizer, tmp_path):
             np.testing.assert_array_equal(getattr(again, name), value, err_msg=name, strict=True)
         else:
             assert getattr(again, name) == value
-    assert not any(field.nullable for field in pq.read_schema(tmp_path / "labels" / "labels.parquet"))
+    schema = pq.read_schema(tmp_path / "labels" / "labels.parquet")
+    assert [field.name for field in schema if field.nullable] == ["induction"]
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
     with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; score again"):

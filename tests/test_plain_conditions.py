@@ -12,12 +12,13 @@ from argap.records.columns import schema_of
 from argap.slices.conditions import check_condition
 
 KEPT = {"stars": pa.float64(), "year": pa.int32()}
-SCHEMA = schema_of(["ref", "an other"], KEPT, ["pos", "domain", "repeated", "train_count", *KEPT, "nll"])
+SCHEMA = schema_of(["ref", "an other"], KEPT, ["pos", "domain", "repeated", "induction", "train_count", *KEPT, "nll"])
 NLL = [0.5, 5.0, math.nan, math.inf, 7.25, 5.0000005, 0.0, 4.0]
 COLUMNS = {
     "pos": [1, 2, 3, 4, 5, 6, 7, 8],
     "domain": ["code", "web", None, "code", "Code", "", "web", "code"],
     "repeated": [True, False, True, False, True, True, False, True],
+    "induction": [None, False, True, None, True, None, None, False],
     "train_count": [None, 0, 1, 9, 10, 2**40, None, 3],
     "stars": [None, 1.0, -1.0, math.nan, 5.0, 5.5, -math.inf, 0.0],
     "year": [1999, None, 2000, 2001, -5, 0, 1, 2],
@@ -26,6 +27,8 @@ COLUMNS = {
 BATCH = pa.RecordBatch.from_pydict({n: pa.array(v, SCHEMA.field(n).type) for n, v in COLUMNS.items()}, SCHEMA)
 ATOMS = [
     "repeated",
+    "induction",
+    "NOT induction",
     "pos > 3",
     "pos <> -2",
     "train_count <= 9",

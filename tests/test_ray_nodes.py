@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.files.atomic import read_json
-from argap.runtime.cluster import connect
+from argap.runtime.cluster import connect, run_on_ray
 from argap.synthetics.sweeps.jobs import run_sweep
-from argap.synthetics.sweeps.ray import train_on_ray
 from argap.synthetics.sweeps.sweep import load_sweep
 from tests.synthetics.conftest import HERE
 
@@ -159,7 +158,7 @@ def test_a_sweep_survives_the_loss(cluster: Cluster, tmp_path: Path, what: str) 
         return bool(finished)
 
     cluster.lose(what, begun)
-    run_sweep(loaded, out, partial(train_on_ray, connect(cluster.address), "cpu"), together=1)
+    run_sweep(loaded, out, partial(run_on_ray, connect(cluster.address), "cpu"), together=1)
     assert cluster.lost.wait(60)
     assert left[0] > 0
     run_sweep(loaded, tmp_path / "whole", HERE, together=1)

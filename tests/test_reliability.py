@@ -114,7 +114,7 @@ def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from argap.lock import alone_in
+from argap.files.lock import alone_in
 with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -145,6 +145,13 @@ def test_a_second_process_is_told_who_is_in_the_folder(tmp_path: Path, holder: s
     holder.wait()
     enter(out)  # the system released the lock; the file that was left is taken over
     assert list(out.iterdir()) == []
+
+
+def test_a_folder_is_not_entered_twice_in_one_process(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "out"):
+        with pytest.raises(ArgapError, match=rf"in use by process {os.getpid()} on "):
+            enter(tmp_path / "out")
+        assert (tmp_path / "out" / LOCK).is_file()
 
 
 def enter(folder: Path) -> None:
@@ -287,13 +294,13 @@ def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> 
     for change, message in (
         ({"dtype": []}, "config.json: "),
         ({"mixers": 1e308}, "mixers: expected a list of at least one entry, found 1e+308"),
-        ({"num_hidden_layers": "2"}, "num_hidden_layers: Expected `int`, got `str`, found 2"),
-        ({"hidden_size": 16 * 10**9}, "hidden_size: Expected `int` <= 131072, found 16000000000"),
-        ({"pad_token_id": []}, "pad_token_id: Expected `int`, got `array`"),
-        ({"max_position_embeddings": {}}, "max_position_embeddings: Expected `int`, got `object`"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps: Expected `float` > 0.0, found 0"),
-        ({"rms_norm_eps": -1e-5}, "rms_norm_eps: Expected `float` > 0.0, found -1e-05"),
-        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: Expected `float` > 0.0, found nan"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers: expected a whole number, found '2'"),
+        ({"hidden_size": 16 * 10**9}, "hidden_size: expected 1 to 131,072, found 16000000000"),
+        ({"pad_token_id": []}, "pad_token_id: expected a whole number, found []"),
+        ({"max_position_embeddings": {}}, "max_position_embeddings: expected a whole number, found {}"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps: expected above 0, at most 1e+30, found 0"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps: expected above 0, at most 1e+30, found -1e-05"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: expected above 0, at most 1e+30, found nan"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(whole | change))
         with pytest.raises(ArgapError) as error:

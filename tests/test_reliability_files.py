@@ -27,7 +27,8 @@ from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_g
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
 from argap.results.pipeline import score_models
-from argap.scoring.scorer import ScoreOptions, score
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
 from argap.slices.of_tokens import Slice, score_slices
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, shard_path, token_parts
@@ -42,7 +43,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result of two of the demo's models on a little text."""
     out = tmp_path_factory.mktemp("result") / "out"
     spec = EvaluationSpec(data=("stdlib:heldout",), seq_len=64, limit_tokens=600)
-    score_models([str(MODEL)], "attention", out, spec=spec, index=str(DEMO / "index"))
+    score_models([str(MODEL)], "attention", out, ScoreConfig(text=spec, index=str(DEMO / "index")))
     return out
 
 
@@ -60,7 +61,7 @@ def data(tokenizer, monkeypatch: pytest.MonkeyPatch) -> EvaluationSet:
 
 def scored(data: EvaluationSet, folder: Path) -> runs.Run:
     source = SourceRecord(data=("stdlib:heldout",))
-    return score(find_checkpoint(MODEL), data, folder, model_name="m", source=source, options=ScoreOptions())
+    return CheckpointSource("m", find_checkpoint(MODEL)).score(data, folder, source)
 
 
 def offsets(path: Path, count: int = 12) -> Iterator[int]:

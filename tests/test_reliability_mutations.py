@@ -27,6 +27,7 @@ from argap.cli import main
 from argap.errors import ArgapError
 from argap.records import EvaluationSpec, read_gap
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.slices.cells import read_cells
 from argap.suite.config import load_suite
 from argap.tokens.labels import read_labels
@@ -43,7 +44,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("mutations") / "out"
     spec = EvaluationSpec(data=("stdlib:heldout",), seq_len=64, limit_tokens=300)
     hybrid = DEMO / "checkpoints" / "hybrid"
-    score_models([str(hybrid)], "attention", out, spec=spec, index=str(DEMO / "index"))
+    score_models([str(hybrid)], "attention", out, ScoreConfig(text=spec, index=str(DEMO / "index")))
     suite = {
         "reference": "attention",
         "members": {"attention": None, "hyena": {"seeds": [0, 1]}},

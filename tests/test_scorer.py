@@ -30,7 +30,8 @@ from argap.files import parquet
 from argap.files.atomic import read_json
 from argap.records import SourceRecord
 from argap.scoring import batches
-from argap.scoring.scorer import ScoreOptions, score
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs
 from tests.conftest import save_model
@@ -74,16 +75,8 @@ def gpt2(tokenizer, tmp_path_factory):
 
 
 def run(checkpoint, data, folder, **options):
-    overwrite = options.pop("overwrite", False)
-    return score(
-        checkpoint,
-        data,
-        folder,
-        model_name="m",
-        source=SourceRecord(data=("stdlib:heldout",)),
-        options=ScoreOptions(**options),
-        overwrite=overwrite,
-    )
+    source = CheckpointSource("m", checkpoint, ScoreConfig.of(**options))
+    return source.score(data, folder, SourceRecord(data=("stdlib:heldout",)))
 
 
 def plain_logprobs(checkpoint, data) -> np.ndarray:
@@ -174,13 +167,14 @@ def test_a_rerun_skips_finished_shards_and_rewrites_lost_ones(gpt2, data, tmp_pa
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from typing import Any
-from argap import runs, scorer
-from argap.checkpoint import find_checkpoint
+from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
-from argap.evaluation import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set
 from argap.records import SourceRecord
-from argap.tokenizer import load_tokenizer
+from argap.scoring import scorer
+from argap.scoring.checkpoint import CheckpointSource
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens import runs
 runs.SHARD_TOKENS = 100
 write, count = runs.write_shard, [0]
 def write_then_die(*arguments):
@@ -192,8 +186,8 @@ def write_then_die(*arguments):
 scorer.write_shard = write_then_die
 tokenizer = load_tokenizer(sys.argv[1])
 data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=7 * 64 + 30)
-scorer.score(find_checkpoint(sys.argv[1]), data, Path(sys.argv[2]), model_name="m",
-             source=SourceRecord(data=("stdlib:heldout",)), options=scorer.ScoreOptions())
+source = CheckpointSource("m", find_checkpoint(sys.argv[1]))
+scorer.score(source, data, Path(sys.argv[2]), SourceRecord(data=("stdlib:heldout",)))
 """
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from argap.records import EvaluationSpec
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.tokens import runs
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +30,9 @@ def test_two_processes_write_the_same_files_as_one(tmp_path, monkeypatch):
     assert done.stdout.count('"rows"') == 1  # only the main process prints
 
     monkeypatch.setattr(runs, "SHARD_TOKENS", 512)
-    score_models([MODEL], "attention", tmp_path / "one", spec=EvaluationSpec(seq_len=256, limit_tokens=1900))
+    score_models(
+        [MODEL], "attention", tmp_path / "one", ScoreConfig(text=EvaluationSpec(seq_len=256, limit_tokens=1900))
+    )
     for model in ("attention", "base_conv"):
         one, two = (
             {p.name: p.read_bytes() for p in (tmp_path / k / model / "tokens").iterdir()} for k in ("one", "two")

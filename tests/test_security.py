@@ -18,8 +18,8 @@ from argap.corpus import jsonl, open_corpus
 from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
 from argap.files import atomic
+from argap.files.plain_yaml import parse_yaml, read_yaml
 from argap.files.resumable import begin, plain_name
-from argap.files.yaml import parse_yaml, read_yaml
 from argap.records import CheckpointRecord, Record
 from argap.runtime.trust import trusting
 from argap.suite.config import load_suite
@@ -102,6 +102,16 @@ def bomb(levels: int) -> str:
         ("b: !!python/object/apply:os.system ['touch created']", "the tag tag:yaml.org,2002:python/object"),
         ("doc_to_text: !function module.name", "the tag !function"),
         ("a: 1\nb: 2\na: 3", "line 3: the key a is listed twice"),
+        ("a:\n  1: x\n  0x1: y", "line 3: a: the key 1 is listed twice"),
+        ("a: {<<: {b: 1}, <<: {c: 2}}", "line 1: a: the key << is listed twice"),
+        ("a: !<tag:yaml.org,2002:binary> eA==", "line 1: a: the tag tag:yaml.org,2002:binary"),
+        ("%TAG ! tag:yaml.org,2002:python/\n---\na: !object:os.system {}", "line 3: a: the tag tag:yaml.org"),
+        ("a: &a\n  b: *a", "line 1: a: the anchor &a"),
+        ("a: " + "{b: " * 5000, "values nested more than 20 deep"),
+        ("- " * 5000, "values nested more than 20 deep"),
+        ("a: [" + "1," * 200_000 + "]", "line 1: more than 100,000 values"),
+        ("a: [" + "[]," * 100_000 + "]", "line 1: more than 100,000 values"),
+        ("a: 1\n" + "---\n" * 100_000, "a second document"),
         ("? [1, 2]\n: 3", "line 1: a key that is a mapping or sequence"),
         ("a: " + "[" * 5000, "values nested more than 20 deep"),
         ("a: 1\n---\nb: 2", "a second document"),
@@ -141,6 +151,7 @@ def test_plain_yaml_means_what_it_means_to_pyyaml() -> None:
         assert parse_yaml(text) == yaml.safe_load(text)
     assert parse_yaml("2020-01-02") == "2020-01-02"
     assert parse_yaml("9" * 65) == "9" * 65
+    assert parse_yaml("<<: {a: =}") == {"<<": {"a": "="}}  # no merging of mappings
     assert math.isnan(parse_yaml(".nan"))
 
 

@@ -1,7 +1,8 @@
 """Options shared by several commands, alone or as groups, and amounts as they are written.
 
-A group is a dataclass with an option in each field. A parameter of that type gives a command all of its options, and an
-instance that has checked them before the command begins.
+A group is a dataclass with an option in each field, or a record that declares options (`argap.scoring.config`). A
+parameter of that type gives a command all of its options, and an instance that has checked them before the command
+begins.
 """
 
 import re
@@ -9,12 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from msgspec import Meta
+from msgspec.structs import fields as fields_of
 
 from argap.errors import ArgapError
+from argap.records import EvaluationSpec, Record
 from argap.runtime.trust import trusting
+from argap.scoring.config import ScoreConfig
+from argap.scoring.per_model import PerModel
 
 
 class Commands(typer.Typer):
@@ -27,67 +34,99 @@ class Commands(typer.Typer):
 
 
 def _flat(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with the options of its groups as parameters."""
+    """Return ``command`` with the options of its groups as parameters."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups = {name: options for name, hint in hints.items() if (options := options_of(hint))}
 
     @wraps(command)
     def ungrouped(**given: Any) -> Any:
-        made = {name: of(**{each.name: given.pop(each.name) for each in fields(of)}) for name, of in groups.items()}
+        made = {}
+        for name, options in groups.items():
+            build = hints[name].of if hasattr(hints[name], "of") else hints[name]
+            made[name] = build(**{option: given.pop(option) for option in options})
         return command(**given, **made)
 
     parameters = []
     for name, each in signature(command).parameters.items():
-        of_group = get_type_hints(groups[name], include_extras=True) if name in groups else {}
-        options = {option: (hint, getattr(groups[name], option)) for option, hint in of_group.items()}
-        for option, (hint, default) in (options or {name: (hints[name], each.default)}).items():
+        for option, (hint, default) in groups.get(name, {name: (hints[name], each.default)}).items():
             parameters.append(Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
     ungrouped.__signature__ = signature(command).replace(parameters=parameters)  # pyright: ignore
     return ungrouped
 
 
+def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the type, with its typer option, and the default of each option in a group; empty for any other type."""
+    if is_dataclass(group):
+        hints = get_type_hints(group, include_extras=True)
+        return {each.name: (hints[each.name], getattr(group, each.name)) for each in fields(group)}
+    found: dict[str, tuple[Any, Any]] = {}
+    if isinstance(group, type) and issubclass(group, Record):
+        for field in fields_of(group):
+            if isinstance(field.default, Record):  # the fields of a record within, but those that this one declares
+                inner = options_of(type(field.default))
+                found |= {name: each for name, each in inner.items() if name not in group.__struct_fields__}
+            elif _meta(group, field.name) is not None:
+                hint, default = _written(get_args(field.type)[0], field.default)
+                found[field.name] = Annotated[hint, declared(group, field.name)], default
+    return found
+
+
+def declared(group: type[Record], name: str) -> Any:
+    """Return the typer option of a field: its help, and the flag and placeholder where the record declares them."""
+    meta = _meta(group, name)
+    assert meta is not None
+    extra = meta.extra or {}
+    flags = [extra["flag"]] if "flag" in extra else []
+    return typer.Option(*flags, help=meta.description, metavar=extra.get("metavar"), min=meta.ge)
+
+
+def _meta(group: type[Record], name: str) -> Meta | None:
+    hint = get_type_hints(group, include_extras=True)[name]
+    return next((each for each in getattr(hint, "__metadata__", ()) if each.description), None)
+
+
+def _written(hint: Any, default: Any) -> tuple[Any, Any]:
+    """Return the type and the default of an option as a command line has them: lists, and text to be parsed."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    if hint is PerModel or get_origin(hint) is tuple:
+        return list[str] | None, None
+    if get_origin(hint) is Literal or len(kinds) == 1:
+        return hint, default
+    return (str | None, None) if default is None else (str, str(default))
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace earlier output that was made from other inputs.")]
+Device = Annotated[str, declared(ScoreConfig, "device")]
+Overwrite = Annotated[bool, declared(ScoreConfig, "overwrite")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")
 ]
 
-BatchSize = Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")]
-Threshold = Annotated[
-    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
-]
+BatchSize = Annotated[str, declared(ScoreConfig, "batch_size")]
+Threshold = Annotated[str, declared(ScoreConfig, "threshold")]
+SliceFile = Annotated[str | None, declared(ScoreConfig, "slices")]
 
 # The text that is scored, labelled or recorded.
-Data = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATH", help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable."),
-]
-Index = Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")]
-LimitTokens = Annotated[int | None, typer.Option(metavar="N", help="Only the first N tokens of the text.")]
+Data = Annotated[list[str] | None, declared(EvaluationSpec, "data")]
+Index = Annotated[str | None, declared(ScoreConfig, "index")]
+LimitTokens = Annotated[int | None, declared(EvaluationSpec, "limit_tokens")]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a text is read: fields of `argap.records.EvaluationSpec`."""
+    """How a text is read."""
 
-    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None
-    packing: Annotated[
-        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
-    ] = None
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
-    ] = None
+    seq_len: Annotated[int | None, declared(EvaluationSpec, "seq_len")] = None
+    packing: Annotated[Literal["packed", "document"] | None, declared(EvaluationSpec, "packing")] = None
+    text_column: Annotated[str | None, declared(EvaluationSpec, "text_column")] = None
 
 
 @dataclass(frozen=True)
 class Windows(Reading):
-    """The same, of a part of the text."""
+    """How a part of a text is read."""
 
     limit_tokens: LimitTokens = None
-    limit_document_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N tokens of each document.")
-    ] = None
+    limit_document_tokens: Annotated[int | None, declared(EvaluationSpec, "limit_document_tokens")] = None
 
 
 Engine = Annotated[str, typer.Option(help="local (this machine), or ray (tasks of a Ray cluster).")]

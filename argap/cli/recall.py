@@ -101,9 +101,9 @@ def recall(
         upstream_table,
         write_recall_page,
     )
-    from argap.scoring.scorer import ScoreOptions
+    from argap.scoring.config import ScoreConfig
 
-    options = ScoreOptions(dtype, device, batch_size, backend)
+    config = ScoreConfig.of(dtype=dtype, device=device, batch_size=batch_size, backend=backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
     figures = [] if paper is None else [published(paper)]
@@ -116,7 +116,7 @@ def recall(
             out,
             reference=reference,
             protocol=Protocol(context, truncate, twice),
-            options=options,
+            config=config,
             index=index,
             threshold=threshold,
             ar_nlls=ar_nlls,
@@ -136,7 +136,7 @@ def recall(
             "or all with `protocol=upstream`"
         )
     models = [*checkpoints, *([reference] if reference else [])]
-    by_model = run_upstream(models, names, out, options=options, stock=stock)
+    by_model = run_upstream(models, names, out, config=config, stock=stock)
     output.show(by_model, lambda: [upstream_table(by_model), *figures])
 
 

@@ -106,21 +106,19 @@ def trajectory(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
-    from argap.metric.threshold import parse_threshold
     from argap.reports.figures.drawing import save
     from argap.reports.figures.training import recall_along_training
     from argap.reports.tables.formats import markdown, print_tables
     from argap.reports.tables.suite import trajectory_table
     from argap.runtime.torchrun import join_torchrun
-    from argap.scoring.scorer import ScoreOptions, parse_batch_size
+    from argap.scoring.config import ScoreConfig
     from argap.suite.series import load_series, score_series
 
     given = load_series(series)
     folder = out or Path("runs") / series.stem
-    options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size))
-    tau = parse_threshold(threshold)
+    config = ScoreConfig.of(device=device, batch_size=batch_size, threshold=threshold, overwrite=overwrite)
     with join_torchrun(device) as parallel:
-        gap, along = score_series(given, folder, threshold=tau, options=options, overwrite=overwrite, parallel=parallel)
+        gap, along = score_series(given, folder, config, parallel=parallel)
     if parallel is not None and not parallel.is_main:
         return
     table = trajectory_table(along, given.reference, gap)

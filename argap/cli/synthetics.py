@@ -173,11 +173,11 @@ def sweep(
             typer.echo(f"{each.key}: {state}")
         return
     if engine == "ray":
-        from argap.synthetics.sweeps.ray import ray_engine
+        from argap.runtime.cluster import ray_engine
 
         chosen = ray_engine(address, device)
     else:
-        from argap.synthetics.sweeps.devices import local_engine
+        from argap.runtime.jobs import local_engine
 
         chosen = local_engine(device)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}

@@ -41,7 +41,7 @@ class Corpus:
         self.spec = spec
         self.tally = Tally()
         self.size = size
-        """Bytes of its files, if known."""
+        """Size of its files in bytes, if known."""
         self._open_items = open_items
 
     def __iter__(self) -> Iterator[TextDocument | TokenShard]:
@@ -55,12 +55,12 @@ def open_corpus(
     token_dtype: str | np.dtype | None = None,
     keep: Sequence[str] = (),
 ) -> Corpus:
-    """The corpus that ``spec`` names (see the module's docstring for the forms).
+    """Open the corpus named by ``spec`` (the module's docstring lists the forms).
 
-    ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text; ``keep``: further columns
-    of them that documents are to have. ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or
-    ``uint32``. Raises `ArgapError` where nothing readable is found, or text without columns that are to be kept; a
-    broken file raises while it is read.
+    ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text. ``keep``: more of their
+    columns to keep with each document. ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or
+    ``uint32``. Raises `ArgapError` if nothing readable is found, or if columns are to be kept of plain text; a broken
+    file raises while it is read.
     """
     name = str(spec)
     if name.startswith("stdlib:"):
@@ -84,7 +84,7 @@ def open_corpus(
 
 
 def say_remarks(corpora: Iterable[Corpus]) -> None:
-    """Print what readers should know of corpora that were read, to stderr."""
+    """Print remarks on corpora that were read, to stderr."""
     for corpus in corpora:
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
@@ -132,7 +132,7 @@ def _reader(path: Path) -> Reader | None:
 
 
 def _domain(root: Path, path: Path) -> str:
-    """The folder directly below ``root`` that contains ``path``, else the name of ``root`` itself."""
+    """Return the folder directly below ``root`` that contains ``path``, else the name of ``root`` itself."""
     parts = path.relative_to(root).parts if root.is_dir() else ()
     return parts[0] if len(parts) > 1 else root.name.split(".")[0]
 

@@ -16,27 +16,27 @@ from argap.files.atomic import HALF_CHARACTER
 ESCAPES = re.compile(
     r"(?P<whole>\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-"""Escapes of JSON; not ``whole`` is the surrogate that is half a character."""
+"""JSON escapes; not ``whole`` means half of a surrogate pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDocument:
-    """One document of text. ``domain`` groups documents in reports, ``source`` names file and position."""
+    """One document of text. ``domain`` groups documents in reports, ``source`` gives file and position."""
 
     text: str
     domain: str
     source: str
     kept: Mapping[str, Any] = field(default_factory=dict)
-    """The values of the columns that are kept (`argap.corpus.kept`)."""
+    """The values of the kept columns (`argap.corpus.kept`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenShard:
-    """A file of token ids, documents separated by EOS. Opened later, when the tokenizer is known."""
+    """A file of token ids, with documents separated by EOS. Opened later, when the tokenizer is known."""
 
     path: Path
     dtype: np.dtype | None
-    """Element type of a headerless ``.bin``; None: uint16 where the vocabulary fits, else uint32."""
+    """Element type of a headerless ``.bin``; None: uint16 if the vocabulary fits, else uint32."""
     domain: str
 
 
@@ -48,12 +48,15 @@ class TokenDocument:
     domain: str
     source: str
     kept: Mapping[str, Any] = field(default_factory=dict)
-    """The values of the columns that are kept; spans are of tokens (`argap.corpus.kept.TokenSpans`)."""
+    """The values of the kept columns; spans are of tokens (`argap.corpus.kept.TokenSpans`)."""
 
 
 def text_of(row: Mapping[str, Any], column: str, where: str, option: str) -> str:
-    """The text of a row. Raises `FormatError` for a row without the column, listing those it has and the ``option``
-    that names one, and for a value that is no text."""
+    """Return the text of a row.
+
+    Raises `FormatError` for a row without the column, listing its columns and the ``option`` that selects one, and for
+    a value that is not text.
+    """
     if column not in row:
         columns = ", ".join(map(repr, row)) or "none"
         raise FormatError(f"{where}: no text in column {column!r}; its columns are {columns}: name one with {option}")
@@ -69,24 +72,24 @@ class Tally:
 
     documents: int = 0
     empty: int = 0
-    """Documents without a token: skipped."""
+    """Documents without a token, which are skipped."""
     invalid_utf8: int = 0
     """Documents with invalid UTF-8, read as U+FFFD."""
     bytes_read: float = 0
     """Bytes of the text files, as stored; the measure of progress."""
     columns: dict[str, None] = field(default_factory=dict)
-    """Columns seen, where some are to be kept."""
+    """Columns seen, if some are to be kept."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def decode(self, data: bytes) -> str:
-        """``data`` as text; a document with invalid UTF-8 is counted, not refused."""
+        """Decode ``data`` as text; invalid UTF-8 is counted, not refused."""
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return self._counted(data.decode("utf-8", errors="replace"))
 
     def decode_json(self, data: bytes) -> str:
-        """`decode` of JSON, where the escape of half a character, a surrogate without its other, is invalid too."""
+        """Decode JSON as `decode` does; an escaped half of a surrogate pair is invalid too."""
         text = self.decode(data)
         if HALF_CHARACTER.search(text) is None:
             return text
@@ -99,13 +102,13 @@ class Tally:
         return replaced
 
     def kept(self, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, Any]:
-        """The columns ``keep`` of a row, null where it has none, whose columns are seen now."""
+        """Return the columns ``keep`` of a row, null if it lacks one, and note the row's columns as seen."""
         if keep:
             self.columns.update(dict.fromkeys(row))
         return {name: row.get(name) for name in keep}
 
     def remarks(self) -> list[str]:
-        """One line for each remark."""
+        """Return the remarks, one line each."""
         lines = []
         if self.invalid_utf8:
             lines.append(f"{self.invalid_utf8} documents contain invalid UTF-8, read as U+FFFD")

@@ -11,10 +11,10 @@ OPTIONS = ("config", "split", "column", "revision")
 
 
 def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
-    """The documents of ``NAME?split=train&config=...&column=text&revision=...`` (split: train).
+    """Read the documents of ``NAME?split=train&config=...&column=text&revision=...`` (default split: train).
 
-    ``keep``: columns kept with each document. Raises `ArgapError` for an unknown option or column, and where the hub
-    does not answer.
+    ``keep``: columns kept with each document. Raises `ArgapError` for an unknown option or column, and if the hub does
+    not answer.
     """
     name, _, query = spec.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -40,5 +40,5 @@ def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
             revision=options.get("revision"),
             streaming=True,
         )
-    except Exception as error:  # the library raises many types, all of them the user's or the network's
+    except Exception as error:  # the library raises many types, all caused by the user or the network
         raise ArgapError(f"hub:{name}: the data set could not be read ({first_line(error)})") from error

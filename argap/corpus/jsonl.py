@@ -1,4 +1,4 @@
-"""JSON lines, plain or compressed: one object a line, its text in one column."""
+"""JSON lines, plain or compressed: one object per line, with its text in one column."""
 
 import gzip
 import io
@@ -14,19 +14,18 @@ from argap.files.atomic import parse_json
 SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (".gz", ".zst", ""))
 
 LARGEST_RATIO = 1000
-"""Bytes that a compressed byte may unpack to; text reaches 20, repeated text a few hundred."""
+"""Most bytes that a compressed byte may unpack to; text reaches 20, repeated text a few hundred."""
 MOST_UNPACKED = 2**30
-"""Bytes that any file may unpack to."""
+"""Most bytes that a file may unpack to."""
 LONGEST_LINE = 2**30
-"""Bytes of a line, which is in memory whole."""
+"""Bytes of the longest line, since a whole line is in memory."""
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
-    """The documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence over ``domain``.
+    """Read the documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence.
 
-    ``keep``: columns kept with each document; null in a row without one.
-
-    Raises `FormatError` as `rows` and `argap.corpus.document.text_of` do.
+    ``keep``: columns kept with each document; null in a row without one. Raises `FormatError` as `rows` and
+    `argap.corpus.document.text_of` do.
     """
     for number, row in rows(path, tally):
         text = text_of(row, text_column, f"{path}, line {number}", "`text_column`")
@@ -34,10 +33,10 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
 
 
 def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of one file with the numbers of their lines; blank lines are skipped.
+    """Read the objects of one file with their line numbers, skipping blank lines.
 
     Raises `FormatError` naming file and line for a line that is not a JSON object, for a truncated archive, and for one
-    that unpacks to very much more than text does.
+    that unpacks to far more bytes than text would.
     """
     number = unpacked = 0
     try:
@@ -55,13 +54,13 @@ def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def check_unpacked(where: str, unpacked: int, packed: int) -> None:
-    """Raise `FormatError` where ``packed`` bytes of a file became very many more bytes of text."""
+    """Raise `FormatError` if ``packed`` bytes of a file became far more bytes than text would."""
     if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * packed):
         raise FormatError(f"{where}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text")
 
 
 def valid_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of one file. Raises `FormatError` as `rows` does, and for invalid UTF-8."""
+    """Read the objects of one file. Raises `FormatError` as `rows` does, and for invalid UTF-8."""
     found, tally = [], Tally()
     for number, row in rows(path, tally):
         if tally.invalid_utf8:
@@ -71,10 +70,10 @@ def valid_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a file, none longer than `LONGEST_LINE`."""
+    """Yield the lines of a file, none longer than `LONGEST_LINE`."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
-            raise FormatError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; expected one document a line")
+            raise FormatError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; expected one document per line")
         yield line
 
 

@@ -1,10 +1,10 @@
-"""Columns of the source that are kept beside the text (``--keep``): one value a document, or spans of its text.
+"""Columns of the source kept beside the text (``--keep``): one value per document, or spans of its text.
 
 A value is text, a number, a boolean or a date. Spans are a list of ``{start, end, label}``, with ``start`` and ``end``
-in characters (Unicode code points) of the document's text, ``end`` exclusive; further keys are ignored. They become
-spans of tokens: a token has a label if any of its characters is in the span. Characters are those that the tokenizer
-itself says a token was made from, white space included; a token that holds a part of a character counts as the whole
-character, and an empty span labels nothing.
+in characters (Unicode code points) of the document's text, ``end`` exclusive; other keys are ignored. They become spans
+of tokens: a token has a label if any of its characters is in the span. The tokenizer itself says which characters a
+token comes from, white space included; a token with part of a character counts as the whole character, and an empty
+span labels nothing.
 """
 
 import sys
@@ -34,9 +34,9 @@ class TokenSpans(NamedTuple):
 
 
 def kept_of(batch: Sequence[TextDocument], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """What documents keep, with spans of tokens in place of spans of characters.
+    """Return the kept values of documents, with spans of tokens in place of spans of characters.
 
-    Raises `FormatError` naming document and column for a value of another type, and for a span outside the text.
+    Raises `FormatError` naming document and column for a value of the wrong type, and for a span outside the text.
     """
     spanned = [k for k, each in enumerate(batch) if any(isinstance(value, list) for value in each.kept.values())]
     offsets = dict(zip(spanned, tokenizer.offsets([batch[k].text for k in spanned]) if spanned else (), strict=True))
@@ -75,7 +75,7 @@ def _type(value: Any) -> str:
 
 
 def token_spans(start: np.ndarray, end: np.ndarray, labels: Sequence[str], offsets: np.ndarray) -> TokenSpans:
-    """Spans of characters as spans of tokens; those without a token are left out.
+    """Convert spans of characters to spans of tokens, leaving out spans without a token.
 
     ``start``, ``end``: int ``[S]``, ``end`` exclusive. ``offsets``: int ``[N, 2]``, where each token begins and ends
     (characters), not decreasing.
@@ -90,7 +90,7 @@ def token_spans(start: np.ndarray, end: np.ndarray, labels: Sequence[str], offse
 
 
 def cut(kept: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """What a document keeps once it is cut to its first ``tokens``."""
+    """Return the kept values of a document that is cut to its first ``tokens``."""
 
     def spans(value: TokenSpans) -> TokenSpans:
         some = value.first < tokens

@@ -17,10 +17,10 @@ ROWS = 256  # rows decoded at once; documents can be long
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
-    """The documents of one file; its columns ``domain`` and ``source`` name each document's, if present.
+    """Read the documents of one file; its columns ``domain`` and ``source`` name each document's, if present.
 
-    ``keep``: further columns kept with each document. Raises `FormatError` for a broken file and for one without a
-    column (its columns are listed), and one that unpacks to very much more than text does.
+    ``keep``: more columns kept with each document. Raises `FormatError` for a broken file, for a missing column
+    (listing the columns), and for a file that unpacks to far more bytes than text would.
     """
     import pyarrow as pa
 
@@ -54,7 +54,7 @@ def _open(path: Path) -> "pq.ParquetFile":
 
 
 def _columns(path: Path, schema: "pa.Schema", text_column: str, keep: Sequence[str]) -> list[str]:
-    """The columns to read. Raises `FormatError` for one that is not there, and for a text that is not of strings."""
+    """Return the columns to read. Raises `FormatError` for a missing column, and for a text column without strings."""
     import pyarrow as pa
 
     if text_column not in schema.names:

@@ -18,12 +18,12 @@ CREDENTIALS = re.compile(
 
 
 def is_remote(spec: str) -> bool:
-    """Whether ``spec`` is ``protocol://...``."""
+    """Return whether ``spec`` is ``protocol://...``."""
     return "://" in spec
 
 
 def check_recordable(spec: str) -> None:
-    """Raise `ArgapError`, without the address, for one with credentials: runs and indexes record what they read."""
+    """Raise `ArgapError`, without the address, if it has credentials: runs and indexes record what they read."""
     if is_remote(spec) and CREDENTIALS.search(spec):
         raise ArgapError(
             f"an address of {spec.partition('://')[0]} with credentials in it, which every record would keep; give "
@@ -32,9 +32,10 @@ def check_recordable(spec: str) -> None:
 
 
 def remote_path(spec: str) -> Path:
-    """An object with the methods of `Path` that readers use: ``open``, ``rglob``, ``stat``.
+    """Return an object with the methods of `Path` that readers use: ``open``, ``rglob``, ``stat``.
 
-    Raises `ArgapError` for a protocol that is unknown or whose package is not installed, and as `check_recordable`.
+    Raises `ArgapError` for a protocol that is unknown or whose package is not installed, and as `check_recordable`
+    does.
     """
     check_recordable(spec)
     try:
@@ -45,7 +46,7 @@ def remote_path(spec: str) -> Path:
         ) from None
     try:
         path = UPath(spec)
-        path.exists()  # imports the protocol's package and asks the store
+        path.exists()  # imports the protocol's package and queries the store
     except (ValueError, ImportError, OSError) as error:
         raise ArgapError(f"{spec}: cannot be reached ({first_line(error)})") from error
     return cast(Path, path)
@@ -53,7 +54,7 @@ def remote_path(spec: str) -> Path:
 
 @contextmanager
 def local_file(path: Path) -> Iterator[Path]:
-    """``path`` itself if it is local, else a copy that lasts as long as the block.
+    """Yield ``path`` itself if it is local, else a copy that lasts as long as the block.
 
     A memory map of the copy outlives it, because the system keeps the file's blocks until the map is closed.
     """

@@ -1,7 +1,7 @@
 """Token shards: flat files of token ids, documents separated by EOS.
 
-``.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32), ``.npy`` records its type.
-Shards are memory-mapped (from an object store: a local copy) and documents are copied one at a time.
+``.bin`` is headerless little-endian (uint16 if the vocabulary fits, else uint32), ``.npy`` records its type. Shards are
+memory-mapped (from an object store: a local copy) and documents are copied one at a time.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SCAN = 2**22  # tokens searched for EOS at a time
 
 
 def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
-    """``uint16`` or ``uint32`` (little-endian) by name; None stays None. Others are an `ArgapError`."""
+    """Return ``uint16`` or ``uint32`` (little-endian) by name, and None for None. Raises `ArgapError` for others."""
     if name is None:
         return None
     if str(name) not in ("uint16", "uint32"):
@@ -27,15 +27,15 @@ def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
 
 
 def smallest_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
-    """Of a ``.bin`` without another: uint16 where the vocabulary fits, else uint32, little-endian."""
+    """Return the default type of a ``.bin``: uint16 if the vocabulary fits, else uint32, little-endian."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[TokenDocument]:
-    """The documents of ``shard``. Without an EOS id the whole shard is one document.
+    """Read the documents of ``shard``. Without an EOS id the whole shard is one document.
 
-    Raises `FormatError` naming file and offset for a size that is not a multiple of the token size and for
-    a token outside the vocabulary.
+    Raises `FormatError` naming file and offset for a size that is not a multiple of the token size and for a token
+    outside the vocabulary.
     """
     tokens = open_tokens(shard, vocab_size)
     start = 0
@@ -46,7 +46,7 @@ def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[Tok
 
 
 def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
-    """The tokens of ``shard``, `[N]`, memory-mapped. Raises `FormatError` for a file that holds no tokens."""
+    """Open the tokens of ``shard``, `[N]`, memory-mapped. Raises `FormatError` for a file without tokens."""
     path = shard.path
     if path.stat().st_size == 0:
         return np.empty(0, dtype=np.uint16)
@@ -71,7 +71,7 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
 
 
 def _document_ends(tokens: np.ndarray, eos: int | None, vocab_size: int, shard: TokenShard) -> Iterator[int]:
-    """Positions just after each document: those of EOS, and the end of the shard."""
+    """Yield the positions just after each document: after each EOS, and the end of the shard."""
     for offset in range(0, len(tokens), SCAN):
         block = tokens[offset : offset + SCAN]
         outside = (block >= vocab_size) | (block < 0)

@@ -1,8 +1,8 @@
 """Real text on every machine: the source of this Python's standard library.
 
-The split is fixed: the modules of `HELD_OUT` are evaluation text (``stdlib:heldout``), the rest is
-training text (``stdlib:train``). Test packages, site packages and generated tables are neither. The
-held-out modules exist, as single files, in Python 3.11 to 3.13.
+The split is fixed: the modules of `HELD_OUT` are evaluation text (``stdlib:heldout``), the rest is training text
+(``stdlib:train``). Test packages, site packages and generated tables are in neither. The held-out modules exist, as
+single files, in Python 3.11 to 3.13.
 """
 
 import sysconfig
@@ -24,11 +24,11 @@ SKIPPED_FOLDERS = {
     "site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib-dynload", "pydoc_data",
     "encodings", "ensurepip",
 }  # fmt: skip
-"""Tests (absent from many installations), other people's packages, and tables written by programs."""
+"""Tests (absent from many installations), other people's packages, and generated tables."""
 
 
 def modules(split: str) -> list[Path]:
-    """The source files of a split, sorted by path. Raises `ArgapError` for an unknown split."""
+    """List the source files of a split, sorted by path. Raises `ArgapError` for an unknown split."""
     root = Path(sysconfig.get_path("stdlib"))
     held_out = [root / f"{name}.py" for name in HELD_OUT]
     if split == "heldout":
@@ -44,7 +44,7 @@ def modules(split: str) -> list[Path]:
 
 
 def read(files: list[Path], tally: Tally) -> Iterator[TextDocument]:
-    """One document a module; its domain is ``stdlib``, its source the path below the library's root."""
+    """Read one document per module; its domain is ``stdlib``, its source the path below the library's root."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in files:
         yield TextDocument(tally.decode(path.read_bytes()), "stdlib", path.relative_to(root).as_posix())

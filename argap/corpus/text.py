@@ -1,7 +1,7 @@
 """Plain text: one file, one document.
 
 A file over `PIECE` bytes is read in pieces that end at a line end, each a separate document, so that a huge file need
-not fit in memory; a bigram that spans a cut is not counted.
+not fit in memory; a bigram across a cut is not counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ PIECE = 16 * 2**20
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
-    """The documents of one text file, which has no columns: ``text_column`` and ``keep`` are ignored."""
+    """Read the documents of a text file, which has no columns: ``text_column`` and ``keep`` are ignored."""
     try:
         with path.open("rb") as file:
             for number, piece in enumerate(_pieces(file)):

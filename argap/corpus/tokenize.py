@@ -1,4 +1,4 @@
-"""Documents of text to documents of token ids: batched, parallel, streaming."""
+"""Convert text documents to token ids: batched, parallel, streaming."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +15,10 @@ BATCH_DOCUMENTS = 4096
 
 
 def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) -> Iterator[TokenDocument]:
-    """The documents of ``corpora`` in their order, as token ids.
+    """Yield the documents of ``corpora``, in order, as token ids.
 
-    The Rust tokenizer spreads a batch over all cores while the next batch is being read. Documents
-    without a token are skipped and counted in the tally of their corpus.
+    The Rust tokenizer spreads a batch over all cores while the next batch is being read. Documents without a token are
+    skipped and counted in the tally of their corpus.
     """
     for corpus in [corpora] if isinstance(corpora, Corpus) else corpora:
         for document in _documents(corpus, tokenizer):
@@ -30,7 +30,7 @@ def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) ->
 
 
 def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: str) -> Iterator[np.ndarray]:
-    """The documents of the corpora that ``specs`` name, in order, as token ids, `[N]` int32."""
+    """Yield the documents of the corpora named by ``specs``, in order, as token ids, `[N]` int32."""
     corpora = [open_corpus(spec, text_column=text_column) for spec in specs]
     for document in token_documents(corpora, tokenizer):
         yield document.ids

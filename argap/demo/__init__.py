@@ -26,9 +26,9 @@ def run_demo(out: Path, limit_tokens: int | None = None) -> tuple["Gap", Path]:
 
     ``limit_tokens`` scores only the beginning of the text.
     """
-    from argap.records import EvaluationSpec
     from argap.reports.pages.write import write_report
     from argap.results.pipeline import score_models
+    from argap.scoring.config import ScoreConfig
 
-    gap = score_models(checkpoints(), REFERENCE, out, spec=EvaluationSpec(limit_tokens=limit_tokens), base=BASE)
+    gap = score_models(checkpoints(), REFERENCE, out, ScoreConfig.of(limit_tokens=limit_tokens, base=BASE))
     return gap, write_report(out)

@@ -1,8 +1,8 @@
-"""The documents of an evaluation set with the columns kept of their sources: ``labels/documents.parquet``.
+"""The documents of an evaluation set with the columns kept from their sources: ``labels/documents.parquet``.
 
-One row a document: ``tokens:int64``, how many tokens of the evaluation set are its own (EOS included), and the columns
-kept (`argap.corpus.kept`). The rows of labels and runs are the documents' tokens in order, so that the numbers of
-tokens say which document each token is of: with packed windows its own, not the window's.
+One row per document: ``tokens:int64``, its number of tokens in the evaluation set (EOS included), and the kept columns
+(`argap.corpus.kept`). The rows of labels and runs are the documents' tokens in order, so the numbers of tokens give
+each token's document; with packed windows this is its own, not the window's.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ KINDS = {
 }
 """Types of kept values; the first that fits counts."""
 BREAKDOWNS = ("slice", "frequency", "position")
-"""Names of those that are not columns."""
+"""Names of breakdowns that are not columns."""
 TOKEN_SPANS = pa.list_(pa.struct([("first", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
-"""Type of a column of spans: tokens ``first … end - 1`` of the document have ``label``."""
+"""Type of a span column: tokens ``first … end - 1`` of the document have ``label``."""
 LABELS = pa.list_(pa.string())
-"""Type of a column of spans, of each token: its labels, sorted."""
+"""Type of a span column by token: the token's labels, sorted."""
 
 
 def check_keep(keep: Sequence[str]) -> None:
-    """Raise `ArgapError` for the name of a column that is empty, given twice, or that of a column tokens have already.
+    """Raise `ArgapError` for a column name that is empty, given twice, or already a column of tokens.
 
-    SQL does not tell upper from lower case.
+    SQL does not distinguish upper and lower case.
     """
     seen = {
         name: f"a column of every token; known are {', '.join(COLUMNS)}"
@@ -68,17 +68,17 @@ class Documents:
 
     @property
     def names(self) -> list[str]:
-        """The columns kept."""
+        """The kept columns."""
         return [name for name in self.table.column_names if name != TOKENS]
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        """Of each column, its type as a column of tokens."""
+        """The type of each column as a column of tokens."""
         types = {name: self.table.schema.field(name).type for name in self.names}
         return {n: LABELS if t == TOKEN_SPANS else TEXT if t == pa.string() else t for n, t in types.items()}
 
     def labels(self, name: str) -> list[str]:
-        """The labels of a column of spans, by falling number of tokens."""
+        """Return the labels of a span column, by decreasing number of tokens."""
         spans = whole_column(self.table[name]).flatten()
         coded = spans.field("label").dictionary_encode()
         size = spans.field("end").to_numpy() - spans.field("first").to_numpy()
@@ -86,7 +86,7 @@ class Documents:
         return [label for _, label in sorted(zip((-tokens).tolist(), coded.dictionary.to_pylist(), strict=True))]
 
     def column(self, name: str, start: int, count: int) -> pa.Array:
-        """The values of the tokens ``start … start + count - 1`` of the evaluation set."""
+        """Return the values of tokens ``start … start + count - 1`` of the evaluation set."""
         rows = np.arange(start, start + count)
         document = np.searchsorted(self._ends, rows, side="right")
         if self.types[name] == LABELS:
@@ -99,11 +99,11 @@ class Documents:
         return pa.DictionaryArray.from_arrays(values.indices.take(pa.array(index)), values.dictionary)
 
     def _labels(self, name: str, document: np.ndarray, start: int, count: int) -> pa.Array:
-        """Of each token the labels of the spans that it is in, sorted, each once."""
+        """Return, for each token, the distinct labels of its spans, sorted."""
         low, high = int(document[0]), int(document[-1]) + 1
         lists = whole_column(self.table[name]).slice(low, high - low)
         spans = lists.flatten()
-        begin = (self._ends - self.table[TOKENS].to_numpy())[low:high] - start  # of each document, its first row
+        begin = (self._ends - self.table[TOKENS].to_numpy())[low:high] - start  # each document's first row
         own = np.repeat(begin, lists.value_lengths().to_numpy())
         first = np.clip(own + spans.field("first").to_numpy(), 0, count)
         end = np.clip(own + spans.field("end").to_numpy(), 0, count)
@@ -125,10 +125,10 @@ def build_documents(
     corpora: Sequence[Corpus],
     keep: Sequence[str],
 ) -> Documents:
-    """The columns ``keep`` of documents of ``tokens [D]`` tokens each, whose spans are of tokens.
+    """Collect the columns ``keep`` of documents with ``tokens [D]`` tokens each; spans are of tokens.
 
-    Raises `ArgapError` for a column that no document has, and `FormatError` naming a document for one with values of
-    several types.
+    Raises `ArgapError` for a column that no document has, and `FormatError` naming a document for a column with several
+    types.
     """
     columns = {TOKENS: pa.array(tokens, pa.int64())}
     sources = [document.source for document in documents]
@@ -157,7 +157,7 @@ def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise FormatError(f"column {name!r} to `keep`: {first_line(error)}") from None
-    if pa.types.is_timestamp(array.type):  # in UTC without a time zone: DuckDB reads others with an extension only
+    if pa.types.is_timestamp(array.type):  # as UTC without time zone: DuckDB needs an extension for others
         return array.cast(pa.timestamp("us"))
     return array
 
@@ -175,18 +175,18 @@ def _spans(values: list[TokenSpans | None]) -> pa.Array:
 
 
 def _what(value: Any) -> str:
-    """A value's type as people call it; numbers are of one type."""
+    """Return a value's type in everyday words; all numbers are one type."""
     return next(name for kind, name in KINDS.items() if isinstance(value, kind))
 
 
 def read_documents(folder: Path, *, remedy: str) -> Documents | None:
-    """Those of a folder of labels; None where no column was kept. Raises `FormatError`."""
+    """Read the documents of a folder of labels; None if no column was kept. Raises `FormatError`."""
     path = folder / FILE
     return Documents(read_parquet(path, remedy=remedy)) if path.is_file() else None
 
 
 def write_documents(documents: Documents | None, folder: Path) -> None:
-    """Write the file, or remove an earlier one where there are none."""
+    """Write the file, or remove an earlier one if there are no documents."""
     if documents is None:
         (folder / FILE).unlink(missing_ok=True)
     else:

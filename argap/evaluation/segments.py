@@ -1,8 +1,8 @@
 """The finest segments whose ends are token ends of every tokenizer, and windows cut at those ends.
 
 Legend: T tokenizers, N tokens of one of them, S segments, W windows. A separator (EOS) between documents stands for no
-byte; it is in a segment that is not scored. Neither is a segment with a token that stands for unknown text, the first
-of a window (no model has a score there), nor text behind the last common end of a document.
+byte; it is in a segment that is not scored. Also not scored are segments with a token that stands for unknown text, the
+first segment of a window (no model has a score there), and text after the last common end of a document.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class Segments:
     """The segments of a text, in order."""
 
     bytes: np.ndarray
-    """int64 ``[S]``: the length of each."""
+    """int64 ``[S]``: the length of each segment."""
     tokens: tuple[np.ndarray, ...]
     """For each tokenizer int64 ``[S + 1]``: segment s holds its tokens ``tokens[s] … tokens[s + 1] − 1``."""
     document: np.ndarray
@@ -32,22 +32,22 @@ class Segments:
         return len(self.bytes)
 
     def first(self, segments: int) -> "Segments":
-        """The first of them alone."""
+        """Return only the first ``segments``."""
         ends = tuple(each[: segments + 1] for each in self.tokens)
         return Segments(self.bytes[:segments], ends, self.document[:segments], self.scored[:segments])
 
     def in_windows(self, offsets: np.ndarray) -> "Segments":
-        """The same, the first segment of each window not scored: window w holds ``offsets[w] … offsets[w + 1] − 1``."""
+        """Mark the first segment of each window as not scored; window w holds ``offsets[w] … offsets[w + 1] − 1``."""
         scored = self.scored.copy()
         scored[offsets[:-1]] = False
         return replace(self, scored=scored)
 
     def sums(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
-        """float64 ``[S]``: the log-prob of each segment from that of each token ``[N]``; NaN where it is not scored."""
+        """Sum the log-probs of tokens ``[N]`` by segment, float64 ``[S]``; NaN where a segment is not scored."""
         starts = self.tokens[tokenizer]
         total = np.full(len(self), np.nan)
         some = np.flatnonzero(self.scored)
-        # reduceat wants pairs (from, to) inside the array; every other result belongs to the gap between two pairs.
+        # reduceat needs pairs (from, to) inside the array; every other result is for the gap between two pairs.
         bounds = np.stack([starts[some], starts[some + 1]], axis=1).ravel()
         if len(bounds):
             total[some] = np.add.reduceat(np.append(logprob.astype(np.float64), 0.0), bounds)[::2]
@@ -55,9 +55,9 @@ class Segments:
 
 
 def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated: bool) -> Segments:
-    """The segments of documents, each given in the tokens of every tokenizer.
+    """Find the segments of documents, each given in the tokens of every tokenizer.
 
-    ``separated``: the last token of each document is the separator, which ends behind the text. Text behind the last
+    ``separated``: the last token of each document is the separator, which ends after the text. Text after the last
     common end of a document is one more segment, not scored.
     """
     number = range(len(documents[0]))
@@ -92,9 +92,9 @@ def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated
 
 
 def up_to_common_end(document: Sequence[TokenizedDocument], limit: int | None = None) -> list[TokenizedDocument]:
-    """A document without the tokens behind its last common end: they come after all that is scored in it.
+    """Drop a document's tokens after its last common end: nothing after it is scored.
 
-    ``limit``: the last common end within that many tokens of the first tokenizer.
+    ``limit``: use the last common end within that many tokens of the first tokenizer.
     """
     ends = common_ends([each.ends for each in document])
     if limit is not None:
@@ -107,7 +107,7 @@ def up_to_common_end(document: Sequence[TokenizedDocument], limit: int | None = 
 
 
 def common_ends(ends: Sequence[np.ndarray]) -> np.ndarray:
-    """The bytes, above 0, at which a token ends in every one of some tokenizations of a document (each ``[N]``)."""
+    """Return the bytes above 0 at which a token ends in every tokenization of a document (each ``[N]``)."""
     common = reduce(np.intersect1d, ends)
     return common[common > 0]
 
@@ -115,10 +115,10 @@ def common_ends(ends: Sequence[np.ndarray]) -> np.ndarray:
 def cut_windows(
     segments: Segments, limits: Sequence[int], *, within_documents: bool, names: Sequence[str]
 ) -> np.ndarray:
-    """int64 ``[W + 1]``: windows of as many segments as fit, none with more than ``limits[t]`` tokens of tokenizer t.
+    """Cut windows of as many segments as fit, none with over ``limits[t]`` tokens of tokenizer t: int64 ``[W + 1]``.
 
-    ``within_documents``: none crosses a document. ``names``: of the documents, in messages. Raises `MismatchError` for
-    a segment that fits no window, with its document and its first byte.
+    ``within_documents``: no window crosses a document. ``names``: of the documents, in messages. Raises `MismatchError`
+    for a segment that fits no window, with its document and its first byte.
     """
     return np.append(np.fromiter(_starts(segments, limits, within_documents, names), dtype=np.int64), len(segments))
 

@@ -1,7 +1,8 @@
-"""At which byte of a document each of its tokens ends.
+"""The byte of a document at which each of its tokens ends.
 
-A tokenizer gives the characters that each token covers. Where several tokens share a character (byte-level BPE, byte
-fallback) their own bytes divide it, if together they spell it exactly; else only the last of them ends in the text.
+A tokenizer gives the characters that each token covers. If several tokens share a character (byte-level BPE, byte
+fallback), their own bytes divide it, provided that together they spell it exactly; otherwise only the last of them ends
+in the text.
 """
 
 from collections.abc import Sequence
@@ -20,16 +21,16 @@ class TokenizedDocument(NamedTuple):
     """int32 ``[N]``."""
     ends: np.ndarray
     """int64 ``[N]``, not decreasing: the bytes of the document (UTF-8) up to the end of each token. A token that ends
-    nowhere in the text, such as the space that some tokenizers put before it, has the end of the token before."""
+    nowhere in the text, such as the space that some tokenizers prepend, has the end of the previous token."""
     unknown: np.ndarray
-    """bool ``[N]``: whether the token stands for text that the tokenizer cannot spell, so that its log-prob is that of
-    any such text."""
+    """bool ``[N]``: whether the token stands for text that the tokenizer cannot spell, so that its log-prob covers all
+    such text."""
 
 
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer, names: Sequence[str]) -> list[TokenizedDocument]:
-    """Each of ``texts`` in the tokens of ``tokenizer``; ``names``: the documents in messages.
+    """Tokenize each of ``texts``; ``names``: the documents, in messages.
 
-    Raises `MismatchError`, which names the first offending span, for tokens out of the order of the text.
+    Raises `MismatchError`, naming the first offending span, for tokens that are not in the order of the text.
     """
     pairs = zip(texts, tokenizer.encode_batch_spans(texts), names, strict=True)
     unknown = np.fromiter(tokenizer.unknown, dtype=np.int32)
@@ -40,7 +41,7 @@ def tokenized(texts: Sequence[str], tokenizer: Tokenizer, names: Sequence[str]) 
 
 
 def _byte_ends(text: str, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokenizer, name: str) -> np.ndarray:
-    """int64 ``[N]``: `TokenizedDocument.ends` of a document whose tokens cover the characters ``spans [N, 2]``."""
+    """Compute `TokenizedDocument.ends`, int64 ``[N]``, from the characters ``spans [N, 2]`` that each token covers."""
     if not len(ids):
         return np.empty(0, dtype=np.int64)
     raw = text.encode()
@@ -48,7 +49,7 @@ def _byte_ends(text: str, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokeniz
     _check_order(text, spans, tokenizer, name)
     start, end = byte_of[spans].T
     reached = np.maximum.accumulate(end)
-    # A group of tokens shares characters: none of it begins where all tokens before it have ended.
+    # Tokens of a group share characters: none of them begins where all tokens before it have ended.
     opens = np.concatenate([[True], start[1:] >= reached[:-1]])
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(ids)) - 1
@@ -64,7 +65,7 @@ def _byte_ends(text: str, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokeniz
 
 
 def _byte_offsets(text: str, raw: bytes) -> np.ndarray:
-    """int64 ``[characters + 1]``: the byte at which each character begins, and the end."""
+    """Return the byte at which each character begins, and the end: int64 ``[characters + 1]``."""
     if len(raw) == len(text):
         return np.arange(len(text) + 1)
     return np.append(np.flatnonzero((np.frombuffer(raw, dtype=np.uint8) & 0xC0) != 0x80), len(raw))

@@ -1,7 +1,7 @@
 """The evaluation set: documents cut into disjoint windows of tokens, the same on every machine.
 
-``packed`` (the paper's way): each document is followed by one EOS and the stream is cut into windows of
-``seq_len`` tokens; the last may be shorter. ``document``: a window never crosses a document.
+``packed`` (the paper's way): each document is followed by one EOS and the stream is cut into windows of ``seq_len``
+tokens; the last may be shorter. ``document``: a window never crosses a document.
 """
 
 import hashlib
@@ -40,11 +40,11 @@ class EvaluationSet:
     offsets: np.ndarray
     """int64 ``[W + 1]``."""
     document_ends: np.ndarray
-    """int64 ``[D]``: where in the tokens each document ends; an EOS belongs to the document that it ends."""
+    """int64 ``[D]``: where each document ends in the tokens; an EOS belongs to the document that it ends."""
     domains: list[str]
     """``[D]``."""
     sources: list[str]
-    """``[D]``: where each document stands, for people."""
+    """``[D]``: where each document comes from, for people."""
     seq_len: int
     packing: Packing
     eos: int | None
@@ -52,7 +52,7 @@ class EvaluationSet:
     tokenizer: str
     tokenizer_fingerprint: str
     kept: Documents | None = None
-    """The columns kept of the source; None without any."""
+    """The columns kept from the source; None without any."""
 
     @property
     def windows(self) -> int:
@@ -69,24 +69,24 @@ class EvaluationSet:
         return len(self.tokens) - self.windows
 
     def rows(self, windows: range) -> slice:
-        """The tokens of consecutive windows."""
+        """Return the tokens of consecutive windows as a slice."""
         return slice(int(self.offsets[windows.start]), int(self.offsets[windows.stop]))
 
     def count_in(self, windows: range) -> int:
-        """Number of tokens in consecutive windows."""
+        """Count the tokens in consecutive windows."""
         return int(self.offsets[windows.stop] - self.offsets[windows.start])
 
     def window_of(self, windows: range) -> np.ndarray:
-        """int32: the window of each token of consecutive windows."""
+        """Return the window of each token of consecutive windows, int32."""
         return np.repeat(np.arange(windows.start, windows.stop, dtype=np.int32), self._lengths(windows))
 
     def position_of(self, windows: range) -> np.ndarray:
-        """int32: the position of each token of consecutive windows in its own, from 0."""
+        """Return the position of each token of consecutive windows in its window, from 0, int32."""
         rows, starts = self.rows(windows), self.offsets[windows.start : windows.stop]
         return (np.arange(rows.start, rows.stop) - np.repeat(starts, self._lengths(windows))).astype(np.int32)
 
     def document_of(self, windows: range) -> np.ndarray:
-        """int32: the document of each token of consecutive windows."""
+        """Return the document of each token of consecutive windows, int32."""
         rows = self.rows(windows)
         first, last = np.searchsorted(self.document_ends, [rows.start, rows.stop - 1], side="right").tolist()
         ends = np.minimum(self.document_ends[first : last + 1], rows.stop)
@@ -102,7 +102,7 @@ class EvaluationSet:
 
     @property
     def window(self) -> np.ndarray:
-        """int32 ``[N]``: the window of each token. Made at each call, as are the next two."""
+        """int32 ``[N]``: the window of each token. Computed at each call, as are the next two."""
         return self.window_of(self.all)
 
     @property
@@ -117,7 +117,7 @@ class EvaluationSet:
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
-        """int32 ``[W]``: the document that holds most of a window's tokens (the earliest of equals)."""
+        """int32 ``[W]``: the document that holds most of a window's tokens (the earliest in a tie)."""
         starts = np.union1d(self.offsets[:-1], self.document_ends[self.document_ends < len(self.tokens)])
         size = np.diff(starts, append=len(self.tokens))
         window = np.searchsorted(self.offsets, starts, side="right") - 1
@@ -128,7 +128,7 @@ class EvaluationSet:
 
     @property
     def record(self) -> EvaluationRecord:
-        """How ``run.json``, ``labels.json`` and ``gap.json`` describe the set."""
+        """The description of the set in ``run.json``, ``labels.json`` and ``gap.json``."""
         return EvaluationRecord(
             fingerprint=self.fingerprint,
             tokenizer=self.tokenizer,
@@ -150,17 +150,19 @@ class EvaluationSet:
 
 
 def check_spec(spec: EvaluationSpec) -> None:
-    """Raise `ArgapError`, before any text is read, for a length, packing or limit that leaves nothing to score, and for
-    columns that cannot be kept."""
+    """Raise `ArgapError`, before any text is read, for options that leave nothing to score.
+
+    These are a length, packing or limit that is too small or unknown, and columns that cannot be kept.
+    """
     _check_windows(_given(spec.seq_len, SEQ_LEN), _given(spec.packing, PACKING))
     _check_limits(limit_tokens=spec.limit_tokens, limit_document_tokens=spec.limit_document_tokens)
     check_keep(spec.keep)
 
 
 def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> EvaluationSet:
-    """The evaluation set of ``spec``, its text read with ``tokenizer``.
+    """Read the evaluation set of ``spec`` with ``tokenizer``.
 
-    Raises what `argap.corpus.open_corpus` and `build_evaluation_set` raise.
+    Raises the errors of `argap.corpus.open_corpus` and `build_evaluation_set`.
     """
     corpora = corpora_of(spec)
     data = build_evaluation_set(
@@ -177,7 +179,7 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
 
 
 def corpora_of(spec: EvaluationSpec) -> list[Corpus]:
-    """The texts of ``spec``, opened. Raises what `argap.corpus.open_corpus` raises."""
+    """Open the texts of ``spec``. Raises the errors of `argap.corpus.open_corpus`."""
     return [
         open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype, keep=spec.keep)
         for source in spec.data
@@ -198,15 +200,15 @@ def build_evaluation_set(
 
     ``limit_tokens`` keeps the first tokens of the stream, EOS included; later documents are not read.
     ``limit_document_tokens`` keeps the first tokens of each document, to which ``packed`` adds its EOS. ``keep``: the
-    columns that ``corpora`` were opened to keep.
-    Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
-    EOS under ``packed`` or whose EOS is in a document, for an empty corpus, and for a column that no document has.
+    columns that ``corpora`` were opened to keep. Raises `ArgapError` for a limit or length that leaves nothing to
+    score, for a tokenizer without EOS under ``packed`` or whose EOS is in a document, for an empty corpus, and for a
+    column that no document has.
     """
     _check_windows(seq_len, packing)
     _check_limits(limit_tokens=limit_tokens, limit_document_tokens=limit_document_tokens)
     separator = separator_of(tokenizer) if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
-    ids, ends = array("i"), [0]  # the ids grow where they are: those of 10⁸ tokens are there once
+    ids, ends = array("i"), [0]  # the ids grow in place, so those of 10⁸ tokens are in memory once
     documents: list[TokenDocument] = []
     for document in _take(token_documents(corpora, tokenizer), separator, limit_tokens, limit_document_tokens):
         ids.frombytes(document.ids.astype(np.int32, copy=False).tobytes())
@@ -255,7 +257,7 @@ def _given(value: Value | None, default: Value) -> Value:
 def _take(
     documents: Iterable[TokenDocument], separator: int | None, limit: int | None, of_each: int | None
 ) -> Iterator[TokenDocument]:
-    """The first ``limit`` tokens of the documents, ``of_each`` its first, with an EOS where there is a separator."""
+    """Yield the first ``limit`` tokens of the documents, ``of_each`` of each, with an EOS where packing separates."""
     left = limit
     for document in documents:
         if separator is not None:
@@ -272,7 +274,7 @@ def _take(
 
 
 def separator_of(tokenizer: Tokenizer) -> int:
-    """The EOS that packing puts between documents. Raises `ArgapError` for a tokenizer without one."""
+    """Return the EOS that packing puts between documents. Raises `ArgapError` for a tokenizer without one."""
     if tokenizer.eos is None:
         raise ArgapError(
             f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
@@ -290,7 +292,7 @@ def check_no_separator(ids: np.ndarray, separator: int, document: str) -> None:
 
 
 def _window_offsets(ends: np.ndarray, seq_len: int) -> np.ndarray:
-    """Window bounds: every ``seq_len`` tokens from the start of each stretch that ends at ``ends``."""
+    """Return window bounds: every ``seq_len`` tokens from the start of each stretch that ends at ``ends``."""
     starts = np.concatenate([[0], ends[:-1]])
     cuts = [np.arange(start, end, seq_len) for start, end in zip(starts, ends, strict=True)]
     return np.concatenate([*cuts, ends[-1:]]).astype(np.int64)

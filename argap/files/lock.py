@@ -1,11 +1,10 @@
 """One writer to a folder: a lock that the system releases when its process dies.
 
-The lock is ``flock`` on ``.argap.lock`` in the folder, which is removed with it. NFS of Linux passes such locks to
-the server, which releases those of a machine that crashed when its lease ends (a minute or two). On a file system
-without locks the work continues unlocked, and one line says so.
+The lock is filelock's, ``flock`` on ``.argap.lock`` in the folder, which is removed with it. NFS of Linux passes such
+locks to the server, which releases those of a machine that crashed when its lease ends (a minute or two). On a file
+system without locks the work continues unlocked, and one line says so.
 """
 
-import errno
 import functools
 import inspect
 import os
@@ -14,20 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from argap.errors import ArgapError
 from argap.files.atomic import remove_leftovers
 from argap.runtime.progress import say
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 LOCK = ".argap.lock"
-HELD = (errno.EWOULDBLOCK, errno.EACCES)
-"""How ``flock`` says that another process has the lock."""
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -40,20 +35,21 @@ def alone_in(folder: Path, *, main: bool = True) -> Iterator[None]:
     ``main`` False does nothing: of the processes of ``torchrun``, the main one holds the lock for all. A folder that
     the block leaves empty is removed. Raises `ArgapError` that names the process which holds the lock.
     """
-    if not main or fcntl is None:
+    if not main:
         yield
         return
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    handle = _acquire(folder)
+    lock = _acquire(folder)
     try:
-        if handle is not None:
+        if lock is not None:
             remove_leftovers(folder)
         yield
     finally:
-        if handle is not None:
-            (folder / LOCK).unlink(missing_ok=True)  # before the release, so that no one else's lock is removed
-            os.close(handle)
+        if lock is not None:
+            with suppress(OSError):  # Windows, which removes it with the release
+                (folder / LOCK).unlink(missing_ok=True)  # before the release: no one else's lock is removed
+            lock.release()
         with suppress(OSError):
             for path in made:
                 path.rmdir()
@@ -80,35 +76,26 @@ def one_writer(parameter: str) -> Callable[[Callable[Parameters, Returned]], Cal
     return decorate
 
 
-def _acquire(folder: Path) -> int | None:
-    """The open lock; None where the folder cannot be written, which its writer reports, or has no locks."""
-    assert fcntl is not None
+def _acquire(folder: Path) -> "FileLock | None":
+    """Return the held lock; None where the folder cannot be written, which its writer reports, or has no locks."""
+    from filelock import FileLock, Timeout  # imported late: 40 ms
+
     path = folder / LOCK
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                _sign(handle)
-                return handle
-        except FileNotFoundError:
-            pass  # its holder has removed it meanwhile
-        except OSError as error:
-            holder = "".join(sign for sign in os.read(handle, 200).decode(errors="replace") if sign.isprintable())
-            os.close(handle)
-            if error.errno in HELD:
-                raise ArgapError(
-                    f"{folder}: in use by {holder or 'another process'}; wait until it has ended, or choose another "
-                    "folder"
-                ) from None
-            path.unlink(missing_ok=True)
+    lock = FileLock(path, timeout=0, thread_local=False, on_acquired=_sign)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ArgapError(
+            f"{folder}: in use by {_holder(path)}; wait until it has ended, or choose another folder"
+        ) from None
+    except OSError as error:
+        if path.is_file():  # it could be written, but not be locked
             say(f"{folder}: no lock ({error.strerror}); do not run two commands on it at once")
-            return None
-        os.close(handle)
+            with suppress(OSError):
+                path.unlink()
+        return None
+    return lock
 
 
 def _sign(handle: int) -> None:
@@ -117,3 +104,10 @@ def _sign(handle: int) -> None:
         os.ftruncate(handle, 0)
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode(), 0)
+
+
+def _holder(path: Path) -> str:
+    with suppress(OSError):
+        text = path.read_bytes()[:200].decode(errors="replace")
+        return "".join(sign for sign in text if sign.isprintable()) or "another process"
+    return "another process"

@@ -29,7 +29,7 @@ class SwiGLU(nn.Module):
 
 
 class GELUMLP(nn.Module):
-    """The ungated MLP of the older Transformers and of RetNet (arXiv 2307.08621, section 2.4): down(gelu(up(x)))."""
+    """The ungated MLP of older Transformers and of RetNet (arXiv 2307.08621, section 2.4): down(gelu(up(x)))."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -41,13 +41,13 @@ class GELUMLP(nn.Module):
 
 
 def build_norm(config: ArgapConfig) -> nn.Module:
-    """The configured norm over the width."""
+    """Build the configured norm over the width."""
     norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
     return norm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 def add_and_norm(norm: nn.Module, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm of ``x + added``, and the sum itself."""
+    """Return the norm of ``x + added``, and the sum itself."""
     if type(norm) is nn.RMSNorm and norm.eps is not None:
         return residual_norm(x, norm.weight, norm.eps, added)
     if type(norm) is nn.LayerNorm and norm.elementwise_affine:
@@ -72,13 +72,13 @@ class Block(nn.Module):
             self.mlp = mlp(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        """``x [B, T, D]`` and the tokens ``input_ids [B, T]`` to the same shape."""
+        """Apply the layer to ``x [B, T, D]`` with the tokens ``input_ids [B, T]``; the shape stays."""
         return self._through_mlp(x + self._mixed(self.mixer_norm(x), input_ids))
 
     def terms(
         self, x: torch.Tensor, added: torch.Tensor | None, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`forward` of ``x + added``, as two terms: the norm that follows adds them in its kernel."""
+        """Compute `forward` of ``x + added`` as two terms, which the next norm adds in its kernel."""
         normed, x = add_and_norm(self.mixer_norm, x, added)
         mixed = self._mixed(normed, input_ids)
         if not self.has_mlp:
@@ -87,23 +87,23 @@ class Block(nn.Module):
         return x, self.mlp(normed)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The mixer's, for ``x [B, T, D]``, the input of `forward`."""
+        """Return the mixer's auxiliary loss for ``x [B, T, D]``, the input of `forward`, or None."""
         if type(self.mixer).auxiliary_loss is Mixer.auxiliary_loss:
-            return None  # without a norm that nothing reads
+            return None  # skips a norm whose result nothing reads
         return self.mixer.auxiliary_loss(self.mixer_norm(x))
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """``x [B, D]`` and ``input_ids [B]`` of one position."""
+        """Advance one position: ``x [B, D]`` and ``input_ids [B]``."""
         mixed, state = self.mixer.step(self.mixer_norm(x), state, *self._ids(input_ids))
         return self._through_mlp(x + mixed), state
 
     def prefill(self, x: torch.Tensor, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """`forward`, and the state after the last position."""
+        """Return `forward`'s output and the state after the last position."""
         mixed, state = self.mixer.prefill(self.mixer_norm(x), *self._ids(input_ids))
         return self._through_mlp(x + mixed), state
 
     def _mixed(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        """The mixer's output. Raises `ArgapError` for one that the sum with ``x`` would have to broadcast."""
+        """Return the mixer's output. Raises `ArgapError` if adding it to ``x`` would broadcast."""
         mixed = self.mixer(x, *self._ids(input_ids))
         shape = getattr(mixed, "shape", None)
         if shape != x.shape:
@@ -112,7 +112,7 @@ class Block(nn.Module):
         return mixed
 
     def _ids(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tokens, for a mixer that asks for them."""
+        """Return the tokens as a tuple for mixers with ``needs_ids``, else an empty one."""
         return (input_ids,) if self.mixer.needs_ids else ()
 
     def _through_mlp(self, x: torch.Tensor) -> torch.Tensor:
@@ -120,12 +120,12 @@ class Block(nn.Module):
 
 
 def compile_layers(model: nn.Module) -> None:
-    """Compile each `Block` below ``model`` by itself, in place.
+    """Compile each `Block` below ``model`` separately, in place.
 
     Blocks with equal mixers share their code, so that the time to compile does not grow with the depth, and an operator
-    that cannot be traced splits its own block only.
+    that cannot be traced breaks the graph of its own block only.
     """
-    torch.compiler.reset()  # code for an earlier model in this process counts towards the limit of recompilations
+    torch.compiler.reset()  # code of earlier models in this process counts towards the recompilation limit
     for module in model.modules():
         if isinstance(module, Block):
             module.compile()

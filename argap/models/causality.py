@@ -1,4 +1,4 @@
-"""Mixers that see the future are refused: a model with one can read the next token instead of predicting it."""
+"""Refuse mixers that see the future: a model with one can read the next token instead of predicting it."""
 
 from typing import NoReturn
 
@@ -10,14 +10,14 @@ from argap.models.modeling import ArgapForCausalLM
 
 POSITIONS = 64
 CHANGED = 0.01
-"""Of the largest output: a smaller difference is rounding."""
+"""As a share of the largest output; smaller differences count as rounding."""
 
 
 def check_causal(model: ArgapForCausalLM) -> None:
-    """Raise `ArgapError` for a mixer that says that it is not causal, and for one of the user's own that is found not
-    to be: outputs of the first half of a sequence change with inputs of the second.
+    """Raise `ArgapError` for a mixer that declares itself non-causal, and for a user's mixer that turns out to be.
 
-    What does not run on a short sequence, has no weights or gives other outputs each time is believed.
+    A mixer turns out non-causal if outputs in the first half of a sequence change with inputs in the second. Mixers
+    that cannot be probed (minimum length, no weights, non-deterministic) are trusted.
     """
     config = model.config
     length = min(POSITIONS, config.max_position_embeddings or POSITIONS)
@@ -56,7 +56,7 @@ def _sees_later_inputs(mixer: Mixer, width: int, vocab_size: int, length: int) -
         with torch.random.fork_rng():
             once, again = (mixer.eval()(x, *given)[:, first].float() for _ in range(2))
             later = mixer(torch.where(first[:, None], x, other), *changed)[:, first].float()
-    except Exception:  # of the user's code: where it matters, it fails again
+    except Exception:  # from the user's code; if it matters, it will be raised again
         return False
     finally:
         mixer.train(training)

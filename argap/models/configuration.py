@@ -17,11 +17,14 @@ MLP_MATRICES: dict[MLP, int] = {"swiglu": 3, "gelu": 2, "none": 0}
 """Matrices of `hidden_size` × `intermediate_size` in a layer's MLP."""
 
 TOKENS = {"bos_token_id": int, "eos_token_id": int | list[int], "pad_token_id": int}
-"""Keys of transformers, which compares them with the vocabulary once a model is made, and their types."""
+"""transformers' keys for special tokens, and their types; it checks them against the vocabulary when a model is
+built."""
 
 
 class ArgapConfig(PreTrainedConfig):
-    """``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter list is repeated to fill
+    """Configuration of a native model: backbone sizes and one mixer per layer.
+
+    ``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter list is repeated to fill
     ``num_hidden_layers``, so that ``config.json`` always lists every layer.
 
     ``max_position_embeddings``: the longest sequence, for mixers with a fixed length (long filters); None if every
@@ -33,9 +36,9 @@ class ArgapConfig(PreTrainedConfig):
     for all norms of the backbone (``rms_norm_eps`` is the epsilon of both); ``mlp``, ``gelu`` for an ungated MLP and
     ``none`` for layers that are only a mixer; ``embedding_norm``, an additional norm right after the embedding.
 
-    Mixers are looked up when a model is built, not here, so a configuration can be read without importing them.
-    Raises `ArgapError` for a list that does not fit the layers, for learned positions without
-    ``max_position_embeddings``, and for an unknown norm or MLP.
+    Mixers are looked up when a model is built, not here, so a configuration can be read without importing them. Raises
+    `ArgapError` for a list that does not fit the layers, for learned positions without ``max_position_embeddings``, and
+    for an unknown norm or MLP.
     """
 
     model_type = "argap"
@@ -99,25 +102,25 @@ class ArgapConfig(PreTrainedConfig):
 
 
 def read_native(folder: Path) -> ArgapConfig:
-    """The configuration in ``config.json``. Raises `ArgapError`, one line that names the file and the key."""
+    """Read the configuration in ``config.json``. Raises a one-line `ArgapError` that names the file and the key."""
     path = folder / "config.json"
     try:
         config = ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
-        config.to_dict()  # a model does this with transformers' own keys, such as dtype
+        config.to_dict()  # building a model also does this, and it can fail on keys such as dtype
         return config
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
-    except Exception as error:  # what transformers raises for its own keys has no common type
+    except Exception as error:  # transformers' errors for its own keys have no common type
         raise FormatError(f"{path}: {' '.join(str(error).split())[:200]}") from None
 
 
 def default_intermediate_size(hidden_size: int) -> int:
-    """Llama's 8/3 of the width, rounded up to a multiple of 64."""
+    """Return Llama's 8/3 of the width, rounded up to a multiple of 64."""
     return -(-8 * hidden_size // (3 * 64)) * 64
 
 
 def as_spec(mixer: MixerSpec) -> dict[str, Any]:
-    """A mixer entry in its long form. Raises `ArgapError` for anything else."""
+    """Return a mixer entry in its long form. Raises `ArgapError` for anything else."""
     if isinstance(mixer, str):
         return {"name": mixer}
     if isinstance(mixer, dict) and isinstance(mixer.get("name"), str):

@@ -21,12 +21,12 @@ class Cost:
 
     @property
     def train_tflops(self) -> float:
-        """10¹² operations of a training step on the window; the backward pass costs twice the forward pass."""
+        """10¹² operations of one training step on the window; the backward pass costs twice the forward pass."""
         return 3 * self.flops / 1e12
 
 
 def cost(config: ArgapConfig, length: int) -> Cost:
-    """The cost of a model on windows of ``length`` tokens, without building its weights.
+    """Compute the cost of a model on windows of ``length`` tokens, without building its weights.
 
     Raises `ArgapError` for an unknown mixer and for a window longer than the model allows.
     """
@@ -42,7 +42,7 @@ def cost(config: ArgapConfig, length: int) -> Cost:
 
 
 def _dense_flops(config: ArgapConfig, length: int) -> int:
-    """Operations outside the mixers: 2·T·D·I for each matrix of an MLP of inner width I, and 2·T·D·V for the head.
+    """Count operations outside the mixers: 2·T·D·I for each matrix of an MLP of inner width I, 2·T·D·V for the head.
 
     Norms, nonlinearities and the embedding lookup are not counted; together they are O(T·D) per layer.
     """

@@ -36,8 +36,10 @@ class Backbone:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """One row of ``argap models list --json``. The fields from `flops` to `source` are None for a model type without
-    a native implementation."""
+    """One row of ``argap models list --json``.
+
+    The fields from `flops` to `source` are None for a model type without a native implementation.
+    """
 
     name: str
     model_type: str
@@ -59,7 +61,7 @@ class ModelDescription:
 
 
 def backbone_at(size: str | None, **given: int | None) -> Backbone:
-    """The backbone of a named size, or the demo's with the ``given`` fields replaced.
+    """Return the backbone of a named size, or the demo's with the ``given`` fields replaced.
 
     Raises `ArgapError` for an unknown size, and if both a size and fields are given.
     """
@@ -76,7 +78,7 @@ def backbone_at(size: str | None, **given: int | None) -> Backbone:
 def describe_architecture(
     name: str, backbone: Backbone, *, size: str | None = None, seq_len: int | None = None
 ) -> ModelDescription:
-    """A named architecture, with the paper's figures and a note if ``size`` is one of its sizes.
+    """Describe a named architecture, with the paper's figures and a note if ``size`` is one of its sizes.
 
     ``seq_len``: tokens of the window; by default 1,024, at a named size the paper's 2,048. Raises `ArgapError` for an
     unknown architecture or size.
@@ -93,11 +95,11 @@ def describe_architecture(
 
 
 def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) -> ModelDescription:
-    """The checkpoint in ``folder``, called ``name``.
+    """Describe the checkpoint in ``folder``, called ``name``.
 
-    For a model type without a native implementation only the parameters are known, counted from the safetensors.
-    ``seq_len``: by default 1,024, or the checkpoint's maximum if that is shorter. Raises `ArgapError` for a mixer from
-    an untrusted module, and for an option that the native implementation lacks.
+    For a model type without a native implementation only the number of parameters is known, counted from the
+    safetensors. ``seq_len``: by default 1,024, or the checkpoint's maximum if that is shorter. Raises `ArgapError` for
+    a mixer from an untrusted module, and for an option that the native implementation lacks.
     """
     values = read_json(folder / "config.json")
     family = find_family(values)

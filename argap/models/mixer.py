@@ -62,8 +62,8 @@ class Mixer(nn.Module, ABC):
     source: ClassVar[str] = ""
     """Paper and equation, shown by ``argap models show``."""
     operator: Callable[..., tuple[torch.Tensor, Any]] = staticmethod(_no_operator)
-    """The operator of `argap.kernels` that the parallel form runs, in mixers whose form is one operator on q, k and v.
-    A trainer may set another one that computes the same on an instance (`argap.models.fla.operators`)."""
+    """The operator of `argap.kernels` run by the parallel form, for mixers that are one operator on q, k and v. A
+    trainer may set an equivalent one on an instance (`argap.models.fla.operators`)."""
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 
@@ -77,17 +77,17 @@ class Mixer(nn.Module, ABC):
 
     @classmethod
     def missing(cls) -> str | None:
-        """The method that this class still has to define, or None."""
+        """Return the name of the method that this class still has to define, or None."""
         if cls.flops is Mixer.flops and cls.mixing_flops is Mixer.mixing_flops:
             return "mixing_flops"
         return "state_size" if cls.state_size is Mixer.state_size and not cls.recurrent else None
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The state before the first position."""
+        """Return the state before the first position."""
         raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """``forward`` from the first position, and the state after the last one, from which generation continues.
+        """Return ``forward`` from the first position, and the state after the last, from which generation continues.
 
         Takes ``x [B, T, D]``, with ``needs_ids`` followed by the tokens ``[B, T]``; the output is ``[B, T, D]``. This
         default takes T steps; a mixer whose parallel form knows its last state overrides it.
@@ -99,45 +99,51 @@ class Mixer(nn.Module, ABC):
         return torch.stack(outputs, dim=1), state
 
     def set_depth(self, layer: int, layers: int) -> None:
-        """Tells the mixer, before it is initialised, that it is number ``layer`` (from 0) of the model's ``layers``
-        with mixers of this name. For mixers whose initial values depend on it; nothing here."""
+        """Tell the mixer its depth before initialisation, for mixers whose initial values depend on it.
+
+        It is number ``layer`` (from 0) of the model's ``layers`` with mixers of this name. This default ignores it.
+        """
         return
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """This mixer's term of the training loss for its input ``x [B, T, D]``, in nats per token, or None. The
-        model collects it, and the trainer adds it to the mean next-token loss."""
+        """Return this mixer's term of the training loss for its input ``x [B, T, D]``, in nats per token, or None.
+
+        The model collects it, and the trainer adds it to the mean next-token loss.
+        """
         return None
 
     def state_size(self, length: int) -> int:
-        """Real numbers in the recurrent state of one sequence after ``length`` positions.
+        """Return the number of reals in the recurrent state of one sequence after ``length`` positions.
 
         This default is the size of ``init_state``; a mixer whose state grows with the length overrides it.
         """
         return _numbers(self.init_state(1, torch.float32, torch.device("meta")))
 
     def flops(self, batch: int, length: int) -> int:
-        """Floating-point operations of ``forward`` on ``[batch, length, D]``; a multiply-add counts 2.
+        """Count the floating-point operations of ``forward`` on ``[batch, length, D]``; a multiply-add counts 2.
 
-        This default is 2·B·T for every weight of a linear map that is an attribute of the mixer, and `mixing_flops`.
+        This default is 2·B·T for every weight of a linear map that is an attribute of the mixer, plus `mixing_flops`.
         """
         maps = [module for module in self.children() if isinstance(module, nn.Linear)]
         return 2 * batch * length * sum(module.weight.numel() for module in maps) + self.mixing_flops(batch, length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The operations of `flops` other than products with the mixer's linear maps."""
+        """Count the operations in `flops` other than products with the mixer's linear maps."""
         raise NotImplementedError(f"{type(self).__name__} defines neither flops nor mixing_flops")
 
 
 def _numbers(state: State) -> int:
-    """Real numbers in the tensors of a state; a complex number is two."""
+    """Count the reals in the tensors of a state; a complex number is two."""
     if isinstance(state, torch.Tensor):
         return state.numel() * (2 if state.is_complex() else 1)
     return sum(_numbers(part) for part in state) if isinstance(state, tuple | list) else 0
 
 
 def split_heads(mixer: str, width: int, heads: int | None, *, usual: int = 1, even: bool = False) -> int:
-    """The number of heads: as given, or else ``usual``, at least 1. Raises `ArgapError` for a width that does not split
-    into them, with ``even`` into heads of even width."""
+    """Return the number of heads: as given, or else ``usual``, at least 1.
+
+    Raises `ArgapError` for a width that does not split into them (with ``even``, into heads of even width).
+    """
     if heads is None:
         heads = max(1, usual)
     if heads < 1 or width % (2 * heads if even else heads):
@@ -149,31 +155,30 @@ def split_heads(mixer: str, width: int, heads: int | None, *, usual: int = 1, ev
 
 
 def longest(max_positions: int | None, what: str) -> int:
-    """``max_positions``. Raises `ArgapError` without them: ``what`` needs the longest sequence."""
+    """Return ``max_positions``. Raises `ArgapError` if None: ``what`` needs the longest sequence."""
     if max_positions is None:
         raise ArgapError(f"{what} the longest sequence; set the model's max_position_embeddings")
     return max_positions
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of states, norms and sums: ``dtype``, or float32 where that is narrower."""
+    """Return the dtype of states, norms and sums: ``dtype``, or float32 if that is narrower."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def without_decay(*parameters: nn.Parameter) -> None:
-    """Mark parameters that weight decay leaves alone (`argap.train.optimizer`)."""
+    """Exempt parameters from weight decay (`argap.train.optimizer`)."""
     for parameter in parameters:
         parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class ResidualLinear(nn.Linear):
-    """A projection that writes to the residual stream, initialised smaller so that the stream's variance does not
-    grow with depth."""
+    """A projection to the residual stream, initialised smaller so that variance does not grow with depth."""
 
 
 @runtime_checkable
 class OwnInitialization(Protocol):
-    """A module with parameters of its own, besides linear maps, embeddings and norms, initialises them here."""
+    """A module that initialises its own parameters, other than those of linear maps, embeddings and norms."""
 
     def initialize(self, std: float, residual_std: float) -> None:
         """Initialise the parameters of this module itself, not of its children.
@@ -181,6 +186,7 @@ class OwnInitialization(Protocol):
         Use only `torch.nn.init` and, for computed values, `transformers.initialization.copy_`: while a checkpoint
         loads, these skip parameters that are already loaded.
 
-        ``std`` is the standard deviation of a weight matrix, ``residual_std`` of a projection to the residual stream.
+        ``std`` is the standard deviation of a weight matrix, ``residual_std`` that of a projection to the residual
+        stream.
         """
         ...

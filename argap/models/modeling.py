@@ -1,6 +1,6 @@
 """The native language model: an embedding, pre-norm blocks (`argap.models.block`), and a tied or untied head.
 
-There is no attention mask: sequences of a batch have equal length, or padding on the right, which no earlier
+There is no attention mask: the sequences of a batch have equal length, or padding on the right, which no earlier
 position sees. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
 """
 
@@ -46,24 +46,24 @@ class RecurrentState(NamedTuple):
 
 
 class ArgapPreTrainedModel(PreTrainedModel):
-    """What both models share: configuration and initialisation."""
+    """Configuration and initialisation of both models."""
 
     config_class = ArgapConfig  # pyright: ignore[reportAssignmentType]
     base_model_prefix = "model"
     _no_split_modules = ["Block"]  # noqa: RUF012  (the library's way)
     _supports_sdpa = True
     accepts_loss_kwargs = False
-    """The loss is the mean of its batch: the Trainer of transformers has to average over the batches of a step."""
+    """The loss is the mean of its batch, so transformers' Trainer has to average over the batches of a step."""
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """transformers' own, where ``trust_remote_code=True`` also allows mixers named as ``module:Class``."""
+        """Load as transformers does; ``trust_remote_code=True`` also allows mixers named as ``module:Class``."""
         with trusting(bool(kwargs.get("trust_remote_code"))):
             return super().from_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's scheme: normal(0.02), divided by √(2·layers) for projections to the residual stream.
+        """Initialise as GPT-2: normal(0.02), divided by √(2·layers) for projections to the residual stream.
 
         transformers skips modules whose parameters are all in submodules, so each module sets its own.
         """
@@ -104,10 +104,10 @@ class ArgapModel(ArgapPreTrainedModel):
         return [block for block in self.layers if isinstance(block, Block)]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
-        """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
+        """Map ``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
-        Further arguments from transformers (such as ``use_cache``) are ignored. Raises
-        `ArgapError` for more tokens than ``max_position_embeddings`` and for padding on the left.
+        Other arguments from transformers (such as ``use_cache``) are ignored. Raises `ArgapError` for more tokens than
+        ``max_position_embeddings`` and for padding on the left.
         """
         self.check_length(input_ids.shape[1])
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
@@ -124,8 +124,11 @@ class ArgapModel(ArgapPreTrainedModel):
         return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
 
     def _fuses(self, x: torch.Tensor) -> bool:
-        """Whether layers may leave their last sum to the next norm. A hook on a layer or a norm (a user's, or
-        accelerate's between devices) expects it to be called with its whole input."""
+        """Return whether layers may leave their last sum to the next norm.
+
+        They may not if a layer or a norm has a hook (a user's, or accelerate's between devices): it expects the module
+        to be called with its whole input.
+        """
         if self.training or torch.is_grad_enabled() or not runs_kernels(x):
             return False
         called = [self.norm]
@@ -134,21 +137,23 @@ class ArgapModel(ArgapPreTrainedModel):
         return not any(m._forward_hooks or m._forward_pre_hooks or hasattr(m, "_hf_hook") for m in called)
 
     def _fused(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        """The normed hidden states of embedded tokens ``x [B, T, D]``, each sum in the kernel of the next norm."""
+        """Compute normed hidden states of embedded tokens ``x [B, T, D]``, each sum in the kernel of the next norm."""
         added = None
         for block in self.blocks:
             x, added = block.terms(x, added, input_ids)
         return add_and_norm(self.norm, x, added)[0]
 
     def init_state(self, batch: int) -> RecurrentState:
-        """The state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""
+        """Return the state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""
         self._check_recurrent()
         weight: torch.Tensor = self.embed_tokens.weight  # pyright: ignore[reportAssignmentType]
         return RecurrentState(0, [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self.blocks])
 
     def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
-        """Prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the state from
-        which `step` continues. Raises `ArgapError` as `forward` and `init_state` do."""
+        """Process prompts of one length, ``input_ids [B, T]``, into normed hidden states ``[B, T, D]`` and a state.
+
+        `step` continues from the state. Raises `ArgapError` as `forward` and `init_state` do.
+        """
         self.check_length(input_ids.shape[1])
         self._check_recurrent()
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
@@ -159,8 +164,10 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(input_ids.shape[1], layers)
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token per sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
-        after it. Raises `ArgapError` past ``max_position_embeddings``, if the position is a number."""
+        """Process one token per sequence, ``input_ids [B]``, into its normed hidden state ``[B, D]`` and a new state.
+
+        Raises `ArgapError` past ``max_position_embeddings``, if the position is a number.
+        """
         if isinstance(state.position, int):
             self.check_length(state.position + 1)
         x = self._embed(input_ids, state.position + torch.zeros_like(input_ids))
@@ -171,7 +178,7 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
     def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Token embeddings, plus learned positions and the embedding norm if configured."""
+        """Embed tokens, adding learned positions and the embedding norm if configured."""
         x = self.embed_tokens(input_ids)
         if self.config.learned_positions:
             x = x + self.embed_positions(positions)
@@ -183,7 +190,7 @@ class ArgapModel(ArgapPreTrainedModel):
                 raise ArgapError(f"layer {number}: {type(block.mixer).__name__} has no recurrent step; use forward")
 
     def check_length(self, length: int) -> None:
-        """Raises `ArgapError` for a window longer than ``max_position_embeddings``."""
+        """Raise `ArgapError` for a window longer than ``max_position_embeddings``."""
         limit = self.config.max_position_embeddings
         if limit is not None and length > limit:
             raise ArgapError(
@@ -211,10 +218,10 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **_: Any,
     ) -> LanguageModelOutput:
-        """Logits of all positions, or of the last ``logits_to_keep``; with ``labels [B, T]`` (the ids
-        themselves; −100 is ignored) also the mean next-token loss in float32 (nats).
+        """Return logits of all positions, or of the last ``logits_to_keep``, and with ``labels`` the loss.
 
-        Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
+        The loss is the mean next-token loss in float32 (nats); ``labels [B, T]`` are the ids themselves, and −100 is
+        ignored. Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
         """
         trunk = self.model(input_ids, attention_mask)
         hidden = trunk.last_hidden_state
@@ -230,22 +237,24 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """What `generate` passes to `forward`: all tokens so far, because nothing is cached."""
+        """Return the arguments that `generate` passes to `forward`: all tokens so far, because nothing is cached."""
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ArgapError("generate: padded prompts; a native model continues prompts of equal length only")
         return {"input_ids": input_ids, "logits_to_keep": kwargs.get("logits_to_keep", 0)}
 
     def init_state(self, batch: int) -> RecurrentState:
-        """As `ArgapModel.init_state`."""
+        """Return the state before the first token, as `ArgapModel.init_state` does."""
         return self.model.init_state(batch)
 
     def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
-        """Prompts ``input_ids [B, T]`` to the logits ``[B, V]`` after the last token, and the state."""
+        """Process prompts ``input_ids [B, T]`` into the logits ``[B, V]`` after the last token, and the state."""
         hidden, state = self.model.prefill(input_ids)
         return self.lm_head(hidden[:, -1]), state
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token per sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
-        the logits that `forward` gives at this position."""
+        """Process one token per sequence, ``input_ids [B]``, into its logits ``[B, V]`` and the next state.
+
+        The logits are those that `forward` gives at this position.
+        """
         hidden, state = self.model.step(input_ids, state)
         return self.lm_head(hidden), state

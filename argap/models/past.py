@@ -1,4 +1,4 @@
-"""What a step reads of past positions: all of them (`Past`), in fixed storage (`FixedPast`), or the latest (`Recent`).
+"""Past positions that a step reads: all of them (`Past`), in fixed storage (`FixedPast`), or the latest (`Recent`).
 
 Legend: B batch, H heads, P positions, K size of a head, C capacity, D width.
 """
@@ -11,20 +11,20 @@ import torch
 from argap.kernels.shared import shared
 
 ROOM = 64
-"""Positions for which new storage has room, at least."""
+"""Minimum number of positions for which new storage has room."""
 
 
 @dataclass
 class _Storage:
-    """Memory that the states of successive positions share."""
+    """Memory shared by the states of successive positions."""
 
     tensor: torch.Tensor
     end: int
-    """Positions written so far. A state that does not end here was continued before, and is copied."""
+    """Positions written so far. A state that ends earlier was already continued once, and is copied."""
 
 
 class Past(NamedTuple):
-    """The last P positions of a sequence. It is a value: `append` leaves it as it is, and it can be continued twice."""
+    """The last P positions of a sequence, as a value: `append` does not change it, so it can be continued twice."""
 
     values: torch.Tensor
     """``[B, H, P, K]``."""
@@ -34,19 +34,19 @@ class Past(NamedTuple):
     window: int | None = None
     """The number w of positions that a position sees, itself included; None: all."""
     blocked: bool = False
-    """Whether it sees those of its own block of w, not the w − 1 before it."""
+    """Whether a position sees its own block of w positions instead of the w − 1 positions before it."""
 
     @property
     def bias(self) -> None:
-        """No bias of scores: the position that `append` wrote sees all of ``values``."""
+        """None: the position that `append` wrote sees all of ``values``, so scores need no bias."""
         return None
 
     def append(self, *parts: torch.Tensor) -> "Past":
-        """These positions and the next one, ``parts [B, ·, 1, K]`` of all H heads.
+        """Return these positions and the next one, ``parts [B, ·, 1, K]`` of all H heads.
 
-        One position is written, and all are copied to new storage once it is full: after `ROOM` positions or, where
-        that is more, a quarter of P. Where a gradient is needed every call copies, because the backward pass reads
-        what each step read.
+        Usually one position is written; all are copied to new storage once it is full: after `ROOM` positions or a
+        quarter of P, whichever is more. If a gradient is needed every call copies, because the backward pass reads what
+        each step read.
         """
         count, dtype = self.values.shape[2], torch.result_type(self.values, parts[0])
         if torch.is_grad_enabled() and any(x.requires_grad for x in (self.values, *parts)):
@@ -63,17 +63,19 @@ class Past(NamedTuple):
         return self._replace(values=storage.tensor[:, :, end - count : end + 1], end=end + 1, storage=storage)
 
     def last(self, count: int) -> "Past":
-        """The last ``count`` positions."""
+        """Return the last ``count`` positions."""
         length = self.values.shape[2]
         return self if count == length else self._replace(values=self.values[:, :, length - count :])
 
     def seen_next(self) -> "Past":
-        """The positions that the next one sees."""
+        """Return the positions that the next one sees."""
         return self.last(seen_next(self.values.shape[2], self.window, self.blocked))
 
     def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
-        """A copy, after ``length`` positions, in storage for ``capacity`` positions or for the window. ``position``
-        ``[1]`` holds that length; the owner of the storage advances it."""
+        """Copy to storage for ``capacity`` positions or for the window, after ``length`` positions.
+
+        ``position [1]`` holds that length; the owner of the storage advances it.
+        """
         batch, heads, count, size = self.values.shape
         values = self.values.new_zeros(batch, heads, min(self.window or capacity, capacity), size)
         slots = torch.arange(length - count, length, device=values.device) % values.shape[2]
@@ -83,7 +85,7 @@ class Past(NamedTuple):
 class FixedPast(NamedTuple):
     """A `Past` in storage that `append` writes to, so that a CUDA graph can record it.
 
-    Position t is in slot t mod C. Where C is the window, that is the slot of the position which just left it.
+    Position t is in slot t mod C. If C is the window, that slot held the position that has just left it.
     """
 
     values: torch.Tensor
@@ -95,23 +97,27 @@ class FixedPast(NamedTuple):
 
     @property
     def bias(self) -> torch.Tensor:
-        """Bias of the scores of the position that `append` wrote, ``[1, C]`` in the dtype of the values: 0 at the slots
-        that it sees, −∞ elsewhere."""
+        """Bias on the scores of the position that `append` wrote, ``[1, C]`` in the dtype of the values: 0 or −∞.
+
+        It is 0 at the slots that the position sees and −∞ elsewhere.
+        """
         return _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)[1]
 
     def append(self, *parts: torch.Tensor) -> "FixedPast":
-        """Write the position, as `Past.append`, over the oldest."""
+        """Write the position over the oldest, with the arguments of `Past.append`."""
         slot, _ = _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)
         self.values.index_copy_(2, slot, torch.cat(parts, dim=1).to(self.values.dtype))
         return self
 
     def seen_next(self) -> "FixedPast":
-        """All of the storage; `bias` leaves out what a position does not see."""
+        """Return all of the storage; `bias` masks what a position does not see."""
         return self
 
     def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
-        """A copy with room for ``capacity`` positions, or for the window. Every position keeps its slot: none was
-        overwritten yet, or the window was stored whole."""
+        """Copy to storage for ``capacity`` positions, or for the window.
+
+        Every position keeps its slot: either none was overwritten yet, or the whole window was stored.
+        """
         values = self.values
         larger = values.new_zeros(*values.shape[:2], min(self.window or capacity, capacity), values.shape[3])
         larger[:, :, : values.shape[2]] = values
@@ -119,7 +125,7 @@ class FixedPast(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """The latest inputs of a convolution. It is a value."""
+    """The latest inputs of a convolution, as a value."""
 
     values: torch.Tensor
     """``[B, ≤ reach, D]``; a further dimension may come before D."""
@@ -128,23 +134,23 @@ class Recent(NamedTuple):
 
     @classmethod
     def of(cls, values: torch.Tensor, reach: int) -> "Recent":
-        """Those of the inputs ``values [B, P, D]`` that the next position reaches."""
+        """Keep those of the inputs ``values [B, P, D]`` that the next position reaches."""
         return cls(values[:, max(0, values.shape[1] - reach) :], reach)
 
     def append(self, x: torch.Tensor) -> tuple[torch.Tensor, "Recent"]:
-        """The inputs that the position of ``x [B, D]`` reaches, itself included, and those that the next one does."""
+        """Return the inputs that the position of ``x [B, D]`` reaches, itself included, and those of the next one."""
         reached = torch.cat([self.values, x[:, None]], dim=1)
         return reached, Recent.of(reached, self.reach)
 
     def fixed(self) -> "Recent":
-        """The same with zeros for inputs before the first, which weigh nothing."""
+        """Return the same with zeros for inputs before the first, which contribute nothing."""
         count = self.reach - self.values.shape[1]
         zeros = self.values.new_zeros(len(self.values), count, *self.values.shape[2:])
         return Recent(torch.cat([zeros, self.values], dim=1), self.reach)
 
 
 def seen_next(length: int, window: int | None, blocked: bool) -> int:
-    """How many of the first ``length`` positions the next one sees."""
+    """Return how many of the first ``length`` positions the next one sees."""
     if window is None:
         return length
     return length % window if blocked else min(length, window - 1)
@@ -154,7 +160,7 @@ def seen_next(length: int, window: int | None, blocked: bool) -> int:
 def _slot_and_bias(
     position: torch.Tensor, capacity: int, blocked: bool, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The slot ``[1]`` of a position, and the scores' bias ``[1, C]`` at it."""
+    """Return the slot ``[1]`` of a position, and the bias ``[1, C]`` on its scores."""
     slot = position % capacity
     slots = torch.arange(capacity, device=position.device)
     unseen = slots > (slot if blocked else position)
@@ -162,5 +168,5 @@ def _slot_and_bias(
 
 
 def _writable(storage: _Storage, dtype: torch.dtype) -> bool:
-    """Whether values of this dtype can be written here: outside inference mode not to memory from inside."""
+    """Return whether values of this dtype can be written: outside inference mode, not to memory allocated inside it."""
     return storage.tensor.dtype == dtype and (torch.is_inference_mode_enabled() or not storage.tensor.is_inference())

@@ -11,7 +11,7 @@ from argap.models.configuration import MLP_MATRICES, ArgapConfig, MixerSpec, as_
 from argap.models.registry import build_mixer
 
 Layers = Callable[[int], list[MixerSpec]]
-"""The mixers of a model with that many layers."""
+"""Returns the mixers of a model with the given number of layers."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Architecture:
     bounded: bool = False
     """Whether a mixer stops at the training length (a long filter does)."""
     source: str = ""
-    """Who measured this combination of mixers; the mixers have sources of their own."""
+    """Who measured this combination of mixers; the mixers have their own sources."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `ArgapConfig` that belong to it."""
+    """`ArgapConfig` options of the architecture."""
     depth: int = 1
-    """Layers of the model for each layer asked for: 2 where a mixer stands in place of each MLP."""
+    """Layers of the model per layer asked for: 2 if a mixer replaces each MLP."""
 
 
 def in_turn(*mixers: MixerSpec) -> Layers:
-    """The mixers in turn; a single one in every layer."""
+    """Alternate the mixers layer by layer; a single one is in every layer."""
     return lambda layers: [mixers[layer % len(mixers)] for layer in range(layers)]
 
 
@@ -38,7 +38,7 @@ base_conv_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True},
     {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True},
 )
-"""Short explicit and long implicit filters in turn, as the paper's language models have them, made as in its listings 1
+"""Alternating short explicit and long implicit filters, as in the paper's language models; built as in its listings 1
 and 2."""
 octaves_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3},
@@ -50,19 +50,22 @@ TAYLOR: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "featu
 
 
 def window(positions: int) -> MixerSpec:
-    """Attention with a sliding window."""
+    """Return attention with a sliding window."""
     return {"name": "attention", "window": positions}
 
 
 def hybrid_layers(layers: int) -> list[MixerSpec]:
-    """BaseConv with our filters and full attention in every third layer, the second of each three."""
+    """Return BaseConv with our filters and full attention in every third layer, the second of each three."""
     return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(octaves_layers(layers))]
 
 
 def hybrid_three_layers(select: str) -> Layers:
-    """BaseConv with attention at selected positions in three layers, the middle ones of three equal parts, as the
-    hybrids of the paper's table 2 have it (which layers, is our choice); in a model of fewer than six layers in half
-    of them. The paper's have attention in less than 10% of their layers, for which it takes some thirty layers."""
+    """Build BaseConv with attention at selected positions in three layers.
+
+    As in the hybrids of the paper's table 2; which layers is our choice: the middle ones of three equal parts. A model
+    of fewer than six layers has them in half its layers. The paper's hybrids have attention in less than 10% of their
+    layers, which takes about thirty layers.
+    """
     mixer: MixerSpec = {"name": "selected_attention", "select": select}
 
     def layers(count: int) -> list[MixerSpec]:
@@ -74,15 +77,17 @@ def hybrid_three_layers(select: str) -> Layers:
 
 
 def delta_net_global_layers(layers: int) -> list[MixerSpec]:
-    """DeltaNet with full attention in two layers, the 2nd and the (L/2 + 1)-th of L, counted from 1."""
+    """Return DeltaNet with full attention in two layers, the 2nd and the (L/2 + 1)-th of L, counted from 1."""
     return ["attention" if layer in (1, layers // 2) else "delta_net" for layer in range(layers)]
 
 
 def based_layers(layers: int) -> list[MixerSpec]:
-    """Of each five layers the second is linear attention with Taylor features, the third attention with a sliding
-    window, the others short gated convolutions (arXiv 2402.18668, section 3, and the authors' configurations of 27
-    layers, where no linear attention comes last). The window is 128 as in their example at 360M; their reference
-    configurations have 256, their README names 64."""
+    """Return Based's layers in groups of five: linear attention is the second, window attention the third.
+
+    The second has Taylor features, the third a sliding window, and the others are short gated convolutions (arXiv
+    2402.18668, section 3, and the authors' configurations of 27 layers, where linear attention never comes last). The
+    window is 128 as in their example at 360M; their reference configurations have 256, their README says 64.
+    """
     chosen = in_turn("based_conv", TAYLOR, window(128), "based_conv", "based_conv")(layers)
     return [*chosen[:-1], "based_conv"] if chosen[-1] is TAYLOR else chosen
 
@@ -131,21 +136,20 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "liquid_s4": Architecture(in_turn("liquid_s4")),
 }
-"""Names that end in ``_block``, and ``rwkv4_channel``, have the block that the mixer's authors give it; the others have
-Llama's. The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
-ours), in every other layer (stated for DeltaNet, for the others ours). ``based_post`` alternates short and long
+"""Architectures by name. Those that end in ``_block``, and ``rwkv4_channel``, have the block of the mixer's authors;
+the others have Llama's. The windows of ``delta_net_window`` and ``retnet_window`` are 128 (table 4's for RetNet; ours
+for DeltaNet), in every other layer (stated for DeltaNet, ours for the others). ``based_post`` alternates short and long
 convolutions with linear attention (second blog post on the Zoology paper; that they alternate is our reading)."""
 
 
 def build_config(
     architecture: str, *, hidden_size: int, num_hidden_layers: int, vocab_size: int, seq_len: int, **options: Any
 ) -> ArgapConfig:
-    """The configuration of a named architecture at a size, to be trained at windows of ``seq_len``.
+    """Build the configuration of a named architecture at a size, for training on windows of ``seq_len``.
 
-    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`. Those without an
-    MLP, ``mamba_block`` and ``rwkv4_channel``, have up to a tenth more beside the embedding.
-    ``options`` are further ones of `ArgapConfig` and come before what is set here. Raises `ArgapError` for
-    an unknown name.
+    All architectures of a size have (nearly) the same number of parameters, see `matching_intermediate_size`. Those
+    without an MLP, ``mamba_block`` and ``rwkv4_channel``, have up to a tenth more besides the embedding. ``options``
+    are further options of `ArgapConfig` and override the values set here. Raises `ArgapError` for an unknown name.
     """
     if architecture not in ARCHITECTURES:
         raise ArgapError(f"architecture {architecture!r}: unknown; known are {', '.join(ARCHITECTURES)}")
@@ -168,11 +172,11 @@ def build_config(
 
 
 def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int, matrices: int = 3) -> int:
-    """The MLP's inner width, a multiple of 32, at which a model of these mixers (one per layer) matches the
-    parameters of attention with its default MLP. ``matrices``: of the MLP, 3 in a SwiGLU.
+    """Return the MLP's inner width, a multiple of 32, that matches the parameters of attention with its default MLP.
 
-    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D², one of retention 8·D². The
-    difference goes to or comes from the MLP, so that models compare at equal parameters.
+    ``mixers`` has one entry per layer; ``matrices`` of the MLP, 3 in a SwiGLU. An attention layer has 4·D² weights in
+    its mixer, a BaseConv layer little more than D², retention 8·D². The MLP makes up the difference, so that models
+    compare at equal parameters.
     """
     with torch.device("meta"):
         in_mixers = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())

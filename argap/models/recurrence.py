@@ -1,8 +1,8 @@
-"""Shared by the recurrent mixers: one step of each recurrence, the FLOPs of its chunked form, and the output norm.
+"""Steps, FLOPs and the output norm shared by the recurrent mixers.
 
-Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} +
-β_t k_tᵀ (v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it
-(arXiv 2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.recurrent.linear_attention`,
+Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} + β_t k_tᵀ
+(v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it (arXiv
+2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.recurrent.linear_attention`,
 `argap.kernels.recurrent.gla` and `argap.kernels.recurrent.delta_rule`.
 
 Legend: B batch, H heads, T positions, C chunk size, K key size, V value size, G decay size: 1 or K.
@@ -20,7 +20,7 @@ EPSILON = 1e-5
 
 @shared
 def log_decays(exponent: float, heads: int, device: torch.device) -> torch.Tensor:
-    """log γ of each head, float64 ``[H]``: γ = 1 − 2^(``exponent`` − h) in head h from 0."""
+    """Return log γ of each head, float64 ``[H]``: γ = 1 − 2^(``exponent`` − h) in head h from 0."""
     return torch.log1p(-torch.exp2(exponent - torch.arange(heads, dtype=torch.float64, device=device)))
 
 
@@ -33,9 +33,11 @@ def recurrence_step(
     *,
     position: int | torch.Tensor = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``state [B, H, K, V]`` and
-    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type, and in its memory if
-    ``position`` is a tensor, as in `argap.models.steps`."""
+    """Advance linear attention by one position; returns ``y [B, H, V]`` and the state after it.
+
+    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``state [B, H, K, V]`` and ``log_decay [B or 1, H, G]``. The state
+    keeps its dtype. If ``position`` is a tensor, as in `argap.models.steps`, the state is updated in place.
+    """
     out = state if isinstance(position, torch.Tensor) else None
     q, k, v = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if log_decay is not None:
@@ -45,8 +47,11 @@ def recurrence_step(
 
 
 def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
-    """Matrix products of the chunked form. Each chunk, padded to C positions, takes 2·C²·(K + V) for scores and
-    weighted values, and 4·C·K·V to read and update S. Decays, O(C²·G), are not counted."""
+    """Count the FLOPs of the chunked form's matrix products; decays, O(C²·G), are not counted.
+
+    Each chunk, padded to C positions, takes 2·C²·(K + V) for scores and weighted values, and 4·C·K·V to read and
+    update S.
+    """
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
     return batch * heads * chunks * (2 * size**2 * (key + value) + 4 * size * key * value)
@@ -55,8 +60,10 @@ def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, 
 def delta_rule_step(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``
-    to ``y [B, H, V]`` and the state after it, in the state's type."""
+    """Advance the delta rule by one position; returns ``y [B, H, V]`` and the state after it, in the state's dtype.
+
+    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``.
+    """
     q, k, v, beta = (x.to(state.dtype) for x in (q, k, v, beta[..., None]))
     recalled = (k[..., None, :] @ state)[..., 0, :]
     state = torch.addcmul(state, k[..., :, None], (beta * (v - recalled))[..., None, :])
@@ -64,8 +71,11 @@ def delta_rule_step(
 
 
 def delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
-    """Matrix products of `argap.kernels.recurrent.delta_rule`. Each chunk, padded to C positions, takes 4·C²·K for K Kᵀ
-    and Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the weighted values and 6·C·K·V for S."""
+    """Count the FLOPs of the matrix products in `argap.kernels.recurrent.delta_rule`.
+
+    Each chunk, padded to C positions, takes 4·C²·K for K Kᵀ and Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for
+    the weighted values and 6·C·K·V for S.
+    """
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
     per_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from argap.errors import ArgapError
-from argap.files.configs import check_value, unmet
+from argap.files.configs import unmet
 from argap.models.mixer import Mixer
 from argap.runtime.trust import is_trusted, own_files
 
@@ -54,10 +54,10 @@ def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
 
 
 def resolve(name: str) -> type[Mixer]:
-    """The class of a registered name, or of a ``module:Class`` that the caller trusts (see `argap.runtime.trust`).
+    """Return the class of a registered name, or of a ``module:Class`` that the caller trusts.
 
-    Raises `ArgapError` for an unknown name (listing the known ones), for a module that is not trusted (before it is
-    imported), and for a class that is not a `Mixer`.
+    See `argap.runtime.trust`. Raises `ArgapError` for an unknown name (listing the known ones), for a module that is
+    not trusted (before it is imported), and for a class that is not a `Mixer`.
     """
     mixer = MIXERS.get(name, name)
     if isinstance(mixer, str):
@@ -96,16 +96,16 @@ def _path_of(mixer: Any) -> str:
 
 
 def options_of(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
-    """The options of a mixer, with their defaults and annotations."""
+    """Return the options of a mixer, with their defaults and annotations."""
     parameters = inspect.signature(mixer_class).parameters
     return {name: parameter for name, parameter in parameters.items() if name not in BUILT_WITH}
 
 
 def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
-    """A mixer from ``{"name": ..., option: ...}``.
+    """Build a mixer from ``{"name": ..., option: ...}``.
 
-    Raises `ArgapError` that lists the known options for an unknown one, for a value that the option's annotation
-    excludes or that the mixer cannot take, and for a class that lacks a method.
+    Raises `ArgapError` for an unknown option (listing the known ones), for a value that the option's annotation
+    excludes or that the mixer refuses, and for a class that lacks a method.
     """
     options = dict(spec)
     name = options.pop("name")
@@ -120,12 +120,9 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     try:
         for option, value in options.items():
             annotation = known[option].annotation
-            with suppress(TypeError):  # a value of another type than the range's: `check_value` says so
-                if expected := unmet(value, annotation):
+            with suppress(TypeError):  # an annotation of your own mixer that cannot be checked
+                if annotation is not inspect.Parameter.empty and (expected := unmet(value, annotation)):
                     raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
-            if annotation is not inspect.Parameter.empty:
-                with suppress(TypeError):  # an annotation of your own mixer that cannot be checked
-                    check_value(f"{name}: {option}", value, annotation)
         return mixer_class(width, max_positions, **options)
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
         given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())

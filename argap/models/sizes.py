@@ -77,7 +77,7 @@ PRINTED: dict[str, dict[str, Printed]] = {
 
 
 def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapConfig:
-    """The configuration of a named architecture at a named size.
+    """Build the configuration of a named architecture at a named size.
 
     All architectures share the size's width and depth. For all but attention, the inner width of the MLP is chosen to
     match the parameters that the paper prints for the architecture, or attention's where it prints none. (The paper's
@@ -113,8 +113,10 @@ def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapCon
 
 
 def note_on(architecture: str, size: str, config: ArgapConfig, parameters: int) -> str:
-    """One sentence on a model's size: which values are the paper's, which are ours, and how far ``parameters`` are
-    from the printed number."""
+    """Write one sentence on a model's size: which values are the paper's, which ours, and how parameters differ.
+
+    The difference is that of ``parameters`` from the printed number.
+    """
     chosen, printed = SIZES[size], PRINTED[size].get(architecture)
     if printed is None:
         return f"{chosen.note}; the paper prints no such model"

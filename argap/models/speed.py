@@ -68,7 +68,7 @@ class SpeedCase(Record, frozen=True, omit_defaults=False):
 
 
 class Speed(SpeedCase, frozen=True, kw_only=True):
-    """The measurement of one case, or without its figures that memory ran out."""
+    """The measurement of one case; without figures if memory ran out."""
 
     parameters: int | None = None
     operators: str | None = None
@@ -84,12 +84,12 @@ class Speed(SpeedCase, frozen=True, kw_only=True):
 
     @property
     def case(self) -> SpeedCase:
-        """What was measured."""
+        """The case that was measured."""
         return SpeedCase(*(getattr(self, name) for name in SpeedCase.__struct_fields__))
 
     @property
     def figures(self) -> tuple[str, str]:
-        """Speed and peak memory; where there are none the reason and an empty string."""
+        """Speed and peak memory; if there are none, the reason and an empty string."""
         if self.tokens_per_s is None:
             return "out of memory", ""
         return f"{self.tokens_per_s:,.0f} tokens/s", f"{self.peak_bytes / 2**20:,.0f} MiB"
@@ -102,7 +102,7 @@ def speed_cases(
     generation: Sequence[str] | None,
     **options: Any,
 ) -> list[SpeedCase]:
-    """All combinations of architectures and shapes (``LENGTHxBATCH``), in order. ``options``: the other fields.
+    """List all combinations of architectures and shapes (``LENGTHxBATCH``), in order. ``options``: the other fields.
 
     If only one of ``training`` and ``generation`` is given, only that mode is measured; with neither, `TRAINING` and
     `GENERATION`. Raises `ArgapError` for an unknown architecture or an invalid shape.
@@ -132,7 +132,8 @@ def measure_all(
 ) -> list[Speed]:
     """Measure each case in its own process, except those with figures in ``finished``.
 
-    After each, the rows so far, in the order of ``cases``, go to ``keep`` and a line of progress to stderr.
+    After each one, passes the rows so far, in the order of ``cases``, to ``keep`` and writes a line of progress to
+    stderr.
     """
     rows = {row.case: row for row in finished if row.tokens_per_s is not None and row.case in cases}
     missing = [case for case in dict.fromkeys(cases) if case not in rows]
@@ -193,7 +194,7 @@ def measure(case: SpeedCase, *, graphs: bool | None = None) -> Speed:
 
 
 def measure_apart(case: SpeedCase) -> Speed:
-    """`measure` in a separate process, without figures if memory runs out.
+    """Run `measure` in a separate process; the result has no figures if memory runs out.
 
     A separate process because peak memory never falls and one case can slow down the next. Raises `ArgapError` as
     `measure` does, and if the process dies.
@@ -230,7 +231,7 @@ def _measure_in_worker(case: SpeedCase, sender: "Connection[Speed | Exception, A
 
 
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
-    """Median seconds per training step."""
+    """Return the median seconds per training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     if case.compile:
         compile_layers(model)
@@ -253,8 +254,10 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
 def _generate(
     model: ArgapForCausalLM, case: SpeedCase, device: torch.device, graphs: bool | None
 ) -> tuple[float, bool]:
-    """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state, recording
-    included, and whether the last steps were replays of a CUDA graph."""
+    """Return the seconds to generate ``length`` greedy tokens per sequence, and whether the last were graph replays.
+
+    Generates in the recurrent form from an empty state; the seconds include recording the CUDA graph.
+    """
     model.eval()
     took, recorded = 0.0, False
     for tokens in (min(WARM_TOKENS, case.length), case.length):
@@ -268,7 +271,7 @@ def _generate(
 
 
 def _now(device: torch.device) -> float:
-    """The time after the device has finished all queued work."""
+    """Return the time after the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -285,9 +288,9 @@ def _memory(device: torch.device) -> Callable[[], int]:
 
 
 def _peak_rss() -> int:
-    """Peak memory of this process in bytes.
+    """Return the peak memory of this process in bytes.
 
-    On Linux read from /proc, because getrusage includes the parent's memory at the time of the fork.
+    On Linux it is read from /proc, because getrusage includes the parent's memory at the time of the fork.
     """
     status = Path("/proc/self/status")
     if status.exists():

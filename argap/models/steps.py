@@ -1,10 +1,10 @@
 """Generation steps of a native model, recorded as a CUDA graph on a GPU.
 
 A step is some twenty small kernels per layer, which take longer to launch than to run. A graph launches all of them at
-once, but every replay reads and writes the same memory. A state, however, is a value: tensors may grow in it, and the
-position is a Python number. `FixedStep` therefore copies it to storage whose shapes stay: past positions have room up
-to a capacity, and the position is a tensor. A mixer needs no code for this if its state consists of tensors that keep
-their shapes, `Past`, `Recent` and the number of positions so far.
+once, but every replay reads and writes the same memory. A state, however, is a value: its tensors may grow, and the
+position is a Python number. `FixedStep` therefore copies it to storage of fixed shape: past positions have room up to
+a capacity, and the position is a tensor. A mixer needs no extra code if its state consists of tensors that keep their
+shapes, `Past`, `Recent` and the number of positions so far.
 
 Legend: B batch, V vocabulary.
 """
@@ -23,14 +23,15 @@ from argap.models.past import FixedPast, Past, Recent
 from argap.runtime.progress import say
 
 PLAIN = 4
-"""Steps before storage is fixed: a graph takes as long to record as a few steps, and many answers are short."""
+"""Steps before storage is fixed: recording a graph takes as long as a few steps, and many answers are short."""
 ROOM = 128
-"""Further positions for which new storage has room, at least; a quarter of those so far, where that is more."""
+"""Minimum number of further positions that new storage has room for, or a quarter of those so far if that is more."""
 BLOCK = 64
-"""Its capacity is a multiple of this."""
+"""The capacity is a multiple of this."""
 _ATEN = torch.ops.aten
 WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""torch's marks of operations that read from the device a number or the size of their result; `WAITING` have none."""
+"""torch's tags of operations that read a number, or the size of their result, from the device; `WAITING` lack these
+tags."""
 WAITING = (_ATEN.is_nonzero.default, _ATEN.where.default)
 INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
 """Operations that wait if an index is a mask."""
@@ -39,12 +40,15 @@ INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.defaul
 class Steps:
     """Continues sequences from a state: ``steps(ids)`` is `ArgapForCausalLM.step` without the state.
 
-    A step that cannot be recorded runs kernel by kernel, which is said once.
+    Steps that cannot be recorded run kernel by kernel, with one warning.
     """
 
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, *, graphs: bool | None = None) -> None:
-        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them; their logits have no
-        gradient. None: on CUDA, where no gradient is needed."""
+        """Continue from ``state``.
+
+        ``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record the steps; their logits have
+        no gradient. None: on CUDA, if no gradient is needed.
+        """
         if graphs is None:
             graphs = model.device.type == "cuda" and not torch.is_grad_enabled()
         assert isinstance(state.position, int)
@@ -59,13 +63,15 @@ class Steps:
         return self.fixed is not None and self.fixed.graph is not None
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """One token per sequence, ``[B]``, to its logits ``[B, V]``, which the next call may overwrite. Raises
-        `ArgapError` past ``max_position_embeddings``."""
+        """Process one token per sequence, ``[B]``, into its logits ``[B, V]``, which the next call may overwrite.
+
+        Raises `ArgapError` past ``max_position_embeddings``.
+        """
         self.model.model.check_length(self.length + 1)
         logits = None
         if self.fixed is not None:
             if self.length >= self.fixed.capacity:
-                self.fixed.graph = None  # its memory first
+                self.fixed.graph = None  # free its memory first
                 self.fixed = FixedStep(self.model, self.fixed.state, self.length, len(ids))
             logits = self.fixed(ids)
         elif self.graphs and self.taken >= PLAIN:
@@ -77,12 +83,12 @@ class Steps:
         return logits
 
     def _fix(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """The logits of the first step in fixed storage; None if it fails, which leaves the state as it was."""
+        """Return the logits of the first step in fixed storage; None if it fails, which leaves the state unchanged."""
         assert self.state is not None
         try:
             fixed = FixedStep(self.model, self.state, self.length, len(ids))
             logits = fixed(ids)
-        except Exception as error:  # whatever a user's mixer raises; the plain step raises it again if it is to blame
+        except Exception as error:  # from any user's mixer; if the mixer is at fault, the plain step raises it again
             self.graphs = False
             _say_no_graph(error)
             return None
@@ -91,14 +97,14 @@ class Steps:
 
 
 class FixedStep:
-    """A step that reads and writes the same storage at every call; on CUDA the second one records it.
+    """A step that reads and writes the same storage at every call; on CUDA the second call records it.
 
-    It runs in inference mode, whatever the caller's mode: outside it, storage made inside cannot be written to.
+    It always runs in inference mode, because storage allocated inside it cannot be written to outside.
     """
 
     @torch.inference_mode()
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, length: int, batch: int) -> None:
-        """Continues after ``length`` positions from ``state``, a value or another one's storage, which it copies."""
+        """Continue after ``length`` positions from ``state``, a value or another step's storage, which is copied."""
         position = torch.full((1,), length, device=model.device)
         capacity = -(-(length + max(ROOM, length // 4)) // BLOCK) * BLOCK
         layers = [_fixed(layer, state.position, position, length, capacity) for layer in state.layers]
@@ -112,11 +118,14 @@ class FixedStep:
 
     @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes or has a number
-        that is not the position, or a mixer reads from the device."""
+        """Run one step, as `Steps` does.
+
+        The first call raises `ValueError` if a mixer's state changes shape, if it has a number that is not the
+        position, or if a mixer reads from the device.
+        """
         self.ids.copy_(ids)
         self.calls += 1
-        if self.calls == 1:  # compiles and loads the kernels
+        if self.calls == 1:  # the first call compiles and loads the kernels
             assert isinstance(self.state.position, torch.Tensor)
             with _FirstStep(self.state.position) as first:
                 return self._step(first)
@@ -147,7 +156,7 @@ class FixedStep:
         """Record a step without running it. If CUDA refuses, continue without a graph."""
         graph = torch.cuda.CUDAGraph()
         try:
-            # A recording that fails leaves its stream behind; the outer block returns to ours.
+            # A failed recording leaves its stream current; the outer block returns to ours.
             with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 self.logits = self._step()
         except RuntimeError as error:
@@ -158,9 +167,9 @@ class FixedStep:
 
 
 class _FirstStep(TorchDispatchMode):
-    """Inside, an operation that reads from the device, or moves a tensor to another one, raises `ValueError`.
+    """Raises `ValueError` for operations that read from the device or move a tensor to another one.
 
-    A graph cannot record it, and after a recording that failed torch draws no random numbers on that GPU.
+    A graph cannot record them, and after a failed recording torch draws no random numbers on that GPU.
     """
 
     def __init__(self, position: torch.Tensor) -> None:
@@ -182,15 +191,17 @@ class _FirstStep(TorchDispatchMode):
 
 
 def _waits(func: Any, args: Any) -> bool:
-    """Whether an operation waits for the device to read from it."""
+    """Return whether an operation waits to read from the device."""
     if func in INDEXING:
         return any(index is not None and index.dtype == torch.bool for index in args[1])
     return func in WAITING or not WAITING_TAGS.isdisjoint(func.tags)
 
 
 def _fixed(state: State, before: int | torch.Tensor, position: torch.Tensor, length: int, capacity: int) -> State:
-    """A copy of ``state`` after ``length`` positions in storage of fixed size. All mixers share ``position``, which
-    replaces ``before``."""
+    """Copy ``state`` after ``length`` positions to storage of fixed size.
+
+    All mixers share ``position``, which replaces ``before``.
+    """
     if state is before or (type(state) is int and state == length):
         return position
     if isinstance(state, Past | FixedPast):
@@ -204,7 +215,7 @@ def _fixed(state: State, before: int | torch.Tensor, position: torch.Tensor, len
 
 
 def _capacity(state: State) -> float:
-    """Positions that fit in the storage of ``state``; infinite if it does not grow."""
+    """Return the number of positions that fit in the storage of ``state``; infinite if it does not grow."""
     if isinstance(state, FixedPast):
         size = state.values.shape[2]
         return math.inf if size == state.window else size
@@ -216,9 +227,11 @@ def _capacity(state: State) -> float:
 def _changes(
     old: State, new: State, position: torch.Tensor, first: _FirstStep | None
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The tensors of a state in storage that a step replaced, each with its new values, but for ``position``. Raises
-    `ValueError` where the new state is not of the same shapes, or has numbers of Python that changed; in the ``first``
-    step also where a number that was the position is not its next one."""
+    """Pair the tensors of a stored state that a step replaced with their new values, except ``position``.
+
+    Raises `ValueError` if shapes or Python numbers in the state changed, or, in the ``first`` step, if a number that
+    was the position is not its successor.
+    """
     if old is position:
         if first is not None and all(new is not each for each in first.next_positions):
             raise ValueError("its state has a number that is not the position")
@@ -237,7 +250,7 @@ def _changes(
 
 
 def _overwrite(changes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Write the new values to the storage. Those that are part of it are read before any is written."""
+    """Write the new values to the storage. Values that are views of it are read before any is written."""
     stored = {old.untyped_storage().data_ptr() for old, _ in changes}
     copies = [(old, new.clone() if new.untyped_storage().data_ptr() in stored else new) for old, new in changes]
     for old, new in copies:

@@ -1,31 +1,33 @@
-"""Answers of an earlier `argap recall`, reused in place of asking their model again."""
+"""Answers of an earlier `argap recall`, reused instead of asking their model again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.resumable import folder_name, shortened
+from argap.recall.asked import Asking
 from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.scoring.sources import split_name
+from argap.scoring.find import split_name
 
 
 @dataclass(frozen=True)
-class AnsweredTarget:
+class Answered:
     """A model's folder in the ``out`` of an earlier call: its finished runs, whose answers are reused."""
 
     name: str
     folder: Path
     runs: list[RecallRun]
-    """One for each task."""
+    """One run per task."""
     samples: list[list[Sample]]
-    """Of each run, in the order of its examples."""
+    """The samples of each run, in the order of its examples."""
     named: bool
     """Whether the user chose the name."""
 
@@ -34,27 +36,30 @@ class AnsweredTarget:
         """Of the checkpoint; for the copy baseline the folder."""
         return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
-    def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
+    def qualified(self) -> Self:
+        return self
+
+    def answers(self, asking: Asking) -> list[list[Sample]]:
         """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
 
         Raises `MismatchError` where ``out`` holds other runs of this name.
         """
         copied = []
         for run, samples in zip(self.runs, self.samples, strict=True):
-            folder = task_folder(out, self.name, run.task)
+            folder = task_folder(asking.out, self.name, run.task)
             elsewhere = folder.resolve() != (self.folder / folder.name).resolve()  # its own files are never discarded
             lengths = [sample.prompt_tokens for sample in samples]
             answer = partial(lambda own, rows: [own[row] for row in rows], samples)
-            copied.append(collect_samples(folder, run, lengths, answer, overwrite=overwrite and elsewhere))
+            copied.append(collect_samples(folder, run, lengths, answer, overwrite=asking.overwrite and elsewhere))
         return copied
 
 
-def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> AnsweredTarget | None:
-    """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
+def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
+    """Find the answers to ``tasks`` in a model's folder ``source`` or ``NAME=FOLDER``; None for anything else.
 
-    Raises `ArgapError` for the folder of a result, and where a task is missing or unfinished; `MismatchError` for
-    answers of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for
-    damaged ones. Dtype and device may be any.
+    Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
+    of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for damaged
+    ones. Dtype and device may differ.
     """
     name, path = split_name(source)
     folder = Path(path)
@@ -73,11 +78,11 @@ def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, ru
                 f"{folder}: answers of one checkpoint on {runs[0].task}, of another on {run.task}; expected those of "
                 "one; ask it again, with `overwrite=True`"
             )
-    return AnsweredTarget(runs[0].model, folder, runs, samples, named=name is not None)
+    return Answered(runs[0].model, folder, runs, samples, named=name is not None)
 
 
 def _read_run(folder: Path, examples: Examples) -> tuple[RecallRun, list[Sample]]:
-    """The finished run on ``examples`` in a model's folder."""
+    """Read the finished run on ``examples`` in a model's folder."""
     path = folder / folder_name(examples.label)
     if not (path / "run.json").is_file():
         there = sorted(path.parent.name for path in folder.glob("*/run.json"))
@@ -101,8 +106,8 @@ def _check_alike(
 ) -> None:
     """Raise `MismatchError` unless a model asked now reads the same prompts, and its golds have the same AR hits.
 
-    An index is known by its counts, because its path differs between machines. Of these only the counts of the golds'
-    bigrams reach a sample, and they are counted again, but for the first: its first token is the prompt's last.
+    An index is identified by its counts, because its path differs between machines. Only the counts of the golds'
+    bigrams reach a sample. They are looked up again, except the first, whose first token is the prompt's last.
     """
     made = run.identity
     held = {"examples": run.data.examples, "data": made.data, **as_json(made.protocol), "threshold": made.threshold}

@@ -1,9 +1,9 @@
 """Greedy decoding in batches, and log-probs of given continuations.
 
-Prompts are never padded, because a recurrent state would read the padding as text. A native model reads in parallel as
-much of a batch's prompts as the shortest has and then takes recurrent steps (`argap.models.steps`), in constant memory
-if its mixers allow: longer prompts are still read while shorter ones are answered. Other models use their cache; a
-model without either reads the whole sequence again for each token; both take prompts of equal length.
+Prompts are never padded, because a recurrent state would read the padding as text. A native model reads a batch's
+prompts in parallel up to the length of the shortest and then takes recurrent steps (`argap.models.steps`), in constant
+memory if its mixers allow it: longer prompts are still being read while shorter ones are answered. Other models use
+their cache; a model without either reads the whole sequence again for each token. Both take prompts of equal length.
 
 Legend: B batch, T positions, V vocabulary.
 """
@@ -18,9 +18,9 @@ from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.steps import Steps
 from argap.runtime.device import DTYPES, growing_keys, resolve_dtype, use_device
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
 from argap.scoring.heads import find_head, of_targets
-from argap.scoring.scorer import ScoreOptions
-from argap.scoring.sources import CheckpointTarget
 from argap.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Forced(NamedTuple):
     logprobs: list[float]
     """Nats."""
     ranks: list[int]
-    """How many tokens come before, more likely or of lower id where equally likely: 0 is the model's own choice."""
+    """How many tokens rank higher (more likely, or a lower id in a tie): 0 is the model's own choice."""
 
 
 class Decoder:
@@ -61,9 +61,9 @@ class Decoder:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
-        """The greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
+        """Generate the greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
         generations: dict[int, Generation] = {}
-        # A gap within a batch costs a step for each of its tokens, a batch of its own those of its answers.
+        # A length gap within a batch costs a step per token of the gap, a separate batch the steps of its answers.
         within = new_tokens if self.recurrent else 0
         for batch in by_length(prompts, self.batch_size, within=within):
             answers = self._continue([list(prompts[k]) for k in batch], until, new_tokens)
@@ -72,9 +72,9 @@ class Decoder:
 
     @torch.inference_mode()
     def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[Forced]:
-        """Log-prob and rank of each token of the continuations, given everything before it; none may be empty.
+        """Compute log-prob and rank of each token of the continuations, given everything before it; none may be empty.
 
-        Raises `ArgapError` where a log-prob is NaN or infinite.
+        Raises `ArgapError` if a log-prob is NaN or infinite.
         """
         forced: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
@@ -101,7 +101,7 @@ class Decoder:
         return [forced[k] for k in range(len(whole))]
 
     def _continue(self, prompts: list[list[int]], until: Sequence[str], new_tokens: int) -> list[Generation]:
-        """The answers to one batch of prompts; it runs until every row has stopped."""
+        """Return the answers to one batch of prompts; runs until every row has stopped."""
         rows: list[list[int]] = [[] for _ in prompts]
         ends: list[Generation | None] = [None] * len(rows)
         position = min(map(len, prompts))
@@ -121,7 +121,7 @@ class Decoder:
             position += 1
 
     def _begin(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
-        """The logits after the prompt, and the function that continues from there."""
+        """Return the logits after the prompt, and the function that continues from there."""
         if self.recurrent:
             model: Any = self.model
             logits, state = model.prefill(ids)
@@ -145,7 +145,7 @@ class Decoder:
         return output.logits[:, -1], read_again if cache is None else with_cache
 
     def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
-        """The answer if its newest token ended it."""
+        """Return the answer if its newest token ended it."""
         if row[-1] == self.tokenizer.eos:
             return Generation(list(row), self.tokenizer.decode(row[:-1]), "eos")
         text = self.tokenizer.decode(row)
@@ -154,19 +154,19 @@ class Decoder:
         return Generation(list(row), text, "length") if last else None
 
 
-def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
-    """The checkpoint of ``target``, loaded for decoding."""
-    device = str(use_device(options.device))
-    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
+def load_decoder(source: CheckpointSource, config: ScoreConfig) -> Decoder:
+    """Load a checkpoint for decoding."""
+    device = str(use_device(config.device))
+    check_loadable(source.checkpoint, config.backend, device=device, device_map=config.device_map)
     model = load_model(
-        target.checkpoint,
-        dtype=DTYPES[resolve_dtype(options.dtype, device)],
+        source.checkpoint,
+        dtype=DTYPES[resolve_dtype(config.dtype.of(source.name) or "auto", device)],
         device=device,
-        backend=options.backend,
-        device_map=options.device_map,
+        backend=config.backend,
+        device_map=config.device_map,
     )
-    batch_size = 8 if options.batch_size == "auto" else options.batch_size
-    return Decoder(model, target.tokenizer, batch_size=batch_size)
+    batch_size = 8 if config.batch_size == "auto" else config.batch_size
+    return Decoder(model, source.tokenizer, batch_size=batch_size)
 
 
 class CopyBaseline:
@@ -181,6 +181,10 @@ class CopyBaseline:
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
         return [self._copy(list(prompt), until, new_tokens) for prompt in prompts]
 
+    def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[None]:
+        """Return no log-probs: the baseline has none."""
+        return [None for _ in prompts]
+
     def _copy(self, prompt: list[int], until: Sequence[str], new_tokens: int) -> Generation:
         start = after_repeated_suffix(prompt)
         ids = [] if start is None else prompt[start : start + new_tokens]
@@ -190,13 +194,13 @@ class CopyBaseline:
 
 
 def _before_stop(text: str, until: Sequence[str]) -> str | None:
-    """``text`` up to the first stop sequence in it; None without one."""
+    """Return ``text`` up to the first stop sequence in it; None without one."""
     cuts = [at for stop in until if stop and (at := text.find(stop)) >= 0]
     return text[: min(cuts)] if cuts else None
 
 
 def after_repeated_suffix(prompt: list[int]) -> int | None:
-    """The position after the latest earlier occurrence of the longest repeated suffix; None if nothing repeats."""
+    """Find the position after the latest earlier occurrence of the longest repeated suffix; None if nothing repeats."""
     longest, position = 0, None
     for end in range(len(prompt) - 1, 0, -1):
         length = 0
@@ -208,8 +212,10 @@ def after_repeated_suffix(prompt: list[int]) -> int | None:
 
 
 def by_length(sequences: Sequence[Sequence[int]], batch_size: int, *, within: int = 0) -> Iterator[list[int]]:
-    """Indices in batches, longest first: a batch that does not fit in memory fails at once. Sorted by length,
-    neighbours in a batch differ by at most ``within``."""
+    """Yield indices in batches, longest first, so that a batch that does not fit in memory fails at once.
+
+    Sorted by length, neighbours in a batch differ by at most ``within``.
+    """
     batch: list[int] = []
     for k in sorted(range(len(sequences)), key=lambda k: -len(sequences[k])):
         if batch and (len(batch) == batch_size or len(sequences[batch[-1]]) - len(sequences[k]) > within):

@@ -21,9 +21,9 @@ TASKS = tuple(HUB)
 COLUMNS = ("text", "key", "value")
 FIXTURE = "fixture"
 COPY = "copy"
-"""The name of the copy baseline where a checkpoint is expected."""
+"""The name of the copy baseline, in place of a checkpoint."""
 QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2}
-"""Lines at the end of a text that ask: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
+"""Lines at the end of a text that ask the question: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Examples:
 
     task: str
     label: str
-    """The name that scores are printed under. Only the published rows have the task's own name."""
+    """The name under which scores are printed. Only the published rows have the task's own name."""
     source: str
     revision: str | None
     rows: list[Example]
@@ -75,7 +75,7 @@ class Examples:
 
     @property
     def gold_absent(self) -> int:
-        """Examples whose text, without the query, does not contain the gold: answering them takes no recall."""
+        """Number of examples without the gold in the text (except the query): answering them takes no recall."""
         return sum(not contains(split_query(row.text, self.task)[0], row.gold) for row in self.rows)
 
     def describe(self) -> TaskData:
@@ -85,10 +85,10 @@ class Examples:
 def load_tasks(
     tasks: Sequence[str], data: Sequence[str] = (), *, fixture: bool = False, limit: int | None = None
 ) -> list[Examples]:
-    """The examples of several tasks: from the hub, from the fixture, or from ``data``.
+    """Load the examples of several tasks: from the hub, from the fixture, or from ``data``.
 
-    ``data``: entries ``TASK=FILE.jsonl``, or one ``FILE.jsonl`` for the only task. Raises what `load_examples` raises,
-    and `ArgapError` for an entry that fits no task.
+    ``data``: entries ``TASK=FILE.jsonl``, or one ``FILE.jsonl`` for the only task. Raises the errors of
+    `load_examples`, and `ArgapError` for an entry that fits no task.
     """
     if not tasks:
         raise ArgapError(f"`tasks` (none): expected some of {', '.join(TASKS)}, or names of lm-eval's tasks")
@@ -107,7 +107,7 @@ def load_tasks(
 
 
 def load_examples(task: str, source: str | None = None, *, limit: int | None = None) -> Examples:
-    """The first ``limit`` rows of ``task``. ``source``: a JSON lines file, ``fixture``, or None for the hub.
+    """Load the first ``limit`` rows of ``task``. ``source``: a JSON lines file, ``fixture``, or None for the hub.
 
     Raises `ArgapError` for an unknown task, a missing column, an empty gold, a source without rows, and a hub that
     cannot be reached; `FormatError` for a line that is not a JSON object.
@@ -131,7 +131,7 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
 
 
 def split_query(text: str, task: str) -> tuple[str, str]:
-    """The text before the query, and the query with its leading line break."""
+    """Split a text into the part before the query, and the query with its leading line break."""
     at = len(text)
     for _ in range(QUERY_LINES[task]):
         at = max(text.rfind("\n", 0, at), 0)
@@ -139,12 +139,12 @@ def split_query(text: str, task: str) -> tuple[str, str]:
 
 
 def contains(text: str, gold: str) -> bool:
-    """Whether the gold is a substring of the text, ignoring case: the papers' metric."""
+    """Return whether the gold is a substring of the text, ignoring case: the papers' metric."""
     return re.search(re.escape(gold), text, re.IGNORECASE) is not None
 
 
 def whole_word(text: str, gold: str) -> bool:
-    """`contains`, but not inside a longer word or number: ``5`` does not match ``1995``."""
+    """Return `contains`, but not inside a longer word or number: ``5`` does not match ``1995``."""
     return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text, re.IGNORECASE) is not None
 
 

@@ -1,7 +1,7 @@
 """The fixture: synthetic rows about products, devices and towns, for tests and a first try.
 
-The rows have the form of SWDE, FDA and SQuAD, but their scores do not compare with those benchmarks. Golds are made-up
-names and numbers, so a model cannot know them from training.
+The rows have the form of SWDE, FDA and SQuAD, but their scores are not comparable with those benchmarks. Golds are
+made-up names and numbers, so a model cannot know them from training.
 """
 
 import random
@@ -13,7 +13,10 @@ SYLLABLES = ("ba", "cor", "del", "fi", "gan", "hu", "jo", "kal", "lem", "mi", "n
 
 
 def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows ``doc_id, file_name, key, value, text`` in the form of ``swde``, ``fda`` or ``squad``, fixed by the seed."""
+    """Generate rows ``doc_id, file_name, key, value, text`` in the form of ``swde``, ``fda`` or ``squad``.
+
+    They depend only on the seed.
+    """
     draw = random.Random(f"{task} {seed}")
     make = {"swde": _page, "fda": _device, "squad": _article}[task]
     made: list[dict[str, Any]] = []
@@ -30,7 +33,7 @@ Question = tuple[str, str, str]
 
 
 def _page(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A product page with one line per property."""
+    """Draw a product page with one line per property."""
     name = _word(draw).capitalize()
     properties = {
         "maker": f"{_word(draw).capitalize()} Works",
@@ -47,7 +50,7 @@ def _page(draw: random.Random) -> tuple[str, str, list[Question]]:
 
 
 def _device(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A notice about a device: lettered items in running text."""
+    """Draw a notice about a device: lettered items in running text."""
     name = f"{_word(draw).capitalize()} {_word(draw).capitalize()} Meter"
     items = {
         "notice number": _code(draw),
@@ -65,7 +68,7 @@ def _device(draw: random.Random) -> tuple[str, str, list[Question]]:
 
 
 def _article(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A paragraph about a town, with questions."""
+    """Draw a paragraph about a town, with questions."""
     town, founder, river = (_word(draw).capitalize() for _ in range(3))
     year, people, craft = str(draw.randint(1200, 1899)), f"{draw.randint(1000, 9999):,}", f"{_word(draw)} weaving"
     text = (

@@ -1,8 +1,8 @@
-"""How recall gaps go with AR gaps across models.
+"""The relation between recall gaps and AR gaps across models.
 
-Golds are often further back than the AR hits of running text, and a model may recall what is near and not what is
-far, as with a window. The AR gap is therefore also taken at the distances of the golds, by direct standardisation: the
-gaps on the hits at each distance, weighted by the share of the examples whose gold is as far back.
+Golds are often further back than the AR hits of running text, and a model may recall what is near but not what is far,
+as with a window. The AR gap is therefore also computed at the distances of the golds, by direct standardisation: the
+gaps on the hits at each distance are weighted by the share of examples whose gold is that far back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from argap.records import Record, read_gap
 from argap.slices.cells import PREFIX, CellFile, ar_hits, models_of, sum_by, sum_cells
 
 LEAST = 3
-"""Models that a correlation needs."""
+"""Minimum number of models for a correlation."""
 
 
 class ArNll(NamedTuple):
@@ -26,7 +26,7 @@ class ArNll(NamedTuple):
 
     mean: float
     by_distance: Mapping[str, float] = {}
-    """By the bins of `argap.recall.scores.Score.by_distance`; those that hold hits."""
+    """By those bins of `argap.recall.scores.Score.by_distance` that hold hits."""
 
 
 class LinkPoint(Record, frozen=True):
@@ -37,21 +37,23 @@ class LinkPoint(Record, frozen=True):
     """On the AR hits, in nats."""
     recall_gap: float
     gold_gap_nll: float | None = None
-    """On the tokens of the golds, in nats; None without log-probs (the copy baseline), and where the file omits it."""
+    """On the tokens of the golds, in nats; None without log-probs (the copy baseline), and if the file omits it."""
     ar_gap_at_distances: float | None = None
-    """On the AR hits, reweighted to the golds' distances, in nats; None where a gold is farther back than every hit of
-    the text, and where the file omits it."""
+    """On the AR hits, reweighted to the golds' distances, in nats; None if a gold is farther back than every hit of the
+    text, and if the file omits it."""
 
 
 class Correlations(Record, frozen=True):
-    """Across models, of AR gaps with gaps on a task; None for fewer than `LEAST`, and where one of the gaps does
-    not vary."""
+    """Correlations across models of AR gaps with gaps on a task.
+
+    None for fewer than `LEAST` models, and if one of the gaps does not vary.
+    """
 
     pearson: float | None = None
     """With the recall gaps."""
     spearman: float | None = None
     pearson_gold: float | None = None
-    """With the gaps on the golds' tokens, which vary also where hardly a model answers."""
+    """With the gaps on the golds' tokens, which vary even where hardly any model answers."""
     spearman_gold: float | None = None
 
 
@@ -61,7 +63,7 @@ class GapLink(Record, frozen=True):
     task: str
     points: list[LinkPoint]
     pearson: float | None
-    """These as in `Correlations`, of ``ar_gap_nll``."""
+    """Of ``ar_gap_nll``, as are the other three of `Correlations`."""
     spearman: float | None
     pearson_gold: float | None = None
     spearman_gold: float | None = None
@@ -70,10 +72,10 @@ class GapLink(Record, frozen=True):
 
 
 def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, ArNll]:
-    """NLL on the AR hits of each model, a suite's further seeds too, in a folder with ``gap.json`` and
-    ``cells.parquet``.
+    """Read each model's NLL on the AR hits in a folder with ``gap.json`` and ``cells.parquet``.
 
-    Raises `ArgapError` without a reference, to which recall gaps are measured, and `FormatError` for a broken file.
+    A suite's further seeds are included. Raises `ArgapError` without a reference, against which recall gaps are
+    measured, and `FormatError` for a broken file.
     """
     if reference is None:
         raise ArgapError(f"`gap` {folder}: the recall gap needs a reference; name it with `reference`")
@@ -92,7 +94,7 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, ArNll]:
 
 
 def link_to_gap(scores: Sequence[Score], ar_nlls: Mapping[str, ArNll], reference: str) -> list[GapLink]:
-    """The recall gap of each model beside its AR gap, for each task; models without an AR gap are skipped."""
+    """Pair the recall gap of each model with its AR gap, for each task; models without an AR gap are skipped."""
     links = []
     for task in dict.fromkeys(row.task for row in scores):
         rows = {row.model: row for row in scores if row.task == task and row.model in ar_nlls}
@@ -111,8 +113,10 @@ def link_to_gap(scores: Sequence[Score], ar_nlls: Mapping[str, ArNll], reference
 
 
 def _at_distances(row: Score, own: ArNll, other: ArNll) -> float | None:
-    """The gap between two models on AR hits that are as often at each distance as the golds in the prompts of ``row``;
-    None where the hits lack one of the distances."""
+    """Compute the gap between two models on AR hits, reweighted to the distances of the golds in ``row``'s prompts.
+
+    None if the hits lack one of the distances.
+    """
     examples = {group.bin: group.n for group in row.by_distance if group.bin != NOT_IN_PROMPT}
     if not examples or not examples.keys() <= own.by_distance.keys() & other.by_distance.keys():
         return None
@@ -121,14 +125,16 @@ def _at_distances(row: Score, own: ArNll, other: ArNll) -> float | None:
 
 
 def _correlations(points: Sequence[LinkPoint], ar_gaps: Sequence[float | None]) -> Correlations:
-    """Of ``ar_gaps``, one for each point, with the gaps of the points."""
+    """Correlate ``ar_gaps``, one for each point, with the gaps of the points."""
     recall, golds = ([getattr(point, name) for point in points] for name in ("recall_gap", "gold_gap_nll"))
     return Correlations(*_correlate(ar_gaps, recall), *_correlate(ar_gaps, golds))
 
 
 def _correlate(x: Sequence[float | None], y: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Pearson's and Spearman's over the pairs without a None; None for fewer than `LEAST`, and where a side does not
-    vary."""
+    """Compute Pearson's and Spearman's correlation over the pairs without a None.
+
+    None for fewer than `LEAST` pairs, and if a side does not vary.
+    """
     from scipy.stats import pearsonr, spearmanr
 
     pairs = [pair for pair in zip(x, y, strict=True) if None not in pair]

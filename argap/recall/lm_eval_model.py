@@ -13,8 +13,8 @@ from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
-from argap.scoring.scorer import ScoreOptions, parse_batch_size
-from argap.scoring.sources import find_target
+from argap.scoring.config import ScoreConfig
+from argap.scoring.find import find_source
 
 with extra("recall"):
     from lm_eval.api.instance import Instance
@@ -22,6 +22,8 @@ with extra("recall"):
     from lm_eval.api.registry import register_model
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
+OPTIONS = ("dtype", "device", "batch_size", "backend", "device_map")
+"""Those of `argap.scoring.config.ScoreConfig` that lm-eval's ``model_args`` may set."""
 DEFAULT_LENGTH = 2048
 """The window of a model without a maximum length, as in lm-eval."""
 DEFAULT_NEW_TOKENS = 256
@@ -43,30 +45,30 @@ class ArgapLM(TemplateLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> "ArgapLM":
-        """The model that lm-eval's ``model_args`` describe: ``pretrained``, a checkpoint, and optionally ``dtype``,
-        ``device``, ``batch_size``, ``backend``, ``trust_remote_code`` and ``max_length``.
+        """Build the model described by lm-eval's ``model_args``.
 
-        Raises `ArgapError` for another argument, and what loading raises.
+        They are ``pretrained``, a checkpoint, and optionally ``dtype``, ``device``, ``batch_size``, ``backend``,
+        ``trust_remote_code`` and ``max_length``. Raises `ArgapError` for another argument, and the errors of loading.
         """
         given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
         if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
             del given["device"]
-        known = ("pretrained", *ScoreOptions._fields, "trust_remote_code", "max_length")
+        known = ("pretrained", *OPTIONS, "trust_remote_code", "max_length")
         if unknown := sorted(given.keys() - set(known)):
             raise ArgapError(
                 f"{', '.join(unknown)}: no argument of the lm-eval model argap; known are {', '.join(known)}"
             )
         if "pretrained" not in given:
             raise ArgapError("pretrained: missing; expected the checkpoint, as in `pretrained=CKPT`")
-        target, length = find_target(str(given.pop("pretrained"))), given.pop("max_length", None)
-        given["batch_size"] = parse_batch_size(str(given.get("batch_size", "auto")))
+        source, length = find_source(str(given.pop("pretrained"))), given.pop("max_length", None)
+        given["batch_size"] = str(given.get("batch_size", "auto"))
         with trusting(bool(given.pop("trust_remote_code", False))):
-            return cls(load_decoder(target, ScoreOptions(**given)), target.name, max_length=length)
+            return cls(load_decoder(source, ScoreConfig.of(**given)), source.name, max_length=length)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "ArgapLM":
-        """As `create_from_arg_obj`, from ``"pretrained=CKPT,dtype=float32"``."""
+        """Build as `create_from_arg_obj` does, from ``"pretrained=CKPT,dtype=float32"``."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @property
@@ -84,7 +86,7 @@ class ArgapLM(TemplateLM):
         return self.decoder.tokenizer.encode([string])[0].tolist()
 
     def get_model_info(self) -> dict[str, Any]:
-        """Written to ``config`` in lm-eval's results."""
+        """Return an entry for ``config`` in lm-eval's results."""
         return {"model_name": self.name, "model_num_parameters": self.decoder.model.num_parameters()}
 
     def _loglikelihood_tokens(
@@ -141,7 +143,7 @@ class ArgapLM(TemplateLM):
         return [answers[k] for k in range(len(requests))]
 
     def _in_batches(self, work: Callable[[list[int]], list[Any]], lengths: list[int]) -> list[Any]:
-        """Results of ``work`` on all indices, longest first, a few batches at a time, with progress."""
+        """Return the results of ``work`` on all indices, longest first, a few batches at a time, with progress."""
         order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
         results: dict[int, Any] = {}
         size = 4 * self.decoder.batch_size

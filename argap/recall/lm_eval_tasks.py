@@ -1,6 +1,6 @@
 """lm-eval's tasks: argap's own scored from finished answers, and lm-eval's stock tasks run unchanged.
 
-An lm-eval task file can import code (``!function``). Those that argap and lm-eval ship are run; others only from a
+An lm-eval task file can import code (``!function``). Those bundled with argap and lm-eval are run; others only from a
 folder that the caller trusts.
 """
 
@@ -39,13 +39,13 @@ OWN = Path(__file__).parent / "tasks"
 BOOTSTRAP = 1000
 """Resamples for the standard error of metrics that are not means."""
 SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
-"""lm-eval's defaults, as its results name them."""
+"""lm-eval's defaults, under the names used in its results."""
 UNUSED = ("model_args", "batch_size", "device", "use_cache", "gen_kwargs")
 """Entries of lm-eval's ``config`` that argap never sets."""
 
 
 UPSTREAM = {"squad": "squad_completion"}
-"""lm-eval's names of `TASKS`, where they differ."""
+"""lm-eval's names of `TASKS` that differ."""
 ZEROSHOT = "zeroshot"
 """Stands for all of `ZEROSHOT_TASKS`."""
 ZEROSHOT_TASKS = ("wikitext", "lambada_openai", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge")
@@ -55,17 +55,17 @@ class StockOptions(NamedTuple):
     """How lm-eval's tasks run."""
 
     limit: int | None = None
-    """Only the first examples of each task."""
+    """Use only the first examples of each task."""
     fewshot: int | None = None
-    """Examples in each prompt; None: the task's own number, 0 where it has none."""
+    """Examples in each prompt; None: the task's own number, 0 if it has none."""
     task_path: Path | None = None
-    """A folder of further task files, whose code the caller trusts."""
+    """A folder of extra task files, whose code the caller trusts."""
     metadata: Mapping[str, Any] = {}
-    """What tasks that make their own data read, as RULER its ``max_seq_lengths``."""
+    """Read by tasks that generate their own data, such as RULER its ``max_seq_lengths``."""
 
 
 class _Answered(LM):
-    """Returns answers that were generated before, by row."""
+    """Returns previously generated answers, by row."""
 
     def __init__(self, answers: Sequence[str]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Answered(LM):
 
 
 def score_finished(answers: Sequence[Sequence[Sample]], tasks: Sequence[Examples]) -> dict[str, Any]:
-    """lm-eval's ``results.json`` for one model's samples on each task, under the labels of the examples."""
+    """Score one model's samples on each task as lm-eval's ``results.json``, under the labels of the examples."""
     merged: dict[str, Any] = {}
     for samples, examples in zip(answers, tasks, strict=True):
         for key, part in _score_task(samples, examples).items():
@@ -104,8 +104,10 @@ def _score_task(samples: Sequence[Sample], examples: Examples) -> dict[str, Any]
 
 
 def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) -> list[str]:  # noqa: B008  (frozen)
-    """The tasks, groups and tags of lm-eval that ``names`` stand for. Raises `ArgapError` for an unknown name, and for
-    a folder of task files that the caller does not trust."""
+    """Return the tasks, groups and tags of lm-eval that ``names`` stand for.
+
+    Raises `ArgapError` for an unknown name, and for a folder of task files that the caller does not trust.
+    """
     if any("/" in name or name.endswith((".yaml", ".py")) for name in names) or not names:
         raise ArgapError(
             f"`tasks` {', '.join(names) or '(none)'}: expected some of {', '.join(TASKS)}, or names of lm-eval's "
@@ -121,13 +123,13 @@ def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) ->
 
 
 def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> dict[str, Any]:
-    """lm-eval's results on its ``tasks``, as `stock_tasks` returns them.
+    """Run lm-eval's ``tasks``, as returned by `stock_tasks`, and return lm-eval's results.
 
-    Raises `ArgapError` for one that needs a package which is missing, and where its data cannot be had.
+    Raises `ArgapError` for a task that needs a missing package, and if its data cannot be loaded.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="argap-tokenizer-") as folder:
-            lm.decoder.tokenizer.save(Path(folder))  # RULER trusts the code of the tokenizer it is given; ours has none
+            lm.decoder.tokenizer.save(Path(folder))  # RULER trusts the code of its tokenizer; ours has none
             manager = _manager(tasks, options, {"tokenizer": folder, **options.metadata})
             return _evaluate(lm, tasks, manager, limit=options.limit, fewshot=options.fewshot)
     except ModuleNotFoundError as error:
@@ -142,7 +144,7 @@ def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> dict[str,
 
 
 def _manager(tasks: Sequence[str], options: StockOptions, metadata: dict[str, Any]) -> TaskManager:
-    """lm-eval's manager of the folders that define ``tasks``; of all of lm-eval's where they refer to others."""
+    """Return lm-eval's manager of the folders that define ``tasks``; of all its folders if they refer to others."""
     folders: list[str | Path] = [*task_folders(tasks, options.task_path)]
     manager = TaskManager(include_path=folders, include_defaults=False, metadata=cast(Any, metadata))
     if _parts(manager) <= manager.task_index.keys():
@@ -152,7 +154,7 @@ def _manager(tasks: Sequence[str], options: StockOptions, metadata: dict[str, An
 
 
 def _parts(manager: TaskManager) -> set[str]:
-    """The tasks and groups that groups consist of."""
+    """Return the tasks and groups that are parts of groups."""
     lists = [(entry.cfg or {}).get("task") for entry in manager.task_index.values()]
     parts = [part for parts in lists if isinstance(parts, list) for part in parts]
     return {part if isinstance(part, str) else str(part.get("task") or part.get("group")) for part in parts}
@@ -161,10 +163,10 @@ def _parts(manager: TaskManager) -> set[str]:
 def _evaluate(
     lm: LM, tasks: list[str], manager: TaskManager, *, limit: int | None, fewshot: int | None = None
 ) -> dict[str, Any]:
-    """The results that lm-eval's ``simple_evaluate`` returns, without samples, as plain JSON values.
+    """Return the results of lm-eval's ``simple_evaluate``, without samples, as plain JSON values.
 
-    ``simple_evaluate`` itself runs ``git describe``, which prints an error outside a repository, and describes the
-    machine for seconds after every call.
+    ``simple_evaluate`` itself runs ``git describe``, which prints an error outside a repository, and spends seconds
+    after every call describing the machine.
     """
     started = time.time()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -194,7 +196,7 @@ def _evaluate(
 
 @cache
 def _machine() -> dict[str, Any]:
-    """lm-eval's description of the machine; it starts several programs, so once per process."""
+    """Return lm-eval's description of the machine; it starts several programs, so it runs once per process."""
     described: dict[str, Any] = {}
     add_env_info(described)
     return described

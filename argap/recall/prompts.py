@@ -1,4 +1,4 @@
-"""The pinned protocol, and the prompts that it makes: tokens, cut where asked, with the positions of the gold.
+"""The pinned protocol, and its prompts: tokens, cut on request, with the positions of the gold.
 
 Published numbers differ in details of the prompt, so each detail is fixed here and printed with every score.
 """
@@ -13,7 +13,7 @@ from argap.records import Record
 from argap.text.tokenizer import Tokenizer
 
 VERSION = 1
-"""Raised whenever a change here changes a score."""
+"""Incremented whenever a change here changes a score."""
 STOP = "\n"
 NEW_TOKENS = 48
 """As in the Based paper (arXiv 2402.18668)."""
@@ -30,10 +30,10 @@ class Protocol(Record, frozen=True, omit_defaults=False):
     context: int | None = None
     """Tokens of prompt and answer together; longer prompts are cut. None: nothing is cut."""
     truncate: Truncate = "left"
-    """``left``: the start of the text is cut, whether or not it contains the gold. ``oracle``: the text around the
-    gold is kept; no model could choose it, so the score is an upper bound, as in the papers' harness."""
+    """``left``: cut the start of the text, whether or not it contains the gold. ``oracle``: keep the text around the
+    gold; no model could choose it, so the score is an upper bound, as in the papers' harness."""
     twice: bool = False
-    """Text and question are read twice (arXiv 2407.05483)."""
+    """Read text and question twice (arXiv 2407.05483)."""
     version: int = VERSION
     stop: str = STOP
     new_tokens: int = NEW_TOKENS
@@ -70,9 +70,9 @@ class Prompt:
 
 
 def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Protocol) -> Prompt:
-    """The prompt of ``example``, which leaves room for the answer in ``protocol.context``.
+    """Build the prompt of ``example``, leaving room for the answer in ``protocol.context``.
 
-    Raises `ArgapError` where, under ``oracle``, the query alone fills the rest.
+    Raises `ArgapError` if, under ``oracle``, the query alone fills the rest.
     """
     query = split_query(example.text, task)[1]
     text = f"{example.text}\n{example.text}" if protocol.twice else example.text
@@ -104,7 +104,7 @@ def check_fits(prompts: list[Prompt], limit: int | None, model: str) -> None:
 
 
 def _kept(example: Example, length: int, query: int, golds: list[Span], protocol: Protocol) -> list[int]:
-    """Indices of the tokens that are kept."""
+    """Return the indices of the kept tokens."""
     if protocol.context is None or length <= (room := protocol.context - NEW_TOKENS):
         return list(range(length))
     if protocol.truncate == "left" or not golds:
@@ -118,6 +118,6 @@ def _kept(example: Example, length: int, query: int, golds: list[Span], protocol
 
 
 def _tokens_of(span: Span, offsets: list[Span]) -> Span:
-    """The tokens that overlap the characters of ``span``."""
+    """Return the tokens that overlap the characters of ``span``."""
     inside = [k for k, (a, b) in enumerate(offsets) if a < span[1] and b > span[0]]
     return inside[0], inside[-1] + 1

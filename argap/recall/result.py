@@ -1,4 +1,4 @@
-"""``recall.json``: all models on all tasks, how they differ from the reference, and the link to the AR gap."""
+"""``recall.json``: all models on all tasks, their differences from the reference, and the link to the AR gap."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +20,9 @@ class Flips(Record, frozen=True):
     task: str
     both: int
     gained: int
-    """Examples that only the model answers."""
+    """Examples answered only by the model."""
     lost: int
-    """Examples that only the reference answers."""
+    """Examples answered only by the reference."""
     neither: int
     difference: float
     """(gained − lost) / examples."""
@@ -48,12 +48,12 @@ class RecallResult(Record, frozen=True):
 
     @property
     def models(self) -> list[str]:
-        """Names in the order of the rows."""
+        """The models' names in the order of the rows."""
         return list(dict.fromkeys(row.model for row in self.rows))
 
 
 def open_recall(folder: Path) -> RecallResult:
-    """The ``recall.json`` of a result folder. Raises `FormatError` for a missing or broken one."""
+    """Read the ``recall.json`` of a result folder. Raises `FormatError` for a missing or broken one."""
     return read_record(folder / "recall.json", RecallResult, newest=FORMAT)
 
 

@@ -1,6 +1,6 @@
-"""What a model did on each example, and why: the samples of one model on one task, in Parquet.
+"""A model's answer to each example, and why: the samples of one model on one task, in Parquet.
 
-Samples are written shard by shard, so that a rerun only asks what is missing. Shards follow the order of prompt
+Samples are written shard by shard, so that a rerun only asks for the missing ones. Shards follow the order of prompt
 length, longest first, so that a batch's prompts have nearly one length; samples are read back in row order.
 """
 
@@ -39,7 +39,7 @@ class Sample(Record, frozen=True):
     key: str
     gold: str
     prompt: str
-    """As the model read it."""
+    """The prompt as the model read it."""
     prompt_tokens: int
     truncated_tokens: int
     query_position: int
@@ -70,14 +70,14 @@ SCHEMA = schema_of(Sample)
 
 
 class Answered(Record, frozen=True):
-    """How a finished run of a model on a task went."""
+    """Statistics of a finished run of a model on a task."""
 
     examples: int
     made: int = msgspec.field(name="made by the last call")
 
 
 class RecallIdentity(Record, frozen=True):
-    """Two runs of a model on a task are the same where these agree."""
+    """The fields in which two equal runs of a model on a task agree."""
 
     checkpoint: str | None
     """Its fingerprint; None for the copy baseline."""
@@ -92,7 +92,7 @@ class RecallIdentity(Record, frozen=True):
 
 
 class RecallRun(Record, frozen=True):
-    """What ``run.json`` says of a model on a task."""
+    """A run of a model on a task, as recorded in ``run.json``."""
 
     model: str
     task: str
@@ -107,13 +107,13 @@ class RecallRun(Record, frozen=True):
 
 @dataclass(frozen=True)
 class HitRule:
-    """Which repeated bigrams are AR hits: those with at most ``threshold`` occurrences in ``index``."""
+    """The rule for AR hits: repeated bigrams with at most ``threshold`` occurrences in ``index``."""
 
     index: BigramIndex | None = None
     threshold: int = 1250
 
     def hits(self, first: Sequence[int], second: Sequence[int], repeated: Sequence[bool]) -> list[bool] | None:
-        """Which bigrams (first, second), of which some are repeated, are AR hits; None without an index."""
+        """Return which bigrams (first, second), ``repeated`` or not, are AR hits; None without an index."""
         if self.index is None:
             return None
         counts = self.index.count(np.array(first, dtype=int), np.array(second, dtype=int)).tolist()
@@ -121,7 +121,7 @@ class HitRule:
 
 
 def gold_ids(example: Example, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of the gold as they would follow the query: after a space."""
+    """Return the tokens of the gold as they would follow the query: after a space."""
     return tokenizer.encode([f" {example.gold}"])[0].tolist()
 
 
@@ -135,7 +135,10 @@ def make_sample(
     tokenizer: Tokenizer,
     rule: HitRule,
 ) -> Sample:
-    """The sample of one example. ``gold``: its tokens; ``forced``: their log-probs, None for the copy baseline."""
+    """Build the sample of one example.
+
+    ``gold``: its tokens; ``forced``: their log-probs, None for the copy baseline.
+    """
     repeated = repeats_of_gold(prompt.ids, gold)
     return Sample(
         row=row,
@@ -165,7 +168,7 @@ def make_sample(
 
 
 def repeats_of_gold(prompt: list[int], gold: list[int]) -> list[bool]:
-    """For each gold token, whether its bigram occurred earlier in the prompt or the gold."""
+    """Return for each gold token whether its bigram occurred earlier in the prompt or the gold."""
     bigrams = list(pairwise([*prompt, *gold]))
     start = len(prompt) - 1  # the bigram that the first gold token ends
     seen, repeated = set(bigrams[:start]), []
@@ -183,10 +186,10 @@ def collect_samples(
     *,
     overwrite: bool,
 ) -> list[Sample]:
-    """The samples of all examples, in order; ``answer`` makes the missing ones.
+    """Return the samples of all examples, in order; ``answer`` generates the missing ones.
 
-    ``lengths``: tokens of each prompt. ``record``: of the run to begin. Raises `MismatchError` where the folder holds
-    another run, and `FormatError` for a broken ``run.json``.
+    ``lengths``: tokens of each prompt. ``record``: of a new run. Raises `MismatchError` if the folder holds another
+    run, and `FormatError` for a broken ``run.json``.
     """
     begin(folder, record, record.identity, overwrite=overwrite)
     record = read_record(folder / "run.json", RecallRun)
@@ -207,7 +210,7 @@ def collect_samples(
 
 
 def read_samples(folder: Path) -> list[Sample]:
-    """The samples of a model on a task, in order. Raises `FormatError` for a broken file."""
+    """Read the samples of a model on a task, in order. Raises `FormatError` for a broken file."""
     remedy = "remove it and run the same `argap recall` command again"
     paths = sorted((folder / "samples").glob("part-*.parquet"))
     check_files(folder, paths, remedy=remedy)
@@ -216,7 +219,7 @@ def read_samples(folder: Path) -> list[Sample]:
 
 
 def model_folder(out: Path, model: str) -> Path:
-    """Where the results of ``model`` are; samples are in one folder per task below it (`task_folder`).
+    """Return the folder with the results of ``model``; its samples are in one folder per task (`task_folder`).
 
     Raises `ArgapError` for a name that is not one plain folder name, such as ``..``.
     """
@@ -224,5 +227,5 @@ def model_folder(out: Path, model: str) -> Path:
 
 
 def task_folder(out: Path, model: str, task: str) -> Path:
-    """Where the samples of ``model`` on ``task`` are. Raises `ArgapError`, as `model_folder` does."""
+    """Return the folder of the samples of ``model`` on ``task``. Raises `ArgapError`, as `model_folder` does."""
     return model_folder(out, model) / folder_name(task)

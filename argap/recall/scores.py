@@ -27,11 +27,11 @@ class Group(Record, frozen=True):
     contains: float
     stderr: float | None
     gold_nll: float | None = None
-    """Mean over the gold tokens, in nats; None for the copy baseline, and where the file omits it."""
+    """Mean over the gold tokens, in nats; None for the copy baseline, and if the file omits it."""
 
 
 class StopCounts(Record, frozen=True):
-    """How many answers ended at the stop sequence, at EOS, and at the limit of new tokens."""
+    """Number of answers that ended at the stop sequence, at EOS, and at the limit of new tokens."""
 
     stop: int
     eos: int
@@ -39,12 +39,12 @@ class StopCounts(Record, frozen=True):
 
 
 class Failures(Record, frozen=True, omit_defaults=False):
-    """Why answers do not contain the gold: how many, each under the first of these reasons that applies."""
+    """Counts of answers without the gold, each under the first of these reasons that applies."""
 
     not_in_prompt: int = 0
     """The gold was cut, or the text never contained it."""
     left: int = 0
-    """The gold's first token was the model's most likely one, and the answer went on differently."""
+    """The gold's first token was the model's most likely one, but the answer continued differently."""
     empty: int = 0
     copied: int = 0
     """The answer is another part of the prompt."""
@@ -63,7 +63,7 @@ class Score(Record, frozen=True):
     stderr: float | None
     """As lm-eval computes it: over examples, as if they were independent."""
     ci95: Interval | None
-    """Of ``contains``; None for a single document."""
+    """Interval of ``contains``; None for a single document."""
     whole_word: float
     whole_word_stderr: float | None
     chance: float | None
@@ -82,11 +82,11 @@ class Score(Record, frozen=True):
     by_gold_length: list[Group]
     by_key: list[Group]
     failures: Failures | None = None
-    """None where the file omits them."""
+    """None if the file omits them."""
 
 
 def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
-    """The score of a model's samples on one task."""
+    """Score a model's samples on one task."""
     n = len(samples)
     hits = np.array([s.contains for s in samples], dtype=float)
     words = np.array([s.whole_word for s in samples], dtype=float)
@@ -116,7 +116,7 @@ def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
 
 
 def why(sample: Sample) -> str:
-    """The field of `Failures` that counts an answer without the gold."""
+    """Return the field of `Failures` that counts an answer without the gold."""
     if not sample.gold_survived:
         return "not_in_prompt"
     if sample.gold_rank == 0:
@@ -128,7 +128,7 @@ def why(sample: Sample) -> str:
 
 
 def chance(samples: Sequence[Sample]) -> float | None:
-    """How often an answer contains the gold of another example: the mean over all pairs; None for one example."""
+    """Return how often an answer contains the gold of another example, over all pairs; None for one example."""
     n = len(samples)
     if n < 2:
         return None
@@ -143,7 +143,7 @@ def chance(samples: Sequence[Sample]) -> float | None:
 
 
 def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
-    """95% percentile bootstrap over documents, from the sum of each; None for a single document."""
+    """Compute the 95% percentile bootstrap over documents, from the sum of each; None for a single document."""
     _, member = np.unique(np.array(documents, dtype=object).astype(str), return_inverse=True)
     sums, sizes = np.bincount(member, weights=hits), np.bincount(member)
     if len(sums) < 2:
@@ -154,7 +154,7 @@ def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
 
 
 def by_key(samples: Sequence[Sample]) -> list[Group]:
-    """By the key that is asked for, most frequent first."""
+    """Group by the key that is asked for, most frequent first."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.key.lower(), []).append(sample)
@@ -163,12 +163,12 @@ def by_key(samples: Sequence[Sample]) -> list[Group]:
 
 
 def bin_names(edges: Sequence[int]) -> list[str]:
-    """Names of the bins that end at ``edges``, and of the one beyond."""
+    """Name the bins that end at ``edges``, and the one beyond."""
     return [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}"]
 
 
 def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequence[int]) -> list[Group]:
-    """By value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
+    """Group by value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
     names = [*bin_names(edges), NOT_IN_PROMPT]
     groups: dict[str, list[Sample]] = {name: [] for name in names}
     for sample, value in zip(samples, values, strict=True):
@@ -182,11 +182,11 @@ def _group(name: str, members: Sequence[Sample]) -> Group:
 
 
 def _gold_nll(samples: Sequence[Sample]) -> float | None:
-    """Mean NLL of all gold tokens; None without log-probs."""
+    """Return the mean NLL of all gold tokens; None without log-probs."""
     logprobs = [p for s in samples if s.gold_logprobs is not None for p in s.gold_logprobs]
     return -float(np.mean(logprobs)) if logprobs else None
 
 
 def _stderr(values: np.ndarray) -> float | None:
-    """Standard error of the mean, as lm-eval computes it: the sample's standard deviation over √n."""
+    """Return the standard error of the mean as in lm-eval: the sample's standard deviation over √n."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None

@@ -1,6 +1,6 @@
-"""Where lm-eval's tasks are defined: names to folders, without lm-eval's own index of all tasks, which takes 25 s.
+"""Find the folders that define lm-eval's tasks, without lm-eval's own index of all tasks, which takes 25 s.
 
-The names are those that task files spell out (``task:``, ``group:``, ``tag:``). Files are read as text, not imported.
+The names are those written out in task files (``task:``, ``group:``, ``tag:``). Files are read as text, not imported.
 """
 
 import difflib
@@ -19,13 +19,13 @@ DEFINED = re.compile(
 )
 ITEM = re.compile(rb"-\s*" + NAME)
 SHOWN = 4
-"""Close names in an error."""
+"""Number of close names in an error."""
 
 
 def task_folders(names: Sequence[str], own: Path | None = None) -> list[Path]:
-    """The folders with the files that define ``names``: in ``own``, the user's folder, else in lm-eval.
+    """Return the folders with the files that define ``names``: in ``own``, the user's folder, else in lm-eval.
 
-    Raises `ArgapError` for a name that none defines, with the closest ones.
+    Raises `ArgapError` for an undefined name, with the closest ones.
     """
     sources = [*([_defined(own)] if own else []), _defined(_shipped())]
     found: list[Path] = []
@@ -51,7 +51,7 @@ def _shipped() -> Path:
 
 @cache
 def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
-    """The names that the task files below ``root`` define, and the folders of these files."""
+    """Return the names that the task files below ``root`` define, and the folders of these files."""
     if not root.is_dir():
         raise ArgapError(f"`task_path` {root}: no such folder")
     names: dict[str, dict[Path, None]] = {}
@@ -63,7 +63,7 @@ def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Without repetitions and without folders inside others."""
+    """Drop repetitions and folders inside others."""
     kept: list[Path] = []
     for folder in sorted(set(folders)):
         if not kept or kept[-1] not in folder.parents:

@@ -17,6 +17,10 @@ content                 bool       whether the bigram is of content words (`arga
 repeated                bool       whether the bigram that the token ends occurs earlier in the window
 distance, occurrences   int32      tokens back to the nearest such occurrence, 0 where there is none; their number
 train_count             int64      occurrences of the bigram in training
+opportunity             bool       whether the token before occurs earlier in the window (`argap.tokens.copies`)
+match_length            int32      how many of the tokens before occur earlier in this order, followed by this token
+induction               bool       whether copying what followed the longest context that occurred is right; null
+                                   without an opportunity
 nll                     struct     a field for each model: −log p in nats
 top1                    struct     a field for each model: the id of its most likely token
 ======================  =========  ==============================================================================
@@ -61,10 +65,15 @@ TYPES: dict[str, pa.DataType] = {
     "distance": pa.int32(),
     "occurrences": pa.int32(),
     "train_count": pa.int64(),
+    "opportunity": pa.bool_(),
+    "match_length": pa.int32(),
+    "induction": pa.bool_(),
 }
 SEGMENTED: dict[str, pa.DataType] = {"segment": pa.int64(), "segment_bytes": pa.int32()}
 """Columns of a comparison by segments alone."""
 LABELLED = ("repeated", "distance", "occurrences", "train_count")
+COPIED = ("opportunity", "match_length", "induction")
+"""Further labels, which those of format 1 lack."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
 RANK = "rank"

@@ -35,28 +35,42 @@ class EvaluationRecord(Record, frozen=True):
 class EvaluationSpec(Record, frozen=True):
     """What to evaluate on: everything that decides which tokens are scored. None: not given, or not recorded.
 
+    A field's description is its help on the command line (`argap.scoring.config`).
+
     >>> EvaluationSpec(seq_len=1024).over(EvaluationSpec(data=("text/",), seq_len=512)).seq_len
     1024
     """
 
-    data: tuple[str, ...] = ()
-    """Files, folders, ``hub:NAME`` or ``stdlib:heldout``."""
-    seq_len: int | None = None
-    """Tokens a window; 2,048 by default."""
-    packing: Packing | None = None
-    """``packed`` by default."""
-    limit_tokens: int | None = None
-    """Score only the first tokens of the text."""
-    text_column: str | None = None
-    """Column of JSON lines and Parquet that holds the text: ``text`` by default."""
-    token_dtype: str | None = None
-    """Of headerless token shards: ``uint16`` or ``uint32``."""
+    data: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable.",
+            extra={"metavar": "PATH"},
+        ),
+    ] = ()
+    seq_len: Annotated[int | None, Meta(description="Tokens per window [2048].", extra={"metavar": "N"})] = None
+    packing: Annotated[
+        Packing | None, Meta(description="With an EOS between documents, or each on its own [packed].")
+    ] = None
+    limit_tokens: Annotated[
+        int | None, Meta(description="Only the first N tokens of the text.", extra={"metavar": "N"})
+    ] = None
+    text_column: Annotated[
+        str | None, Meta(description="Column of JSON lines and Parquet that holds the text [text].")
+    ] = None
+    token_dtype: Annotated[str | None, Meta(description="Type of .bin shards: uint16 or uint32.")] = None
     tokenizer: str | None = None
     """A folder or hub id; None: the reference's."""
-    keep: tuple[str, ...] = ()
-    """Columns of JSON lines, Parquet and hub data sets that become columns of the tokens."""
-    limit_document_tokens: int | None = None
-    """Take only the first tokens of each document."""
+    keep: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Column of JSON lines and Parquet to slice by (argap slice). Repeatable.",
+            extra={"metavar": "COLUMN"},
+        ),
+    ] = ()
+    limit_document_tokens: Annotated[
+        int | None, Meta(description="Only the first N tokens of each document.", extra={"metavar": "N"})
+    ] = None
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""

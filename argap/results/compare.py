@@ -1,11 +1,12 @@
 """From finished runs and their labels to ``gap.json`` and its parts. No model runs, and torch is not imported.
 
 Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs and ``labels/`` of ``argap score``.
-`label_result` adds training counts to a result that was scored without an index.
+`label_result` adds training counts to a result that was scored without an index, and columns to labels of an earlier
+format.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import pandas as pd
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.evaluation.windows import open_evaluation_set
+from argap.evaluation.windows import open_evaluation_set, separator_of
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.lock import one_writer
@@ -31,7 +32,7 @@ from argap.runtime.progress import say
 from argap.slices.cells import CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.labels import index_record, label_portions, with_counts, write_labels
+from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
 from argap.tokens.portions import Portion, map_portions, read_portions
 from argap.tokens.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
 from argap.tokens.segment_runs import align_finished, check_tokens
@@ -155,7 +156,7 @@ def write_gap(
         return portion, made, margins_of(made)
 
     with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion, made, of_portion in map_portions(table, summed):
+        for portion, made, of_portion in map_portions(table, summed, copies=False):
             cells.add_cells(made)
             margins.add(of_portion)
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
@@ -235,31 +236,44 @@ def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
 
 
 @one_writer("folder")
-def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
+def label_result(folder: Path, index: str | None = None, *, threshold: Threshold | None = None) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are replaced, recorded slices included; the runs stay, and no
-    model runs. Where it is interrupted, the same call ends with the same result. Raises `ArgapError` for a folder
-    without labels of its own, and `MismatchError` for an index of another tokenizer.
+    Without an index the counts stay, and labels of an earlier format get the columns that they lack. ``threshold``:
+    None for the paper's, without an index for the result's own. ``labels/``, ``gap.json`` and what follows from them
+    are replaced, recorded slices included; the runs stay, and no model runs. Where it is interrupted, the same call
+    ends with the same result. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an
+    index of another tokenizer.
     """
     gap = _earlier(folder)
     beside = folder / "labels"
     if not (beside / "labels.json").is_file():
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
-    opened = open_index(index)
-    threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
+    opened = None if index is None else open_index(index)
+    if threshold is None:
+        threshold = PAPER_THRESHOLD if opened or gap.threshold is None else gap.threshold
+    threshold_of(
+        threshold, index_record(opened) if opened else gap.index
+    )  # a bad one is refused before anything is rewritten
     inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # or where the run was recorded
     runs = [open_run(own if (own / "run.json").is_file() else row.run) for row, own in inside]
     table = TokenTable(tuple(runs), beside)
     evaluation = table.record.evaluation
-    check_tokenizer(opened, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
+    if opened is not None:
+        check_tokenizer(opened, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     for run in runs:
         _check_labels(run, table.record, runs[0])
     tokenizer = table.tokenizer
-    counted = (with_counts(portion.labels, portion.tokens, opened) for portion in read_portions(table))
+    eos = separator_of(tokenizer) if evaluation.packing == "packed" else None
+
+    def completed() -> Iterator[Labels]:
+        for portion in read_portions(table):
+            labels = with_copies(portion.labels, portion.tokens, eos)
+            yield labels if opened is None else with_counts(labels, portion.tokens, opened)
+
     with replacing_folder(beside) as temporary:
-        write_labels(counted, tokenizer, temporary)
+        write_labels(completed(), tokenizer, temporary)
         _set_aside(folder)
     return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
 

@@ -1,13 +1,14 @@
-"""Tasks of a Ray cluster, one GPU each, whose results are files in a folder that all nodes reach.
-
-A task skips whatever is already finished in that folder, so the tasks of a lost worker can be restarted.
-"""
+"""Jobs as tasks of a Ray cluster, whose results are files in a folder that all nodes reach."""
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from argap.errors import ArgapError
+from argap.runtime.device import use_device
+from argap.runtime.jobs import AnyJob, Engine, Job, Stop
 from argap.runtime.progress import say
 from argap.runtime.trust import call_with_trust, is_trusted
 
@@ -21,6 +22,11 @@ CANCEL_SECONDS = 30.0
 """Grace period for cancelled tasks."""
 
 
+def ray_engine(address: str | None, device: str) -> Engine:
+    """Return the engine of the cluster at ``address`` (None: this machine). Raises `ArgapError` like `connect`."""
+    return partial(run_on_ray, connect(address), device)
+
+
 def connect(address: str | None) -> Any:
     """Connect to the cluster at ``address`` (None: start one on this machine) and return the module ``ray``.
 
@@ -28,7 +34,7 @@ def connect(address: str | None) -> Any:
     not installed or no cluster answers.
     """
     try:
-        import ray  # pyright: ignore[reportMissingImports]
+        ray = import_module("ray")
     except ImportError:
         raise ArgapError("`engine=ray`: Ray is not installed; install it with `pip install argap[cluster]`") from None
     if not ray.is_initialized():
@@ -45,7 +51,7 @@ def connect(address: str | None) -> Any:
 
 
 def _listens(address: str) -> bool:
-    """Whether a server accepts connections at HOST:PORT; true for other addresses. Ray itself would try for minutes."""
+    """Return whether a server accepts connections at HOST:PORT, for which Ray tries minutes; true for others."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return True
@@ -57,7 +63,7 @@ def _listens(address: str) -> bool:
 
 
 def task_device(ray: Any, device: str) -> str:
-    """``cuda`` or ``cpu``; ``auto`` chooses CUDA if the cluster has a GPU, whether or not this machine has one.
+    """Return ``cuda`` or ``cpu``; ``auto`` chooses CUDA if the cluster has a GPU, whether or not this machine has one.
 
     Raises `ArgapError` for another name.
     """
@@ -71,29 +77,28 @@ def task_device(ray: Any, device: str) -> str:
     return "cpu"
 
 
-def completed(
-    ray: Any,
-    task: Callable[..., None],
-    calls: Sequence[tuple[Any, ...]],
-    *,
-    device: str,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[int]:
-    """Run ``task`` with the arguments of each call on the cluster; yield the index of each call as it ends.
+def run_on_ray(ray: Any, device: str, jobs: Sequence[AnyJob], stop: Stop) -> Iterator[AnyJob]:
+    """Run jobs on a cluster; see `argap.runtime.jobs.Engine`. ``ray`` comes from `connect`.
 
-    With ``device="cuda"`` each task gets a GPU. Once ``stop`` returns true, or the caller closes the iterator, waiting
-    tasks are cancelled and running ones interrupted. Raises `ArgapError` if the workers of a task are lost more than
-    `RETRIES` times, and whatever a task raises.
+    With ``device="cuda"`` each task gets a GPU. A task whose worker is lost is restarted. Once ``stop`` returns true,
+    or the caller closes the iterator, waiting tasks are cancelled and running ones interrupted. Raises `ArgapError` if
+    the workers of a task are lost more than `RETRIES` times, and if the files of a job are not in its folder here.
     """
-    submit = ray.remote(num_gpus=int(device == "cuda"), max_retries=RETRIES)(call_with_trust).remote
-    pending = {submit(is_trusted(), task, *call): index for index, call in enumerate(calls)}
+    chosen = task_device(ray, device)
+    submit = ray.remote(num_gpus=int(chosen == "cuda"), max_retries=RETRIES)(call_with_trust).remote
+    pending = {submit(is_trusted(), _run, job, chosen): job for job in jobs}
     try:
         while pending and not stop():
             ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
             for each in ended:
-                index = pending.pop(each)
+                job = pending.pop(each)
                 _finish(ray, each)
-                yield index
+                if not job.is_done():
+                    raise ArgapError(
+                        f"{job.folder}: lacks the files of a job that has ended; expected a folder that all nodes of "
+                        "the cluster reach by this path"
+                    )
+                yield job
     finally:
         for each in pending:
             ray.cancel(each)
@@ -101,20 +106,17 @@ def completed(
             ray.wait(list(pending), num_returns=len(pending), timeout=CANCEL_SECONDS)
 
 
-def result_of(ray: Any, task: Any) -> Any:
-    """Wait for a task and return its result. Raises whatever the task raised; an `ArgapError` arrives unwrapped."""
-    try:
-        return ray.get(task)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ArgapError):
-            raise error.cause from None
-        raise
+def _run(job: Job, device: str) -> None:
+    job.run(use_device(device), lambda: False)
 
 
 def _finish(ray: Any, task: Any) -> None:
+    """Raise whatever the task raised; an `ArgapError` arrives unwrapped."""
     try:
-        result_of(ray, task)
-    except ray.exceptions.RayTaskError:
+        ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ArgapError):
+            raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
         reason = str(error).strip().split("\n")[0]

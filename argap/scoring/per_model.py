@@ -32,29 +32,6 @@ OWN_BOS = "own"
 """The tokenizer's own BOS."""
 
 
-class ModelSettings(NamedTuple):
-    """The settings that each model of a command may have for itself."""
-
-    dtype: PerModel = NO_SETTING
-    """In place of the one in `argap.scoring.scorer.ScoreOptions`."""
-    tokenizer: PerModel = NO_SETTING
-    """In place of a model's own where it is named, and for models that have none."""
-    bos: PerModel = NO_SETTING
-    """The token put before each window: its text, or `OWN_BOS`; None: no token."""
-
-    def of(self, name: str) -> tuple[str | None, ...]:
-        """All settings of one model."""
-        return tuple(setting.of(name) for setting in self)
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise `ArgapError` for a setting of a model that is not among ``names``."""
-        for what, setting in zip(self._fields, self, strict=True):
-            setting.check(what, names)
-
-
-NO_SETTINGS = ModelSettings()
-
-
 def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) -> PerModel:
     """A setting from ``VALUE`` and ``NAME=VALUE``, or a mapping of names. Raises `ArgapError` for two of one name."""
     if isinstance(given, Mapping):

@@ -7,26 +7,22 @@ those of one process.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from argap.checkpoints.find import Checkpoint
-from argap.checkpoints.live import LiveModel, undisturbed
-from argap.checkpoints.load import Backend, load_model, runs_native
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
-from argap.records import RunIdentity, RunResult, SourceRecord
-from argap.runtime.device import DTYPES, resolve_dtype, use_device
+from argap.records import RunResult, SourceRecord
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
+from argap.scoring.sources import Local
 from argap.tokens.runs import (
     Run,
     begin_run,
@@ -43,62 +39,27 @@ from argap.tokens.runs import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-LARGEST_BATCH = 2**20
-"""Windows."""
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
 
-class ScoreOptions(NamedTuple):
-    """How to run a model; ``auto`` dtype is float32 on a CPU, bfloat16 elsewhere."""
-
-    dtype: str = "auto"
-    device: str = "auto"
-    batch_size: int | Literal["auto"] = "auto"
-    backend: Backend = "auto"
-    device_map: bool = False
-    """Spread models over all GPUs and then the CPU's memory."""
-    bos: int | None = None
-    """Id of a token to put before each window, as one more token of context; it has no log-prob."""
-    rank: bool = False
-    """Also keep the rank of each token among the vocabulary (`argap.scoring.heads.OfTargets`)."""
-
-
-def parse_batch_size(text: str) -> int | Literal["auto"]:
-    """A batch size as written on a command line. Raises `ArgapError` for anything but a positive number and auto."""
-    if text == "auto":
-        return "auto"
-    if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
-        raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
-    return int(text)
-
-
 @one_writer("folder")
 def score(
-    checkpoint: Checkpoint | LiveModel,
-    data: EvaluationSet,
-    folder: Path,
-    *,
-    model_name: str,
-    source: SourceRecord,
-    options: ScoreOptions,
-    overwrite: bool = False,
-    parallel: Parallel | None = None,
+    source: Local, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: Parallel | None = None
 ) -> Run:
-    """Write the run of ``checkpoint`` over ``data`` into ``folder``; finished shards are skipped.
+    """Write the run of ``source`` over ``data`` into ``folder``; finished shards are skipped.
 
-    ``source`` records where the evaluation set came from (data, index). With ``parallel`` all its processes
-    call this with the same arguments, share the shards, and return when the run is finished.
+    ``text`` records where the evaluation set came from (data, index). With ``parallel`` all its processes call this
+    with the same arguments, share the shards, and return when the run is finished.
 
     Raises `ArgapError` for a model that cannot take the windows or gives a log-prob of NaN or +∞,
     `MismatchError` where the folder holds another run.
     """
-    live = isinstance(checkpoint, LiveModel)
-    parallel = parallel or Parallel(0, 1, checkpoint.device if live else use_device(options.device))
+    parallel = parallel or Parallel(0, 1, source.device())
     device = str(parallel.device)
-    identity = identity_of(checkpoint, data, options, device)
-    record = new_record(model_name, checkpoint.name, source, data.record, identity)
-    run = begin_run(folder, record, overwrite=overwrite) if parallel.is_main else Run(folder, record)
+    identity = source.identity(data, parallel)
+    record = new_record(source.name, source.origin, text, data.record, identity)
+    run = begin_run(folder, record, overwrite=source.config.overwrite) if parallel.is_main else Run(folder, record)
     parallel.wait()  # for the main process to begin the run, or to see that it is finished
     if not parallel.is_main:
         run = read_run(folder)
@@ -107,14 +68,21 @@ def score(
     left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
     if run.finished and not left:
         return run
-    check_length(checkpoint, data, bos=options.bos is not None)
-    with _loaded(checkpoint, identity.dtype, device, options) as model:
-        check_vocabulary(model, data, checkpoint.name)
+    check_length(source.origin, source.longest, data, bos=source.bos is not None)
+    with source.loaded(device) as model:
+        check_vocabulary(model, data, source.origin)
         batches = Batches(
-            model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos, rank=options.rank
+            model,
+            data,
+            device,
+            source.config.batch_size,
+            source.origin,
+            live=source.shared,
+            bos=source.bos,
+            rank=source.config.rank,
         )
         started = time.monotonic()
-        done = _score_shards(batches, missing, folder, model_name)
+        done = _score_shards(batches, missing, folder, source.name)
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
     seconds = time.monotonic() - started
     result = RunResult(
@@ -130,45 +98,6 @@ def score(
         run = finish_run(run, result)
     parallel.wait()
     return run if parallel.is_main else read_run(folder)
-
-
-@contextmanager
-def _loaded(
-    checkpoint: Checkpoint | LiveModel, dtype: str, device: str, options: ScoreOptions
-) -> "Iterator[PreTrainedModel]":
-    """The model in evaluation mode; one that is in memory has its own mode again afterwards."""
-    if isinstance(checkpoint, LiveModel):
-        with undisturbed(checkpoint.model):
-            yield checkpoint.model
-        return
-    yield load_model(
-        checkpoint,
-        dtype=DTYPES[dtype],
-        device=device,
-        backend=options.backend,
-        device_map=options.device_map,
-    )
-
-
-def identity_of(
-    checkpoint: Checkpoint | LiveModel, data: EvaluationSet, options: ScoreOptions, device: str
-) -> RunIdentity:
-    """The identity of the run that `score` writes."""
-    if isinstance(checkpoint, LiveModel):
-        dtype, backend = checkpoint.dtype, "memory"
-    else:
-        dtype = resolve_dtype(options.dtype, device)
-        backend = "native" if runs_native(checkpoint, options.backend) else "hf"
-    return RunIdentity(
-        checkpoint=checkpoint.fingerprint,
-        evaluation_set=data.fingerprint,
-        dtype=dtype,
-        device=torch.device(device).type,
-        batch_size=options.batch_size,
-        backend=backend,
-        bos=options.bos,
-        rank=options.rank,
-    )
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
@@ -200,13 +129,15 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
     advance(shard.uncounted)
 
 
-def check_length(model: Checkpoint | LiveModel, data: EvaluationSet, *, bos: bool) -> None:
-    """Raise `ArgapError` where the model cannot take the windows of ``data``; ``bos``: and a BOS before each."""
-    limit = model.longest
-    if limit is not None and data.longest + bos > limit:
+def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bool) -> None:
+    """Raise `ArgapError` where a model of at most ``longest`` tokens cannot take the windows of ``data``.
+
+    ``bos``: with a BOS before each.
+    """
+    if longest is not None and data.longest + bos > longest:
         raise ArgapError(
-            f"{model.name}: takes at most {limit} tokens, the windows have {data.longest}"
-            f"{' and a BOS' if bos else ''}; use `seq_len={limit - bos}`"
+            f"{name}: takes at most {longest} tokens, the windows have {data.longest}"
+            f"{' and a BOS' if bos else ''}; use `seq_len={longest - bos}`"
         )
 
 

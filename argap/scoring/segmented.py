@@ -7,12 +7,11 @@ from typing import NamedTuple
 from argap.evaluation.windows import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.files.resumable import check_resumable, folder_name
 from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
-from argap.scoring.per_model import ModelSettings
-from argap.scoring.sources import LiveTarget, RunTarget, ScoredTarget, ServerTarget, Target
+from argap.scoring.sources import Source
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.aligned import SegmentedText, open_segmented_text, open_text_of_runs
 from argap.tokens.labels import Labels
-from argap.tokens.runs import Run, check_text
+from argap.tokens.runs import OWN, Run, check_text
 from argap.tokens.segment_runs import align_run, aligned_identity
 
 
@@ -24,14 +23,14 @@ class ModelsText(NamedTuple):
     segmented: SegmentedText | None
     """None for models of one tokenizer, which are compared token by token."""
 
-    def number(self, target: Target) -> int:
-        """The number of the target's tokenizer."""
+    def number(self, source: Source) -> int:
+        """Return the number of a model's tokenizer."""
         known = [each.tokenizer_fingerprint for each in self.sets]
-        return known.index(target.tokenizer.fingerprint)
+        return known.index(source.tokenizer.fingerprint)
 
-    def of(self, target: Target) -> EvaluationSet:
-        """The text in the tokens of a model."""
-        return self.sets[self.number(target)]
+    def of(self, source: Source) -> EvaluationSet:
+        """Return the text in the tokens of a model."""
+        return self.sets[self.number(source)]
 
     @property
     def record(self) -> EvaluationRecord:
@@ -45,69 +44,62 @@ class ModelsText(NamedTuple):
             yield each if self.segmented is None else self.segmented.labels(each, start)
             start += len(each.window)
 
-    def check_aligned(self, target: Target, identity: RunIdentity, out: Path, *, overwrite: bool) -> None:
-        """Raise what `aligned` raises for a folder of ``out`` that holds another run than that of ``identity``."""
-        if self.segmented is not None:
-            identity = aligned_identity(identity, self.segmented)
-            check_resumable(out / folder_name(target.name), identity, overwrite=overwrite)
+    def folder(self, source: Source, out: Path) -> Path:
+        """Return the folder of a model's run over its own tokens, below the folder ``out`` of the result."""
+        return (out if self.segmented is None else out / OWN) / folder_name(source.name)
 
-    def aligned(self, runs: Sequence[Run], targets: Sequence[Target], out: Path, *, overwrite: bool) -> list[Run]:
-        """Finished runs of ``targets`` as they are compared: as runs of segments, written to ``out``, where there are
-        any. The tokenizer of each is saved with its run."""
+    def check_folders(self, source: Source, identity: RunIdentity, out: Path, *, overwrite: bool) -> None:
+        """Raise `MismatchError` where one of the folders that a model's run of ``identity`` is written to holds
+        another, and `ArgapError` where it holds something else."""
+        if source.finished is None:
+            check_resumable(self.folder(source, out), identity, overwrite=overwrite)
+        if self.segmented is not None:
+            aligned = aligned_identity(identity, self.segmented)
+            check_resumable(out / folder_name(source.name), aligned, overwrite=overwrite)
+
+    def aligned(self, runs: Sequence[Run], sources: Sequence[Source], out: Path, *, overwrite: bool) -> list[Run]:
+        """Return finished runs of ``sources`` as they are compared: where there are segments, as runs of segments,
+        written to ``out``. The tokenizer of each is saved with its run."""
         if self.segmented is None:
             return list(runs)
         aligned = []
-        for run, target in zip(runs, targets, strict=True):
-            if not isinstance(target, RunTarget):
-                target.tokenizer.save(run.folder)
-            folder = out / folder_name(target.name)
-            aligned.append(align_run(run, self.segmented, self.number(target), folder, overwrite=overwrite))
+        for run, source in zip(runs, sources, strict=True):
+            if source.finished is None:
+                source.tokenizer.save(run.folder)
+            folder = out / folder_name(source.name)
+            aligned.append(align_run(run, self.segmented, self.number(source), folder, overwrite=overwrite))
         return aligned
 
 
-def other_tokenizers(tokenizer: Tokenizer, models: Sequence[ScoredTarget]) -> list[Tokenizer]:
-    """Those of ``models`` that differ from ``tokenizer``, each once."""
-    known = {each.tokenizer.fingerprint: each.tokenizer for each in models}
-    return [each for fingerprint, each in known.items() if fingerprint != tokenizer.fingerprint]
-
-
 def open_models_text(
-    spec: EvaluationSpec,
-    tokenizer: Tokenizer,
-    target: Target,
-    models: Sequence[ScoredTarget],
-    settings: ModelSettings,
+    spec: EvaluationSpec, tokenizer: Tokenizer, reference: Source, models: Sequence[Source]
 ) -> ModelsText:
-    """The text of ``spec``, cut into segments where models have other tokenizers than the reference ``target``.
+    """Return the text of ``spec``, cut into segments where models have other tokenizers than ``reference``.
 
-    ``settings``: of models that are given a BOS, which takes a token of their longest window. A reference that is a
-    finished run has its windows. Raises what `argap.evaluation.windows.open_evaluation_set`,
+    A reference that is a finished run has its windows. Raises what `argap.evaluation.windows.open_evaluation_set`,
     `argap.tokens.aligned.open_segmented_text` and `argap.tokens.aligned.open_text_of_runs` raise.
     """
-    others = other_tokenizers(tokenizer, models)
+    known = {each.tokenizer.fingerprint: each.tokenizer for each in models}
+    others = [each for fingerprint, each in known.items() if fingerprint != tokenizer.fingerprint]
     if not others:
         data = open_evaluation_set(spec, tokenizer)
-        if isinstance(target, RunTarget):
-            check_text(target.run, data.record)
+        if reference.finished is not None:
+            check_text(reference.finished, data.record)
         return ModelsText((data,), None)
     tokenizers = [tokenizer, *others]
-    if isinstance(target, RunTarget):
-        segmented = open_text_of_runs(spec, tokenizers, {0: target.run})
+    if reference.finished is not None:
+        segmented = open_text_of_runs(spec, tokenizers, {0: reference.finished})
     else:
-        limits = [_longest(spec, each, (target, *models), settings) for each in tokenizers]
+        limits = [_longest(spec, each, (reference, *models)) for each in tokenizers]
         segmented = open_segmented_text(spec, tokenizers, limits)
     return ModelsText(segmented.sets, segmented)
 
 
-def _longest(
-    spec: EvaluationSpec, tokenizer: Tokenizer, targets: Sequence[ScoredTarget], settings: ModelSettings
-) -> int:
-    """Tokens of a window that every model of a tokenizer takes, at most ``seq_len``."""
-    limits = [spec.seq_len or SEQ_LEN]
-    for each in targets:
-        if isinstance(each, ServerTarget) or each.tokenizer.fingerprint != tokenizer.fingerprint:
-            continue
-        longest = (each.live if isinstance(each, LiveTarget) else each.checkpoint).longest
-        if longest is not None:
-            limits.append(longest - (settings.bos.of(each.name) is not None))
-    return min(limits)
+def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, sources: Sequence[Source]) -> int:
+    """Return the tokens of a window that every model of a tokenizer takes, a BOS beside them; at most ``seq_len``."""
+    limits = [
+        each.longest - (each.bos is not None)
+        for each in sources
+        if each.longest is not None and each.tokenizer.fingerprint == tokenizer.fingerprint
+    ]
+    return min([spec.seq_len or SEQ_LEN, *limits])

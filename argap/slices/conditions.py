@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
-from argap.records.columns import BY_MODEL, RANK, ranks_of, schema_of
+from argap.records.columns import BY_MODEL, COPIED, RANK, ranks_of, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
@@ -85,6 +85,8 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             why, ranked = reason(error), RANK in schema.names and schema.field(RANK).type == ranks_of(models)[RANK]
             if not ranked and any(RANK in path for path in paths):
                 why += "; `argap score --rank` keeps ranks, where models share a tokenizer"
+            if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
+                why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None
     if (given := described[0][1]) != "BOOLEAN":
         raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)

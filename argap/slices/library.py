@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
-from argap.files.yaml import read_yaml
+from argap.files.plain_yaml import read_yaml
 from argap.records import EvaluationRecord, Record
 from argap.slices.conditions import check_syntax, quoted
 
@@ -29,6 +30,11 @@ class SliceSpec(Record, frozen=True):
 def library() -> list[SliceSpec]:
     """The slices that ship."""
     return read_slices(LIBRARY)
+
+
+def slice_specs(given: str | PathLike[str] | Mapping[str, str]) -> list[SliceSpec]:
+    """Return the slices of a YAML file, or of a condition for each name. Raises `ArgapError` for a bad one."""
+    return as_specs(given) if isinstance(given, Mapping) else read_slices(Path(given))
 
 
 def read_slices(path: Path) -> list[SliceSpec]:

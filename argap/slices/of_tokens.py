@@ -37,7 +37,7 @@ from argap.tokens.table import TokenTable
 
 AR_HITS = "ar_hits"
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
-"""Columns of every token whose values may be the bins of a breakdown; kept ones may be, too."""
+"""Columns whose values may be the bins of a breakdown; kept ones may be, too."""
 NONE = "none"
 """Name of the bin of tokens without a value or label."""
 
@@ -178,15 +178,20 @@ def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None =
     return _Units(of_document, bootstrap, effective_documents(n[documents]))
 
 
+def grouped(table: TokenTable) -> tuple[str, ...]:
+    """The columns of the table that `score_by` takes."""
+    return (*(name for name in GROUPED if name in table.columns), *table.kept)
+
+
 def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[SliceResult]:
     """All tokens, the AR hits, and a slice for each value of a column, which are a partition.
 
-    ``column``: kept of the source, or one of `GROUPED`; for a column of spans each combination of labels is a value.
+    ``column``: one of `grouped`; for a column of spans each combination of labels is a value.
     Text comes by falling number of tokens, other values in their order, null last.
 
     Raises `ArgapError` for another column, and for one of more than `MOST_BINS` values.
     """
-    if column not in (known := (*GROUPED, *table.kept)):
+    if column not in (known := grouped(table)):
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
     units = _units(table)
     of_hits = {AR_HITS: checked(table, hits_of(threshold))}

@@ -7,8 +7,8 @@ from typing import Any
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
+from argap.files.plain_yaml import read_yaml
 from argap.files.resumable import plain_name
-from argap.files.yaml import read_yaml
 from argap.records import EvaluationSpec
 from argap.synthetics.pretrained.records import PretrainedTest
 from argap.train.config import TrainConfig
@@ -43,9 +43,9 @@ class Suite:
     """The member that the others are compared with."""
     train: Mapping[str, Any]
     """Fields of `argap.train.TrainConfig` that all members share: tokenizer, data, seq_len, ..."""
-    sizes: Mapping[str, Any]
+    sizes: Mapping[Any, Any]
     """The fields that each size sets, by its name: hidden_size, num_layers, tokens, lr, ..."""
-    members: Mapping[str, Any]
+    members: Mapping[Any, Any]
     """The fields that each member sets, by its name. ``architecture`` defaults to the name; ``seeds: [0, 1]`` trains
     the member from several seeds."""
     evaluation: EvaluationSpec

@@ -21,7 +21,7 @@ from argap.records import SourceRecord, write_record
 from argap.runtime.device import DTYPES, resolve_dtype
 from argap.runtime.progress import say
 from argap.runtime.torchrun import Parallel, join
-from argap.scoring.scorer import ScoreOptions, score
+from argap.scoring.checkpoint import CheckpointSource
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import Layout, check_finished, open_finished
 from argap.synthetics.pretrained.scores import score_pretrained
@@ -88,7 +88,7 @@ def run_member(
     """Train and score one member: also its intermediate checkpoints where it keeps all of them (``keep_checkpoints:
     0``), and its recall of pairs where the suite asks for it. ``keep`` False: the weights are removed afterwards.
 
-    Raises what `check_finished`, `argap.train.train`, `argap.scoring.scorer.score` and
+    Raises what `check_finished`, `argap.train.train`, `argap.scoring.sources.Source.score` and
     `argap.synthetics.pretrained.scores` raise.
     """
     folder = layout.checkpoint(entry)
@@ -124,15 +124,9 @@ def run_member(
 def _score(
     suite: Suite, entry: Entry, layout: Layout, data: EvaluationSet, checkpoint: Path, run: Path, parallel: Parallel
 ) -> None:
-    score(
-        find_checkpoint(checkpoint),
-        data,
-        run,
-        model_name=entry.name if run == layout.run(entry) else f"{entry.name} {checkpoint.name}",
-        source=SourceRecord(**msgspec.structs.asdict(suite.windows), index=str(layout.index(entry.size))),
-        options=ScoreOptions(),
-        parallel=parallel,
-    )
+    name = entry.name if run == layout.run(entry) else f"{entry.name} {checkpoint.name}"
+    text = SourceRecord(**msgspec.structs.asdict(suite.windows), index=str(layout.index(entry.size)))
+    CheckpointSource(name, find_checkpoint(checkpoint)).score(data, run, text, parallel)
 
 
 def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:

@@ -1,13 +1,17 @@
 """Run a suite: train and score the unfinished members, then collect the result."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import Record, read_gap
 from argap.results.metrics import log_result
-from argap.runtime.cluster import completed, connect, task_device
+from argap.runtime.cluster import ray_engine
+from argap.runtime.jobs import Stop
 from argap.runtime.progress import say
 from argap.runtime.trackers import check_trackers
 from argap.suite.collect import collect
@@ -55,12 +59,13 @@ def run_suite(
     """Train and score the unfinished models, and write the result of each size to ``out/SIZE``.
 
     ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
-    run as tasks of the cluster at ``address``. ``collects=False``: write no result, and look at none. ``log_to``:
-    trackers (`argap.runtime.trackers`) that get the training of each model and the result of each size. Returns whether
-    this process wrote the result; with several processes only the main one does.
+    run as tasks of the cluster at ``address``, one GPU each, whose nodes share the work folder. ``collects=False``:
+    write no result, and look at none. ``log_to``: trackers (`argap.runtime.trackers`) that get the training of each
+    model and the result of each size. Returns whether this process wrote the result; with several processes only the
+    main one does.
 
     Raises `ArgapError` for models that are not in the suite, as `open_earlier` and `check_models` before anything is
-    trained, and as `argap.suite.members`.
+    trained, as `argap.suite.members`, and as `argap.runtime.cluster.run_on_ray`.
     """
     check_trackers(log_to)
     chosen_sizes = list(sizes) or list(suite.sizes)
@@ -73,7 +78,10 @@ def run_suite(
             open_earlier(suite, size, runs, data.record, threshold, out / size)
     check_models(suite, entries, layout, windows)
     if ray:
-        _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
+        work = Layout(layout.work.absolute())
+        jobs = [_Member(path.absolute(), entry, work, keep, tuple(log_to)) for entry in entries]
+        for done, job in enumerate(ray_engine(address, device)(jobs, lambda: False), start=1):
+            say(f"{done} of {len(jobs)}: {job.entry.size} {job.entry.name}")
     elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
         return False
     if not collects:
@@ -86,33 +94,29 @@ def run_suite(
     return True
 
 
-def _run_on_ray(
-    suite: Path,
-    entries: list[Entry],
-    layout: Layout,
-    address: str | None,
-    device: str,
-    keep: bool,
-    log_to: Sequence[str],
-) -> None:
-    """Train and score ``entries`` of the file ``suite`` as tasks of a cluster, one GPU each; all nodes must share the
-    work folder.
+@dataclass(frozen=True)
+class _Member:
+    """Training and scoring one member of the suite in the file ``path``, as a job of `argap.runtime.jobs`."""
 
-    Finished members are skipped, and a member whose worker died resumes from its last checkpoint. Raises as
-    `argap.runtime.cluster.completed` and `run_members`.
-    """
-    ray = connect(address)
-    chosen = task_device(ray, device)
-    work = Layout(layout.work.absolute())
-    calls = [(suite.absolute(), entry, work, chosen, keep, log_to) for entry in entries]
-    for done, number in enumerate(completed(ray, _run_one, calls, device=chosen), start=1):
-        say(f"{done} of {len(entries)}: {entries[number].size} {entries[number].name}")
+    path: Path
+    entry: Entry
+    layout: Layout
+    keep: bool
+    log_to: tuple[str, ...]
 
+    @property
+    def folder(self) -> Path:
+        return self.layout.work
 
-def _run_one(suite: Path, entry: Entry, layout: Layout, device: str, keep: bool, log_to: Sequence[str]) -> None:
-    loaded = load_suite(suite)
-    data, _ = evaluation_set(loaded, entry.size)
-    run_members(loaded, [entry], layout, {entry.size: data}, device=device, keep=keep, log_to=log_to)
+    def run(self, device: torch.device, stop: Stop) -> None:
+        """Train from the last checkpoint and score; ``stop`` is not asked, a task is interrupted instead."""
+        suite = load_suite(self.path)
+        data, _ = evaluation_set(suite, self.entry.size)
+        sets = {self.entry.size: data}
+        run_members(suite, [self.entry], self.layout, sets, device=str(device), keep=self.keep, log_to=self.log_to)
+
+    def is_done(self) -> bool:
+        return open_finished(self.layout.run(self.entry)) is not None
 
 
 def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError, within
 from argap.files.configs import Tokens, build, check_ranges
 from argap.files.parquet import write_parquet
+from argap.files.plain_yaml import read_yaml
 from argap.files.resumable import plain_name
-from argap.files.yaml import read_yaml
-from argap.metric.threshold import Threshold
 from argap.records import EvaluationSpec, Gap
-from argap.scoring.per_model import ModelSettings, PerModel
+from argap.scoring.config import BY_MODEL, ScoreConfig
+from argap.scoring.per_model import PerModel
 from argap.suite.trajectory import COLUMNS
 
 if TYPE_CHECKING:
     from argap.runtime.torchrun import Parallel
-    from argap.scoring.scorer import ScoreOptions
 
 STEP = "{step}"
 """What stands for the step in a series' ``checkpoint``."""
@@ -76,7 +76,7 @@ class SeriesFile:
 
     reference: str
     """The series that the others are compared with."""
-    series: Mapping[str, Any]
+    series: Mapping[Any, Any]
     """`Series` by name."""
     evaluation: EvaluationSpec
     """The text that every checkpoint is scored on."""
@@ -107,16 +107,16 @@ class SeriesFile:
         every = [(name, each, step) for name, each in known.items() for step in each.by_step]
         return {model_name(name, step): (each, each.by_step[step]) for name, each, step in every}
 
-    @property
-    def settings(self) -> ModelSettings:
-        """The settings that each row has for itself."""
+    def over(self, config: ScoreConfig) -> ScoreConfig:
+        """Return ``config`` with the text, the index, and the options that each row has for itself."""
         given = {row: series for row, (series, _) in self.checkpoints.items()}
 
-        def of(setting: str) -> PerModel:
-            values = {row: getattr(series, setting) for row, series in given.items()}
+        def of(option: str) -> PerModel:
+            values = {row: getattr(series, option) for row, series in given.items()}
             return PerModel(None, {row: value for row, value in values.items() if value is not None})
 
-        return ModelSettings(*map(of, ModelSettings._fields))
+        by_model = {option: of(option) for option in BY_MODEL}
+        return msgspec.structs.replace(config, text=self.evaluation, index=self.index, **by_model)
 
 
 def model_name(series: str, step: int) -> str:
@@ -134,10 +134,8 @@ def load_series(path: Path) -> SeriesFile:
 def score_series(
     given: SeriesFile,
     out: Path,
+    config: ScoreConfig,
     *,
-    threshold: Threshold,
-    options: "ScoreOptions",
-    overwrite: bool,
     parallel: "Parallel | None",
 ) -> tuple[Gap, pd.DataFrame]:
     """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
@@ -150,18 +148,7 @@ def score_series(
     sources = {name: f"{name}={source}" for name, (_, source) in given.checkpoints.items()}
     last = max(given.of(given.reference).by_step)
     reference = sources.pop(model_name(given.reference, last))
-    gap = score_models(
-        list(sources.values()),
-        reference,
-        out,
-        spec=given.evaluation,
-        index=given.index,
-        threshold=threshold,
-        options=options,
-        settings=given.settings,
-        overwrite=overwrite,
-        parallel=parallel,
-    )
+    gap = score_models(list(sources.values()), reference, out, given.over(config), parallel=parallel)
     trajectory = trajectory_of(gap, given)
     if parallel is None or parallel.is_main:
         write_parquet(out / "trajectory.parquet", trajectory)

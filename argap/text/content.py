@@ -1,4 +1,4 @@
-"""Content bigrams: those of two tokens that have a letter or digit and belong to no function word.
+"""Content bigrams: both tokens have a letter or digit and belong to no function word.
 
 Bigrams of function words and punctuation repeat in any text and say little about recall, so figure 4 and appendix D.2
 of arXiv 2312.04927 exclude them. Function words are looked up by white-space-delimited word (`argap.text.words`), not
@@ -27,8 +27,9 @@ EDGES = re.compile(r"^\W+|\W+$")
 
 
 def is_content_word(word: str) -> bool:
-    """Whether a word, stripped of punctuation, has a letter or digit and is not a function word; of a
-    contraction the part before the apostrophe counts.
+    """Return whether a word, stripped of punctuation, has a letter or digit and is not a function word.
+
+    Of a contraction, the part before the apostrophe counts.
 
     >>> [is_content_word(word) for word in ("inside", "self.the", "7", "(The", "it's", "don't", "which,", "--")]
     [True, True, True, False, False, False, False, False]
@@ -38,17 +39,17 @@ def is_content_word(word: str) -> bool:
 
 
 def has_letters(tokenizer: Tokenizer) -> np.ndarray:
-    """bool ``[vocab]``: ids whose text has a letter or digit; a piece of a character counts as one."""
+    """Return bool ``[vocab]``: ids whose text has a letter or digit; a piece of a character counts as one."""
     return np.array([any(c.isalnum() or c == "\ufffd" for c in piece) for piece in tokenizer.pieces])
 
 
 def content_bigrams(tokens: np.ndarray, words: Words, letters: np.ndarray) -> np.ndarray:
-    """bool ``[N]``: whether a token and the one before it are content tokens; meaningless at position 0 of a window.
+    """Return bool ``[N]``: whether a token and the one before are content tokens; undefined at position 0 of a window.
 
-    ``tokens``: int ``[N]``, whole windows in order; ``words``: theirs; ``letters``: `has_letters`.
+    ``tokens``: int ``[N]``, whole windows in order; ``words``: their words; ``letters``: `has_letters`.
     """
     coded = words.texts.dictionary_encode()
     of_text = np.array([is_content_word(word) for word in coded.dictionary.to_pylist()], dtype=bool)
-    of_word = np.append(of_text[coded.indices.to_numpy()], False)  # the last: of white space
+    of_word = np.append(of_text[coded.indices.to_numpy()], False)  # the last is for white space
     content = letters[tokens] & of_word[words.number]
     return content & np.roll(content, 1)

@@ -1,7 +1,7 @@
-"""The tokenizer of a checkpoint: text to ids, always the same way, and a fingerprint of how.
+"""The tokenizer of a checkpoint: text to ids, always the same way, and a fingerprint of the encoding.
 
-Text is encoded without special tokens being added *or recognised*: a literal ``<|endoftext|>`` in a
-document is text (``add_special_tokens=False, split_special_tokens=True``).
+Text is encoded without special tokens being added *or recognised*: a literal ``<|endoftext|>`` in a document is text
+(``add_special_tokens=False, split_special_tokens=True``).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from argap.runtime.trust import is_trusted
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Must be set before the Rust library starts its pool; silences its warning when a process forks later.
+# Set before the Rust library starts its pool, to silence its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
@@ -39,8 +39,8 @@ FILES = (
 )
 """The files that a tokenizer may consist of."""
 GAPS = 2**20
-"""Ids without a token below the highest one, at most: the Rust library lists them all in memory, and ends the process
-where that is too little."""
+"""Most ids without a token below the highest one: the Rust library lists them all in memory, and aborts the process if
+memory runs out."""
 
 
 class Tokenizer:
@@ -58,11 +58,11 @@ class Tokenizer:
         self.eos = eos
         """Id of the end-of-sequence token, or None where the tokenizer has none."""
         self.bos = bos
-        """Id of the beginning-of-sequence token, or None. argap puts it before windows only where it is asked to."""
+        """Id of the beginning-of-sequence token, or None. argap puts it before windows only on request."""
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Id of every token as the vocabulary spells it, added tokens included."""
+        """Id of every token as spelt in the vocabulary, added tokens included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
     @cached_property
@@ -72,13 +72,13 @@ class Tokenizer:
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """Ids of the special tokens, EOS among them: those that stand for no text."""
+        """Ids of the special tokens, including EOS: those that stand for no text."""
         added = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
         return frozenset(added if self.eos is None else added | {self.eos})
 
     @cached_property
     def unknown(self) -> frozenset[int]:
-        """Ids of the tokens for text that the tokenizer cannot spell; empty where it has none."""
+        """Ids of the tokens for text that the tokenizer cannot spell; empty if it has none."""
         model = json.loads(self._backend.to_str())["model"]
         named = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
         return frozenset() if named is None else frozenset([named])
@@ -99,7 +99,7 @@ class Tokenizer:
 
     @cached_property
     def pieces(self) -> list[str]:
-        """The text of each id as it stands within a text; a piece of a character comes out as U+FFFD.
+        """The text of each id within a text; a piece of a character becomes U+FFFD.
 
         Some tokenizers drop the space before a token decoded alone, so each is decoded behind another.
         """
@@ -115,7 +115,7 @@ class Tokenizer:
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:
-        """The UTF-8 bytes of each id: those of `pieces`, and the bytes themselves for pieces of characters."""
+        """The UTF-8 bytes of each id: those of `pieces`, or the raw bytes for pieces of characters."""
         spelled = {i: token for token, i in self.vocabulary.items()}
         pairs = enumerate(self.pieces)
         return [
@@ -123,9 +123,9 @@ class Tokenizer:
         ]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Token ids of each text, int32. The batch is spread over all cores by the Rust library.
+        """Encode each text to token ids, int32. The Rust library spreads the batch over all cores.
 
-        Raises `ArgapError` for text that the vocabulary cannot spell, as do the other ways to encode.
+        Raises `ArgapError` for text that the vocabulary cannot spell, as the other encoding methods do.
         """
         encoded = self._encoded(self._backend.encode_batch_fast, texts)
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
@@ -134,25 +134,25 @@ class Tokenizer:
         try:
             return encode(text, add_special_tokens=False)
         except Exception as error:
-            if type(error) is not Exception:  # the Rust library raises bare ones
+            if type(error) is not Exception:  # the Rust library raises plain Exceptions
                 raise
             raise ArgapError(f"{self.name}: the tokenizer cannot encode the text ({error})") from None
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids of a text, and where in it each token begins and ends (characters)."""
+        """Return the token ids of a text, and where each token begins and ends in it (characters)."""
         encoded = self._encoded(self._backend.encode, text)
         return encoded.ids, encoded.offsets
 
     def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
+        """Return each text's token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
         encoded = self._encoded(self._untrimmed.encode_batch, texts)
         return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
 
     def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Where in its text each token begins and ends (characters), of each text int64 ``[N, 2]``, not decreasing.
+        """Return where each token begins and ends in its text (characters), int64 ``[N, 2]`` per text, not decreasing.
 
-        White space belongs to the token that holds it, also where the tokenizer's own post-processor trims it from the
-        offsets; the parts of a character all have the whole character.
+        White space belongs to the token that holds it, even if the tokenizer's own post-processor trims it from the
+        offsets; the parts of a character each get the whole character.
         """
         return [np.maximum.accumulate(spans, axis=0) for _, spans in self.encode_batch_spans(texts)]
 
@@ -167,7 +167,7 @@ class Tokenizer:
         return backend
 
     def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json`` and the names of the EOS and BOS tokens, as `load_tokenizer` reads them."""
+        """Write ``tokenizer.json`` and the names of the EOS and BOS tokens, for `load_tokenizer`."""
         write_text(folder / "tokenizer.json", self._backend.to_str())
         named = {
             key: None if token is None else self._backend.id_to_token(token)
@@ -177,23 +177,23 @@ class Tokenizer:
         write_json(folder / "tokenizer_config.json", named, seal=False)
 
     def token_text(self, token: int) -> str:
-        """A token as the vocabulary spells it, which for a special token is the text that servers read as it."""
+        """Return a token as spelt in the vocabulary; for a special token, the text that servers parse as it."""
         return self._backend.id_to_token(token) or ""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of consecutive ids; bytes that are not UTF-8 become U+FFFD."""
+        """Decode consecutive ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
 def _bytes_of(spelled: str) -> bytes:
-    """The bytes of a vocabulary entry of byte-level BPE (``Ã``) or of byte fallback (``<0xC3>``); empty for others."""
+    """Return the bytes of an entry of byte-level BPE (``Ã``) or of byte fallback (``<0xC3>``); empty for others."""
     if match := re.fullmatch(r"<0x([0-9A-F]{2})>", spelled):
         return bytes.fromhex(match[1])
     return bytes(BYTE_OF[c] for c in spelled) if all(c in BYTE_OF for c in spelled) else b""
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte that each character stands for in byte-level BPE: printable Latin-1 itself, the rest from U+0100."""
+    """Map each character of byte-level BPE to its byte: printable Latin-1 to itself, the rest from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + k): byte for k, byte in enumerate(others)}
@@ -203,7 +203,7 @@ BYTE_OF = _byte_alphabet()
 
 
 def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None = None) -> Tokenizer:
-    """A copy of a transformers tokenizer; ``name``: by default its own. Raises `ArgapError` for a slow one."""
+    """Copy a transformers tokenizer; ``name``: by default its own. Raises `ArgapError` for a slow one."""
     from tokenizers import Tokenizer as Backend
 
     name = name or tokenizer.name_or_path or type(tokenizer).__name__
@@ -215,7 +215,7 @@ def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None =
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
-    """The tokenizer of a local folder, a ``tokenizer.json`` file, or a hub id.
+    """Load the tokenizer of a local folder, a ``tokenizer.json`` file, or a hub id.
 
     A folder may point to the tokenizer of another folder (`tokenizer_folder`), so that checkpoints share one file.
     ``name``: the tokenizer's name in messages and records; by default ``source``. Raises `ArgapError` if there is no
@@ -230,16 +230,16 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
         try:
             return _from_folder(_download(name, offline=offline), name)
         except (OSError, ValueError):
-            pass  # no tokenizer.json on the hub: transformers may still convert an older format; or no name of one
+            pass  # no tokenizer.json on the hub (transformers may still convert an older format), or an invalid name
     return _converted(str(path), name, offline=offline)
 
 
 def tokenizer_folder(path: Path) -> Path:
-    """The folder with the tokenizer files of ``path``, a folder or a ``tokenizer.json``.
+    """Return the folder with the tokenizer files of ``path``, a folder or a ``tokenizer.json``.
 
     A folder without a ``tokenizer.json`` may share another folder's: its ``tokenizer_config.json`` then gives the
-    relative path, as in ``{"tokenizer_file": "../../tokenizer/tokenizer.json"}``. Raises `FormatError` if nothing
-    is there.
+    relative path, as in ``{"tokenizer_file": "../../tokenizer/tokenizer.json"}``. Raises `FormatError` if nothing is
+    there.
     """
     if path.name == "tokenizer.json" and path.is_file():
         return path.parent
@@ -247,7 +247,7 @@ def tokenizer_folder(path: Path) -> Path:
     if (path / "tokenizer.json").is_file() or not pointer.is_file():
         return path
     shared = read_json(pointer).get("tokenizer_file")
-    if not isinstance(shared, str) or Path(shared).is_absolute():  # hub files may hold a path of their author's machine
+    if not isinstance(shared, str) or Path(shared).is_absolute():  # hub files may hold a path on their author's machine
         return path
     if not (path / shared).is_file():
         raise FormatError(f"{pointer}: expected the tokenizer at {path / shared}; no such file")
@@ -264,7 +264,7 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the tokenizer files that ``source`` has or points to (`tokenizer_folder`) into ``folder``."""
+    """Copy the tokenizer files of ``source``, or those it points to (`tokenizer_folder`), into ``folder``."""
     source = tokenizer_folder(source)
     for name in FILES:
         if (source / name).is_file():
@@ -276,9 +276,9 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the Rust library raises bare Exception
+    except Exception as error:  # the Rust library raises plain Exceptions
         raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
-    # Of the BOS ``config.json`` may carry the default of another vocabulary.
+    # The BOS in ``config.json`` may be the default of another vocabulary.
     named = _setting(folder / "tokenizer_config.json", "bos_token")
     bos = backend.token_to_id(named) if isinstance(named, str) else None
     made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=bos)
@@ -291,18 +291,18 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
 
 
 def _is_offline(name: str) -> bool:
-    """Whether the hub cannot be reached, so that only its cache may have the tokenizer.
+    """Return whether the hub cannot be reached, so that only its cache may have the tokenizer.
 
-    One request tells; the downloads of huggingface_hub wait and try again, for over a minute in all.
+    One request is enough to tell; the downloads of huggingface_hub would wait and retry for over a minute in all.
     """
     from huggingface_hub import file_exists
 
     repository, _, revision = name.partition("@")
     try:
         file_exists(repository, "tokenizer.json", revision=revision or None)
-    except (OSError, ValueError):  # an answer of the hub, or a name that none takes
+    except (OSError, ValueError):  # the hub answered, or the name is invalid
         return False
-    except Exception:  # of the HTTP client, which is another one in other versions
+    except Exception:  # from the HTTP client, which differs between versions
         return True
     return False
 
@@ -320,7 +320,7 @@ def _download(name: str, *, offline: bool) -> Path:
 
 
 def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
-    """A tokenizer that transformers reads or converts from an older format."""
+    """Load a tokenizer that transformers reads or converts from an older format."""
     try:
         tokenizer = auto_tokenizer(source, offline=offline)
     except ArgapError as error:
@@ -331,9 +331,9 @@ def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
 
 
 def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
-    """The tokenizer as transformers loads it; code that comes with it runs only where the caller trusts the source.
+    """Load the tokenizer through transformers; bundled code runs only if the caller trusts the source.
 
-    Raises `ArgapError` for a tokenizer that names code without trust, and what transformers raises.
+    Raises `ArgapError` for a tokenizer that names code without trust, and transformers' own errors.
     """
     from transformers import AutoTokenizer
 
@@ -346,15 +346,15 @@ def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
 
 
 def _setting(file: Path, key: str) -> Any:
-    """The value of ``key`` in a file of JSON, of an AddedToken written out its text; None where it is not there."""
+    """Return the value of ``key`` in a JSON file, for a written-out AddedToken its text; None if absent."""
     value = read_json(file).get(key) if file.is_file() else None
     return value.get("content") if isinstance(value, dict) else value
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:
-    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives.
+    """Return the EOS id named in ``tokenizer_config.json``, else the one in ``config.json``.
 
-    Raises `FormatError` for an EOS that the vocabulary does not have.
+    Raises `FormatError` for an EOS that is not in the vocabulary.
     """
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
         value = _setting(folder / file, key)

@@ -1,7 +1,7 @@
 """White-space-delimited words of a run of tokens, vectorised over the bytes of their text.
 
-A word is a longest run of bytes without ASCII white space, within one window: the text before a window is not known to
-the models either.
+A word is a maximal run of bytes without ASCII white space, within one window: the models do not know the text before a
+window either.
 """
 
 from functools import cached_property
@@ -16,14 +16,15 @@ SPACE[list(b" \t\n\v\f\r")] = True
 
 
 class Words(NamedTuple):
-    """Legend: N tokens, K words."""
+    """The words of a run of tokens. Legend: N tokens, K words."""
 
     number: np.ndarray
-    """int32 ``[N]``: the word of a token's first character that is not white space; -1 for white space alone."""
+    """int32 ``[N]``: the word of a token's first character that is not white space; -1 for tokens of white space
+    only."""
     start: np.ndarray
     """bool ``[N]``: whether that character begins the word."""
     texts: pa.StringArray
-    """``[K]``, in the order of the text; the same word may be there several times."""
+    """``[K]``, in the order of the text; a word may occur several times."""
     window: np.ndarray
     """int32 ``[K]``."""
 
@@ -36,18 +37,18 @@ class PieceBytes:
 
     @cached_property
     def folded(self) -> "PieceBytes":
-        """The same with ASCII letters in lower case."""
+        """Return the same with ASCII letters in lower case."""
         return PieceBytes([piece.lower() for piece in self._pieces.to_pylist()])
 
     def text(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The bytes of ``tokens`` (int ``[N]``, uint8), and where in them each token ends (int64 ``[N]``)."""
+        """Return the bytes of ``tokens`` (int ``[N]``, uint8), and the end of each token in them (int64 ``[N]``)."""
         _, offsets, content = self._pieces.take(pa.array(tokens)).buffers()
         ends = np.frombuffer(offsets, np.int64)[1 : len(tokens) + 1]
         size = ends[-1] if len(tokens) else 0
         return np.frombuffer(content or b"", np.uint8)[:size], ends
 
     def words(self, tokens: np.ndarray, window: np.ndarray) -> Words:
-        """The words of ``tokens`` (int ``[N]``), whole windows in order; ``window``: int32 ``[N]``."""
+        """Find the words of ``tokens`` (int ``[N]``), whole windows in order; ``window``: int32 ``[N]``."""
         text, ends = self.text(tokens)
         begin = np.append(0, ends)[:-1]
         dark = ~SPACE[text]
@@ -56,7 +57,7 @@ class PieceBytes:
         begins = dark.copy()
         begins[1:] &= ~dark[:-1] | breaks[1:-1]
         word = np.cumsum(begins) - 1
-        # The first dark byte at or behind each token's start, where it is still inside the token.
+        # The first non-white byte at or after each token's start, if it is still inside the token.
         position = np.flatnonzero(dark)
         nearest = np.searchsorted(position, begin)
         first = np.append(position, len(text))[nearest]
@@ -70,7 +71,7 @@ class PieceBytes:
 
 
 def _strings(text: np.ndarray, begins: np.ndarray) -> pa.StringArray:
-    """Words without the white space between them; bytes that are not UTF-8 (a window cut in a character): U+FFFD."""
+    """Return words without the white space between them; invalid UTF-8 (a window cut in a character) is U+FFFD."""
     offsets = np.append(np.flatnonzero(begins), len(text)).astype(np.int32)
     raw = text.tobytes()
     cut = np.any(text[begins] >> 6 == 0b10)  # a word that begins inside a character
@@ -84,7 +85,7 @@ def _strings(text: np.ndarray, begins: np.ndarray) -> pa.StringArray:
 
 
 def seen_earlier(words: Words) -> np.ndarray:
-    """bool ``[K]``: whether the same word stands earlier in the same window."""
+    """Return bool ``[K]``: whether the same word occurs earlier in the same window."""
     code = words.texts.dictionary_encode().indices.to_numpy().astype(np.int64)
     pair = words.window.astype(np.int64) * (code.max(initial=0) + 1) + code
     first = np.unique(pair, return_index=True)[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
+from argap.records.columns import COPIED, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.table import Columns, TokenTable
 
@@ -67,7 +67,7 @@ class TokenReader:
             for model in self._models:
                 of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are read far more slowly
-        of_labels = [name for name in (*LABELLED, "domain") if name in wanted]
+        of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += ["segment_bytes"] if self.table.by_segment else []
         folders = [run.folder for run in self.table.runs]
         held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]

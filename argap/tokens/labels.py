@@ -3,10 +3,11 @@
 A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window),
 ``documents.parquet`` (`argap.evaluation.documents`; only with columns kept of the source), the tokenizer, and
 ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32, train_count:int64,
-domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is null, and every
-repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is also
-``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where no
-segment is scored.
+domain:dict<string>, opportunity:bool, match_length:int32, induction:bool``, the rows of SCORES in the same order.
+Without an index ``train_count`` is null, and every repeated bigram is a hit. ``induction`` is null without an
+opportunity (`argap.tokens.copies`); labels of format 1 lack these two and ``match_length``, and `with_copies` adds
+them. Where models of different tokenizers are compared (`argap.segments`) there is also ``segment_bytes:int32``: the
+bytes of the segment that a token ends, 0 for a token inside a segment, and null where no segment is scored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,17 +25,18 @@ from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_files, write_checksums
 from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
-from argap.records.columns import SEGMENTED
+from argap.records.columns import COPIED, SEGMENTED
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer
+from argap.tokens.copies import find_copies
 from argap.tokens.repeats import find_repeats
 from argap.tokens.runs import shards_of
 
-FORMAT = 1
+FORMAT = 2
 WINDOWS = "windows.parquet"
 TABLES = ("labels.parquet", WINDOWS, DOCUMENTS)
 COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
-"""Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
+"""Of ``labels.parquet``, beside `COPIED`, and ``segment_bytes`` of a comparison by segments."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class Labels:
     segment_bytes: np.ndarray | None = None
     """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
     the token."""
+    opportunity: np.ndarray | None = None
+    """bool ``[N]``: `argap.tokens.copies.Copies`. None, as the next two, in labels of format 1."""
+    match_length: np.ndarray | None = None
+    """int32 ``[N]``."""
+    induction: np.ndarray | None = None
+    """bool ``[N]``: False also where there is no opportunity."""
 
     @property
     def scored(self) -> np.ndarray:
@@ -117,6 +125,11 @@ def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dic
     return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
 
 
+def copied_columns(record: LabelsRecord) -> tuple[str, ...]:
+    """Return those of `COPIED` that the labels have: all or none."""
+    return COPIED if record.format >= 2 else ()
+
+
 def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
     """Label every token of ``data``, with the exposures that ``index`` gives.
 
@@ -139,7 +152,9 @@ def label_portions(
     record = LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources))
     for windows in shards_of(data) if portions is None else portions:
         repeats, position = find_repeats(data, windows), data.position_of(windows)
-        tokens = data.tokens[data.rows(windows)]
+        rows = data.rows(windows)
+        tokens = data.tokens[rows]
+        copies = find_copies(tokens, data.offsets[windows.start : windows.stop + 1] - rows.start, data.eos)
         yield Labels(
             window=data.window_of(windows),
             position=position,
@@ -152,6 +167,7 @@ def label_portions(
             document_of_window=data.document_of_window,
             record=record,
             kept=data.kept,
+            **copies._asdict(),
         )
 
 
@@ -170,6 +186,17 @@ def with_counts(labels: Labels, tokens: np.ndarray, index: BigramIndex) -> Label
     check_tokenizer(index, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
     record = msgspec.structs.replace(labels.record, index=index_record(index))
     return replace(labels, train_count=count_exposures(tokens, labels.position, index), record=record)
+
+
+def with_copies(labels: Labels, tokens: np.ndarray, eos: int | None) -> Labels:
+    """Return labels of whole windows with the columns of `argap.tokens.copies` that those of format 1 lack.
+
+    ``tokens [N]``: their ids; ``eos``: the separating id of packed windows, else None.
+    """
+    if labels.opportunity is not None:
+        return labels
+    copies = find_copies(tokens, np.append(np.flatnonzero(labels.position == 0), len(tokens)), eos)
+    return replace(labels, record=msgspec.structs.replace(labels.record, format=FORMAT), **copies._asdict())
 
 
 def index_record(index: BigramIndex) -> IndexRecord:
@@ -216,10 +243,14 @@ def _table(labels: Labels) -> pa.Table:
         "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
         "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
     }
+    if labels.opportunity is not None:
+        columns |= {"opportunity": labels.opportunity, "match_length": labels.match_length}
+        columns["induction"] = pa.array(labels.induction, mask=~labels.opportunity)
     if labels.segment_bytes is not None:
         columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
     counted = labels.train_count is not None
-    return required(pa.table(columns), [name for name in COLUMNS if name != "train_count" or counted])
+    nullable = {"induction", "segment_bytes", *(() if counted else ["train_count"])}
+    return required(pa.table(columns), columns.keys() - nullable)
 
 
 def read_labels(folder: Path) -> Labels:
@@ -228,7 +259,7 @@ def read_labels(folder: Path) -> Labels:
     remedy = "score again"
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
-    columns = [*COLUMNS, *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
+    columns = [*COLUMNS, *copied_columns(record), *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
     rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
     documents = read_document_of_window(folder, record, remedy=remedy)
     return labels_of_rows(rows, record, documents, read_documents(folder, remedy=remedy))
@@ -248,6 +279,11 @@ def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord, *, 
     count = len(record.sources)
     found = f"a document that the {count:,} sources of labels.json lack"
     check_below(path, documents, count, found, remedy=remedy)
+
+
+def _unmasked(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a column, False in place of nulls."""
+    return (column.fill_null(pa.scalar(False)) if column.null_count else column).to_numpy()
 
 
 def labels_of_rows(
@@ -270,4 +306,5 @@ def labels_of_rows(
         record=record,
         segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
         kept=kept,
+        **{name: _unmasked(rows[name]) for name in copied_columns(record) if name in rows.column_names},
     )

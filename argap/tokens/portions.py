@@ -9,6 +9,7 @@ import numpy as np
 
 from argap.files.checksums import check_files
 from argap.files.parquet import whole_column
+from argap.records.columns import COPIED
 from argap.runtime.threads import available_cores, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
@@ -45,10 +46,10 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
     return map_portions(table, lambda portion: portion)
 
 
-def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[Made]:
+def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bool = True) -> Iterator[Made]:
     """Yield what a function makes of each portion of the tokens, in order; it is called in several threads.
 
-    Raises as `read_portions`, and what the function raises.
+    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function raises.
     """
     check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
     for run in table.runs:
@@ -56,6 +57,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
         if table.by_segment:  # only the last token of a segment has a log-prob
             check_logprobs(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
+    of_labels = [name for name in table.label_columns if copies or name not in COPIED]
     folders = [run.folder for run in table.runs]
 
     def made(rows: Rows) -> Made:
@@ -63,7 +65,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
         labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
         return of(Portion(rows.tokens, labels, scores))
 
-    with closing(read_rows(folders, table.labels, of_runs=of_runs, of_labels=table.label_columns)) as rows:
+    with closing(read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels)) as rows:
         yield from map_ahead(made, rows, min(THREADS, available_cores()))
 
 

@@ -17,13 +17,13 @@ from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
 from argap.records import LabelsRecord, read_record
-from argap.records.columns import BY_MODEL, COLUMNS, LABELLED, LOGPROB, RANK, UNIT, ranks_of, schema_of
+from argap.records.columns import BY_MODEL, COLUMNS, COPIED, LABELLED, LOGPROB, RANK, UNIT, ranks_of, schema_of
 from argap.runtime.threads import lazy
 from argap.text.content import content_bigrams, has_letters
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
-from argap.tokens.labels import FORMAT, further_columns, read_document_of_window
+from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import REMEDY, Rows
 from argap.tokens.runs import Run
 
@@ -60,7 +60,8 @@ class TokenTable:
     @property
     def label_columns(self) -> list[str]:
         """What the labels hold of each token, beside its window and position."""
-        return [*LABELLED, "domain", *(["segment_bytes"] if self.by_segment else [])]
+        copied = copied_columns(self.record)
+        return [*LABELLED, *copied, "domain", *(["segment_bytes"] if self.by_segment else [])]
 
     @cached_property
     def kept(self) -> dict[str, pa.DataType]:
@@ -79,14 +80,20 @@ class TokenTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*COLUMNS, *self.further)
+        return (*(name for name in COLUMNS if name not in self.lacking), *self.further)
+
+    @property
+    def lacking(self) -> set[str]:
+        """Those of `COLUMNS` that the labels are too old to have."""
+        return {*COPIED} - {*copied_columns(self.record)}
 
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``,
         and in ``rank`` for those that have ranks."""
         chosen = self.models if models is None else models
         further = self.further | ranks_of([model for model in chosen if model in self.ranked])
-        return schema_of(chosen, further, columns)
+        schema = schema_of(chosen, further, columns)
+        return pa.schema([field for field in schema if field.name not in self.lacking])
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -177,7 +184,7 @@ class Columns:
             return pa.array(self._start + self._last)
         if name == "repeated":
             return pa.array(self._rows.labels["distance"].to_numpy() > 0)
-        if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
+        if name in ("window", "pos", "domain", "segment_bytes", *LABELLED, *COPIED):
             return whole_column(self._rows.labels[name])
         if name in BY_MODEL:
             return self._of_models(name)

@@ -33,7 +33,7 @@ class Position(Record, frozen=True, omit_defaults=False):
     """The progress of a run."""
 
     step: Whole
-    """Steps finished."""
+    """Finished steps."""
     losses: tuple[float, ...] = ()
     """Losses since the last line of the log."""
     seconds: float = 0.0
@@ -82,6 +82,6 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The finished checkpoints below ``folder``, earliest first."""
+    """List the finished checkpoints below ``folder``, earliest first."""
     folders = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
     return [path for _, path in sorted((int(match[1]), path) for match, path in folders if match)]

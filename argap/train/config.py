@@ -24,7 +24,7 @@ from argap.files.configs import (
     build,
     check_ranges,
 )
-from argap.files.yaml import parse_yaml, read_yaml
+from argap.files.plain_yaml import parse_yaml, read_yaml
 
 Switch = Literal["auto", "true", "false"]
 WARMUP = 100
@@ -35,13 +35,13 @@ class DataSource:
     """A corpus and how often to read it: ``repeat: 3`` concatenates three copies."""
 
     path: str
-    """As for `argap.corpus.open_corpus`: a file, a folder, ``hub:...`` or ``stdlib:train``."""
+    """As in `argap.corpus.open_corpus`: a file, a folder, ``hub:...`` or ``stdlib:train``."""
     repeat: Count = 1
     text_column: str = "text"
 
     @classmethod
     def from_text(cls, path: str) -> "DataSource":
-        """A corpus named by its path alone, read once."""
+        """Return a corpus named by its path alone, read once."""
         return cls(path)
 
 
@@ -93,8 +93,7 @@ class TrainConfig:
     """dtype of the finished model's weights. Checkpoints are always float32."""
     backend: Literal["auto", "fla", "native"] = "auto"
     """``fla``: operators of flash-linear-attention where they compute a mixer's function
-    (`argap.models.fla.operators`); auto: ``fla`` wherever it can run. A resumed run keeps the backend that it started
-    with."""
+    (`argap.models.fla.operators`); auto: ``fla`` wherever it can run. A resumed run keeps its backend."""
     compile: Switch = "auto"
     """Whether to use torch.compile; auto: on CUDA."""
     log_every: Count = 10
@@ -126,21 +125,21 @@ class TrainConfig:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
+        """Number of optimizer steps in the whole run."""
         if self.steps is not None:
             return self.steps
         assert self.tokens is not None  # __post_init__ checks this
         return -(-self.tokens // (self.batch_size * self.seq_len))
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values; equal if and only if the configurations are."""
+        """Return all fields as JSON values; equal if and only if the configurations are."""
         return json.loads(json.dumps(asdict(self)))
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a YAML file (or none), with ``overrides`` applied.
+    """Load the configuration of a YAML file (or none), with ``overrides`` applied.
 
-    Raises `ArgapError`, one line that starts with the file's name, for invalid YAML, unknown keys, values of the wrong
+    Raises a one-line `ArgapError` that starts with the file's name for invalid YAML, unknown keys, values of the wrong
     type, and missing or contradictory fields.
     """
     values = {} if path is None else read_yaml(path)

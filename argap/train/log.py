@@ -16,11 +16,13 @@ from argap.train.records import EvaluationLine, StepLine
 
 
 class TrainLog:
-    """Writes ``log.jsonl`` and shows progress. Use as a context manager, which says how an interrupted run goes on."""
+    """Writes ``log.jsonl`` and shows progress; as a context manager, says how to resume an interrupted run."""
 
     def __init__(self, path: Path, *, total_steps: int, step: int, trackers: Trackers) -> None:
-        """Open the log of a run that resumes at ``step``; lines of later steps are removed. ``trackers`` get every
-        line too."""
+        """Open the log of a run that resumes at ``step``, removing lines of later steps.
+
+        ``trackers`` receive every line as well.
+        """
         self.path = path
         self.total_steps = total_steps
         self.line_open = False
@@ -52,7 +54,7 @@ class TrainLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the runs of the trackers; the log itself is written with every line."""
+        """End the trackers' runs; the log itself is written with every line."""
         if kind is Stopped:
             self.note("interrupted; a checkpoint was written, and the same command resumes from it")
         elif kind is KeyboardInterrupt:
@@ -66,16 +68,16 @@ class TrainLog:
 
 
 def _metrics(line: StepLine | EvaluationLine) -> dict[str, float | None]:
-    """A line as metrics: ``train/loss``, ``train/lr`` …, ``eval/loss``."""
+    """Return a line as metrics: ``train/loss``, ``train/lr`` …, ``eval/loss``."""
     if isinstance(line, EvaluationLine):
         return {"eval/loss": line.eval_loss}
     return {f"train/{name}": value for name, value in as_json(line).items() if name != "step"}
 
 
 def read_log(path: Path) -> list[StepLine | EvaluationLine]:
-    """The lines of a log. A truncated last line is ignored.
+    """Read the lines of a log, ignoring a truncated last line.
 
-    Raises `FormatError` that names another line which is neither.
+    Raises `FormatError` naming any other line that is neither kind.
     """
     texts = path.read_bytes().splitlines() if path.is_file() else []
     lines = []

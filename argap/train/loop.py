@@ -30,7 +30,7 @@ class Trainer:
     """A model with its optimizer on one device. Legend: B windows, T = ``seq_len``."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, parallel: Parallel) -> None:
-        """Raises `ArgapError` if the batch cannot be split over the devices and micro-batches."""
+        """Prepare to train; raises `ArgapError` if the batch cannot be split over the devices and micro-batches."""
         self.config, self.parallel = config, parallel
         self.share = _divide(config.batch_size, parallel.world, "batch_size", "the number of processes")
         self.micro = config.micro_batch_size or self.share
@@ -50,7 +50,7 @@ class Trainer:
             self.distributed = DistributedDataParallel(self.objective, device_ids=devices, gradient_as_bucket_view=True)
 
     def step(self, windows: Windows, step: int) -> torch.Tensor:
-        """One optimizer step (counted from 0) on this process's share of its windows.
+        """Run one optimizer step (counted from 0) on this process's share of its windows.
 
         Returns ``[2]`` float32 on the device: the mean NLL of the share before the update, and the norm of the whole
         gradient before clipping; with an auxiliary loss ``[3]``, the auxiliary loss last.
@@ -85,7 +85,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, windows: Windows) -> float:
-        """Mean NLL in nats over all ``windows``, in order."""
+        """Return the mean NLL in nats over all ``windows``, in order."""
         self.model.eval()
         nll = torch.zeros((), dtype=torch.float64, device=self.parallel.device)
         for start in range(self.parallel.rank * self.micro, windows.count, self.parallel.world * self.micro):
@@ -100,11 +100,10 @@ class Trainer:
     def run(
         self, windows: Windows, position: Position, interrupt: Interrupt, evaluation: Windows | None = None
     ) -> Iterator[StepLine | EvaluationLine | Position]:
-        """Train from ``position`` to the end. Yields, in every process, lines for the log, each position that is to be
-        saved, and at last the final position.
+        """Train from ``position`` to the end, yielding log lines, positions to save and finally the last position.
 
-        Raises `ArgapError` naming the first step with a non-finite loss or gradient, and `Stopped`, after a position,
-        on ``interrupt``.
+        Every process yields the same. Raises `ArgapError` naming the first step with a non-finite loss or gradient, and
+        `Stopped`, after a position, on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len

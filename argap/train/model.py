@@ -21,10 +21,10 @@ OWN_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "mixers")
 
 
 def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
-    """A float32 model initialised from ``config.seed`` on the CPU, so that every device starts from the same weights.
+    """Build a float32 model, initialised from ``config.seed`` on the CPU so that every device starts equal.
 
-    The vocabulary is the tokenizer's, rounded up to ``config.vocab_multiple``. Raises `ArgapError` for an
-    unknown architecture, mixer or option, and for a non-causal mixer.
+    The vocabulary is the tokenizer's, rounded up to ``config.vocab_multiple``. Raises `ArgapError` for an unknown
+    architecture, mixer or option, and for a non-causal mixer.
     """
     known = [name for name in inspect.signature(ArgapConfig).parameters if name not in (*OWN_FIELDS, "kwargs")]
     if unknown := sorted(set(config.model) - set(known)):

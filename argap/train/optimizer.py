@@ -9,16 +9,16 @@ from torch import nn
 from argap.train.config import TrainConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""AdamW's state of a parameter, beside the step."""
+"""AdamW's state of a parameter, besides the step."""
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101), in one fused kernel on CUDA.
+    """Build AdamW (Loshchilov & Hutter, arXiv 1711.05101), as one fused kernel on CUDA.
 
-    Decay pulls weights towards zero, which shrinks a matrix that the next norm rescales, but biases the
-    function where a parameter *is* the scale: so embeddings (and with them a tied head), biases, norms
-    and all other vectors are left out, as in GPT-3 and Llama training, and so is every parameter that
-    its mixer marks with ``_no_weight_decay = True``.
+    Decay pulls weights towards zero. That shrinks a matrix that the next norm rescales, but biases the function where a
+    parameter *is* the scale. Embeddings (and with them a tied head), biases, norms and all other vectors are therefore
+    exempt, as in GPT-3 and Llama training, and so is every parameter that its mixer marks with ``_no_weight_decay =
+    True``.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
     decayed, others = [], []
@@ -34,7 +34,7 @@ def build_optimizer(model: nn.Module, config: TrainConfig, device: torch.device)
 
 
 def moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
-    """AdamW's moments of each parameter that has had a gradient, as ``exp_avg.NAME`` and ``exp_avg_sq.NAME``."""
+    """Return AdamW's moments of each parameter that has had a gradient, as ``exp_avg.NAME`` and ``exp_avg_sq.NAME``."""
     return {
         f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
         for name, parameter in parameters.items()
@@ -49,7 +49,7 @@ def load_moments(
     saved: Mapping[str, torch.Tensor],
     step: int,
 ) -> None:
-    """Take over the `moments` after ``step`` steps. Raises `KeyError` where one of the two is missing."""
+    """Load the `moments` after ``step`` steps. Raises `KeyError` if one of the two is missing."""
     for name, parameter in parameters.items():
         if f"{MOMENTS[0]}.{name}" in saved:  # has had a gradient
             fused = bool(optimizer.defaults.get("fused"))
@@ -60,7 +60,7 @@ def load_moments(
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Learning rate of ``step`` (from 0): linear warm-up to ``lr``, then half a cosine.
+    """Return the learning rate of ``step`` (from 0): linear warm-up to ``lr``, then half a cosine.
 
     The last step of the warm-up has ``lr``, the last step of all ``lr * min_lr_ratio``.
     """

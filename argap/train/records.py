@@ -6,7 +6,7 @@ from typing import Any, Literal
 from argap.records import Record, read_record
 
 FORMAT = 1
-"""Of ``train.json``."""
+"""The format of ``train.json``."""
 
 
 class SourceRecord(Record, frozen=True):
@@ -66,11 +66,11 @@ class TrainRecord(Record, frozen=True):
     git: str | None
     finished: TrainResult | None
     backend: Literal["fla", "native"] | None = None
-    """Whose operators trained it; None: native, from before there was a choice."""
+    """The operators that trained it; None: native, from before there was a choice."""
 
 
 def read_train(folder: Path) -> TrainRecord:
-    """The ``train.json`` of a model's folder. Raises `FormatError` where it is missing or broken."""
+    """Read the ``train.json`` of a model's folder. Raises `FormatError` if it is missing or broken."""
     return read_record(folder / "train.json", TrainRecord, newest=FORMAT)
 
 
@@ -78,7 +78,7 @@ class StepLine(Record, frozen=True):
     """A line of ``log.jsonl`` about training."""
 
     step: int
-    """Steps finished."""
+    """Finished steps."""
     tokens: int
     """Tokens read."""
     loss: float

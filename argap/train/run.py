@@ -52,14 +52,14 @@ def train(
 ) -> TrainRecord:
     """Train a model, or resume an interrupted run, and return the content of ``train.json``.
 
-    Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
-    ``tokens``: a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as
-    `argap.runtime.torchrun.join` takes it. ``parallel``: the process group, if already joined. ``log_to``: trackers
-    that also get the log (`argap.runtime.trackers`).
+    Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated. ``tokens``:
+    a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as in
+    `argap.runtime.torchrun.join`. ``parallel``: the process group, if already joined. ``log_to``: trackers that also
+    receive the log (`argap.runtime.trackers`).
 
-    Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards
-    it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
-    a checkpoint, on SIGINT or SIGTERM.
+    Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards it),
+    `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after a
+    checkpoint, on SIGINT or SIGTERM.
     """
     check_trackers(log_to)
     with nullcontext(parallel) if parallel else join(device) as parallel, alone_in(out, main=parallel.is_main):
@@ -85,7 +85,7 @@ def train(
 def _set_backend(
     config: TrainConfig, before: TrainRecord | None, model: PreTrainedModel, device: torch.device
 ) -> Backend:
-    """Choose the operators that train ``model``; a resumed run keeps those that it started with.
+    """Choose the operators that train ``model``; a resumed run keeps the ones it started with.
 
     Raises `ArgapError` if they cannot run here.
     """
@@ -164,7 +164,7 @@ def _in_words(record: TrainRecord, config: TrainConfig, epochs: float, position:
 
 
 def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFile, TokenFile | None]:
-    """The token files, written by the first process while the others wait."""
+    """Return the training and evaluation tokens, written by the first process while the others wait."""
     tokenizer = load_tokenizer(config.tokenizer)
     if not parallel.is_main:
         parallel.wait()
@@ -176,12 +176,12 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
 
 
 def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
-    """The ``train.json`` of an earlier attempt at this run, or None for a new folder."""
+    """Return the ``train.json`` of an earlier attempt at this run, or None for a new folder."""
     if not (out / "train.json").is_file():
         _check_model(out)
         return None
     record = read_train(out)
-    old = record.config | {"backend": record.backend or "native"}  # those that ran, where auto chose
+    old = record.config | {"backend": record.backend or "native"}  # the operators that ran, if auto chose
     for key, value in config.as_json().items():
         if old.get(key) != value and (key, value) != ("backend", "auto"):
             raise MismatchError(f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; {ANOTHER}")

@@ -46,7 +46,7 @@ class TokenFile:
 
 
 def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path) -> TokenFile:
-    """The token file of ``sources`` below ``cache``, written if missing.
+    """Return the token file of ``sources`` below ``cache``, written if missing.
 
     Memory use is independent of the corpus size. Raises `ArgapError` for a tokenizer without EOS and for a source that
     is unreadable or empty.
@@ -60,7 +60,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
     dtype = smallest_dtype(tokenizer.vocab_size)
-    # All before the first is read, so that a wrong path costs nobody the tokens of the others.
+    # All are opened before the first is read, so that a wrong path wastes no tokenization.
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in sources]
     with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
         digest = hashlib.sha256()
@@ -84,7 +84,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
 
 
 def open_tokens(folder: Path) -> TokenFile:
-    """An existing token file. Raises `FormatError` if it is not the one that its JSON describes."""
+    """Open an existing token file. Raises `FormatError` if it does not match its JSON."""
     remedy = f"remove {folder} and run again"
     about = read_record(folder / "tokens.json", TokensRecord, remedy=remedy)
     path = folder / "tokens.bin"
@@ -123,7 +123,7 @@ def _write_source(
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
-    """A hash of data and tokenizer. It covers names and sizes of local files, so most edits change it."""
+    """Hash data and tokenizer; covers names and sizes of local files, so most edits change it."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
     text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -23,7 +23,7 @@ from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
 from argap.slices.conditions import hits_of
 from argap.slices.library import library
-from argap.slices.of_tokens import GROUPED, Slice, prepare, score_by, score_slices
+from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices
 from argap.slices.partitions import By, as_part, partition
 from argap.tokens.labels import check_documents
 from argap.tokens.rows import REMEDY
@@ -146,7 +146,7 @@ class Answers:
         if self._no_tokens():
             return ()
         same = {*get_args(By), *(("repeated",) if self.result.threshold is None else ())}
-        return tuple(name for name in (*GROUPED, *self.result.token_table.kept) if name not in same)
+        return tuple(name for name in grouped(self.result.token_table) if name not in same)
 
     def _by_column(self, column: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
         self.check(setting)

@@ -1,7 +1,7 @@
-"""Counting the bigrams of any number of documents in bounded memory, and the k-way merge of sorted runs.
+"""Count the bigrams of any number of documents in bounded memory, and merge sorted runs in one k-way pass.
 
-Tokens are collected in one buffer, with a boundary id after every document. A full buffer is counted into a sorted
-run; with more than one, runs go to disk and are merged in one pass at the end.
+Tokens are collected in one buffer, with a boundary id after every document. A full buffer is counted into a sorted run;
+if there is more than one, runs go to disk and are merged in one pass at the end.
 """
 
 import shutil
@@ -18,22 +18,22 @@ DEFAULT_MEMORY = 2 * 10**9
 RESERVED = 400 * 10**6
 """Bytes for the interpreter, the tokenizer and its batches, and the k-way merge."""
 SCRATCH = 12
-"""Peak bytes for each token of a chunk whose bigrams are all distinct, beside three times the token itself: in the
-stream, the scattered stream and the run."""
+"""Peak bytes per token of a chunk whose bigrams are all distinct, besides three times the token itself: in the stream,
+the scattered stream and the run."""
 SCAN = 2**22
 MERGE_ENTRIES = 2**22
-"""Entries of all runs together that a merge has in memory at a time, some 40 bytes each."""
+"""Entries of all runs together that a merge holds in memory at a time, about 40 bytes each."""
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """uint16 where every id and one more for the boundary fit, else uint32."""
+    """Return uint16 if every id and one more for the boundary fit, else uint32."""
     return np.dtype(np.uint16 if vocab_size < 2**16 else np.uint32)
 
 
 def chunk_tokens(memory: int | None, vocab_size: int) -> int:
-    """Tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
+    """Return how many tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
 
-    Raises `ArgapError` where that is less than the process needs before the first token.
+    Raises `ArgapError` if the process needs more than that before the first token.
     """
     memory = DEFAULT_MEMORY if memory is None else memory
     each = SCRATCH + 3 * token_type(vocab_size).itemsize
@@ -47,8 +47,8 @@ class BigramCounter:
     """Takes documents in any number and order, then gives their sorted bigram counts once.
 
     ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, created when needed
-    and removed by `close`. ``device``: a GPU sorts each chunk instead; a name that
-    `argap.runtime.device.resolve_device` takes.
+    and removed by `close`. ``device``: sort each chunk on a GPU instead; a name known to
+    `argap.runtime.device.resolve_device`.
 
     Raises `ArgapError` for a device that is unknown or not available.
     """
@@ -58,11 +58,11 @@ class BigramCounter:
         self.documents = 0
         self.empty_documents = 0
         self.tokens = 0
-        self._buffer = np.empty(chunk + 2, dtype=token_type(vocab_size))  # pages come when touched
+        self._buffer = np.empty(chunk + 2, dtype=token_type(vocab_size))  # pages are allocated when touched
         self._filled = 0
         self._scratch = scratch
         self._runs: list[FileRun] = []
-        if device != "cpu":  # torch is slow to import and needed for a GPU only
+        if device != "cpu":  # torch is slow to import and needed only for a GPU
             from argap.runtime.device import resolve_device
 
             device = resolve_device(device)
@@ -103,13 +103,13 @@ class BigramCounter:
             self._append(np.array([self.vocab_size]))
 
     def rows(self) -> Iterator[Rows]:
-        """The counts of everything added, in order. Call it once, after the last document."""
+        """Yield the counts of everything added, in order. Call it once, after the last document."""
         runs: list[Run] = [*self._runs, self._count()]
         del self._buffer
         yield from merge_runs(runs)
 
     def close(self) -> None:
-        """Remove what was spilled."""
+        """Remove spilled runs."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _check(self, low: int, high: int) -> None:

@@ -1,12 +1,12 @@
-"""Counting a stream of tokens without a hash, a comparison sort or an atomic.
+"""Count a stream of tokens without a hash, a comparison sort or an atomic.
 
-1. Histogram of the first tokens: how long each row is.
+1. Histogram of the first tokens: the length of each row.
 2. Counting-sort scatter of the second tokens into one list per row.
 3. Each row is counted in a table of one counter per token, which stays in the L2 cache (200 KB for a
    vocabulary of 50 k), and emitted in order through a bitmap of the tokens that occur.
 
-Every step costs one cached random update per token, and the scratch memory is the size of the stream. Threads
-own slices of the stream in 1 and 2 and ranges of rows in 3, so they never write to the same memory.
+Every step costs one cached random update per token, and the scratch memory is the size of the stream. Threads own
+slices of the stream in 1 and 2 and ranges of rows in 3, so they never write to the same memory.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ BLOCKS_PER_THREAD = 8
 
 NO_TOKEN = -(2**63)
 TOKENS_PER_THREAD = 2**18
-"""Tokens that make an extra thread worthwhile."""
+"""Number of tokens that makes an extra thread worthwhile."""
 
 jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
@@ -81,8 +81,11 @@ def _emit(words, summary, table, boundary, seconds, counts, out):
 
 @jit
 def _count_rows(scattered, starts, row_start, row_stop, boundary, table, words, summary, counts, sizes):
-    """Count rows ``row_start:row_stop``; seconds overwrite the lists they come from, from the block's
-    start on, without gaps: never more entries are written than have been read."""
+    """Count rows ``row_start:row_stop`` in place, without gaps.
+
+    Seconds overwrite the lists they come from, from the block's start on: never more entries are written than have been
+    read.
+    """
     out = starts[row_start]
     for row in range(row_start, row_stop):
         begun = out
@@ -118,10 +121,10 @@ def _add_rows(indptrs, second, count, row_start, row_stop, out, table, words, su
 def count_stream(
     tokens: np.ndarray, vocab_size: int, boundary: int | None = None, *, threads: int | None = None
 ) -> MemoryRun:
-    """The result of `argap.bigram_index.counting.count_numpy.count_stream`, many times faster.
+    """Count as `argap.bigram_index.counting.count_numpy.count_stream` does, many times faster.
 
-    ``tokens``: `[N]` uint16 or uint32, N below 2³², each at most ``vocab_size`` (not checked).
-    ``threads``: all cores by default.
+    ``tokens``: `[N]` uint16 or uint32, N below 2³², each at most ``vocab_size`` (not checked). ``threads``: all cores
+    by default.
     """
     threads = threads or available_cores()
     rows = vocab_size + 1  # one more for the boundary
@@ -133,11 +136,11 @@ def count_stream(
         list(pool.map(lambda t: _histogram(tokens, edges[t], edges[t + 1], row_sizes[t]), range(threads)))
         starts = np.zeros(rows + 1, dtype=np.int64)
         np.cumsum(row_sizes.sum(axis=0, dtype=np.int64), out=starts[1:])
-        # Where each thread writes in each row: after the entries of the threads before it.
+        # Where each thread writes in each row: after the entries of earlier threads.
         targets = (starts[:-1] + np.cumsum(row_sizes, axis=0, dtype=np.int64) - row_sizes).astype(np.uint32)
         list(pool.map(lambda t: _scatter(tokens, edges[t], edges[t + 1], targets[t], scattered), range(threads)))
 
-        counts = np.empty(pairs, dtype=np.uint32)  # only the pages that are written take memory
+        counts = np.empty(pairs, dtype=np.uint32)  # only pages that are written take memory
         sizes = np.zeros(vocab_size, dtype=np.int64)
         skipped = -1 if boundary is None else boundary
 
@@ -149,7 +152,7 @@ def count_stream(
 
 
 def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:
-    """The result of `argap.bigram_index.counting.count_numpy.merge_rows`, with the table and bitmap of step 3."""
+    """Merge as `argap.bigram_index.counting.count_numpy.merge_rows` does, with the table and bitmap of step 3."""
     threads = available_cores()
     starts = (indptrs - indptrs[:, :1]).sum(axis=0)
     seconds = np.empty(len(second), dtype=second.dtype)
@@ -231,10 +234,10 @@ def _mark_boundaries(tokens, eos, boundary, inside, out):
 def mark_boundaries(
     tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray, *, threads: int | None = None
 ) -> StreamSummary:
-    """The same as `argap.bigram_index.counting.count_numpy.mark_boundaries`. ``threads``: all cores by default."""
+    """Mark as `argap.bigram_index.counting.count_numpy.mark_boundaries` does; ``threads``: all cores by default."""
     if tokens.dtype == np.uint64:
-        tokens = tokens.astype(np.int64)  # ids beyond int64 turn negative, which are refused
-    plain = np.asarray(tokens)  # of a memory map, a plain view
+        tokens = tokens.astype(np.int64)  # ids beyond int64 turn negative and are refused
+    plain = np.asarray(tokens)  # a plain view of a memory map
     end = NO_TOKEN if eos is None else eos
 
     def mark_slice(start: int, stop: int) -> StreamSummary:

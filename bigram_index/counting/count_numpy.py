@@ -1,4 +1,4 @@
-"""Counting the bigrams of a stream of tokens in plain NumPy: the reference of the compiled functions."""
+"""Count the bigrams of a stream of tokens in plain NumPy: the reference for the compiled functions."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from argap.bigram_index.counting.sorted_runs import MemoryRun
 
 
 class StreamSummary(NamedTuple):
-    """What `mark_boundaries` saw."""
+    """Counts made by `mark_boundaries`."""
 
     low: int
     high: int
@@ -33,8 +33,8 @@ def mark_boundaries(tokens: np.ndarray, eos: int | None, boundary: int, inside: 
 def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
     """Count the adjacent pairs of ``tokens``, `[N]` of an unsigned integer type.
 
-    A pair with ``boundary`` in it is not counted: it marks where a document ends. ``boundary`` is an id
-    below ``vocab_size`` or ``vocab_size`` itself; every token must be one of these.
+    Pairs with ``boundary``, which marks the end of a document, are not counted. ``boundary`` is an id below
+    ``vocab_size`` or ``vocab_size`` itself; every token must be one of these.
 
     Packs each pair into one integer, sorts, and counts equal neighbours.
     """

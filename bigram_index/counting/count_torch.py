@@ -1,4 +1,4 @@
-"""Counting a stream of tokens on a GPU, by sorting."""
+"""Count a stream of tokens on a GPU, by sorting."""
 
 import numpy as np
 import torch
@@ -7,8 +7,10 @@ from argap.bigram_index.counting.sorted_runs import MemoryRun
 
 
 def count_stream(tokens: torch.Tensor, vocab_size: int, boundary: int | None = None) -> MemoryRun:
-    """The result of `argap.bigram_index.counting.count_numpy.count_stream` from ``tokens``, `[N]` of any integer type
-    on any device: packs each pair into one int64, sorts, and counts equal neighbours."""
+    """Count as `argap.bigram_index.counting.count_numpy.count_stream` does, on any device.
+
+    ``tokens`` is `[N]` of any integer type. Packs each pair into one int64, sorts, and counts equal neighbours.
+    """
     ids = tokens.to(torch.int64)
     first, second = ids[:-1], ids[1:]
     keys = first * (vocab_size + 1) + second
@@ -23,6 +25,6 @@ def count_stream(tokens: torch.Tensor, vocab_size: int, boundary: int | None = N
 
 
 def to_device(tokens: np.ndarray, device: str) -> torch.Tensor:
-    """A stream of uint16 or uint32 on ``device``, as int32."""
+    """Copy a stream of uint16 or uint32 to ``device``, as int32."""
     signed = torch.from_numpy(tokens.view(f"i{tokens.itemsize}")).to(device, torch.int32)
     return signed & 0xFFFF if tokens.itemsize == 2 else signed

@@ -1,8 +1,8 @@
-"""The counts in the form that lookups use: compressed sparse rows with a directory, in memory or memory-mapped.
+"""The counts in the form used by lookups: compressed sparse rows with a directory, in memory or memory-mapped.
 
-Only a cache: everything in it is made from the Parquet parts. A small index is read into memory at its first lookup.
-A larger one is written once as ``.npy`` files, beside the parts if that folder is writable, else into the user's
-cache folder, and memory-mapped from then on.
+It is only a cache: everything in it is computed from the Parquet parts. A small index is read into memory at its first
+lookup. A larger one is written once as ``.npy`` files, beside the parts if that folder is writable, else into the
+user's cache folder, and memory-mapped from then on.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from argap.records import Record, read_record, write_record
 
 FOLDER = "csr"
 IN_MEMORY = 2**23
-"""Distinct bigrams up to which an index is read into memory: some 50 MB in a fraction of a second."""
+"""Distinct bigrams up to which an index is read into memory: about 50 MB in a fraction of a second."""
 BUCKET = 2  # entries of a row's bucket, on average
 PIECE = 2**22  # entries handled at a time
 
@@ -34,7 +34,7 @@ STATE = "csr.json"
 
 
 class CsrState(Record, frozen=True):
-    """``csr.json``: which index the rows belong to, and their files."""
+    """``csr.json``: the index that the rows belong to, and their files."""
 
     index: str
     """SHA-256 (hex) of its ``index.json``."""
@@ -52,25 +52,25 @@ class Csr:
     indptr: np.ndarray
     """`[vocab + 1]` int64: row ``f`` lies at ``indptr[f]:indptr[f + 1]``."""
     second: np.ndarray
-    """`[distinct]` uint16 where the vocabulary fits, else uint32; ascending within each row."""
+    """`[distinct]` uint16 if the vocabulary fits, else uint32; ascending within each row."""
     count: np.ndarray
-    """`[distinct]` uint32 where all counts fit, else int64."""
+    """`[distinct]` uint32 if all counts fit, else int64."""
     shift: np.ndarray
     """`[vocab]` uint8."""
     base: np.ndarray
     """`[vocab + 1]` int64."""
     bucket: np.ndarray
-    """`[base[-1] + 1]` uint32 where the entries' positions fit, else int64."""
+    """`[base[-1] + 1]` uint32 if the entries' positions fit, else int64."""
 
 
 Allocate = Callable[[str, int, Any], np.ndarray]
 
 
 def from_run(run: Run, largest_count: int, allocate: Allocate = lambda _, *array: np.empty(*array)) -> Csr:
-    """The rows of ``run`` with a directory, in arrays from ``allocate(name, size, type)``."""
+    """Build the rows of ``run`` with a directory, in arrays from ``allocate(name, size, type)``."""
     vocab_size, entries = len(run.indptr) - 1, int(run.indptr[-1])
     sizes = np.diff(run.indptr)
-    # The widest buckets, a power of two of ids, that would hold BUCKET entries if a row's were spread evenly.
+    # The widest buckets, a power of two of ids, that would hold BUCKET entries if a row's entries were spread evenly.
     wanted = np.maximum(sizes // BUCKET, 1)
     shifts = np.ceil(np.log2(vocab_size / wanted)).clip(min=0).astype(np.int64)
     bases = np.concatenate([[0], np.cumsum(((vocab_size - 1) >> shifts) + 1)])
@@ -96,9 +96,9 @@ def from_run(run: Run, largest_count: int, allocate: Allocate = lambda _, *array
 
 
 def load(index: Path, manifest: Manifest) -> Csr:
-    """The rows of the index in folder ``index``: mapped where they were written out, else made now.
+    """Load the rows of the index in folder ``index``: mapped if they were written before, else computed now.
 
-    Raises `FormatError` for a damaged part, `ArgapError` where neither folder can be written.
+    Raises `FormatError` for a damaged part, `ArgapError` if neither folder can be written.
     """
     identity = hashlib.sha256((index / FILE).read_bytes()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -145,7 +145,7 @@ def _read_state(folder: Path) -> CsrState:
 
 
 def _map(folder: Path, identity: str) -> Csr | None:
-    """The rows in ``folder``; None where they are missing, incomplete or those of another index."""
+    """Map the rows in ``folder``; None if they are missing, incomplete or those of another index."""
     try:
         state = _read_state(folder)
         if state.index != identity:
@@ -158,10 +158,10 @@ def _map(folder: Path, identity: str) -> Csr | None:
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Counts, `[N]` int64, of the pairs of ``first`` and ``second``, `[N]` of any integer type.
+    """Look up the counts, `[N]` int64, of the pairs of ``first`` and ``second``, `[N]` of any integer type.
 
-    A pair that does not occur counts 0, as does one with an id outside the vocabulary. Bisects the rows of all pairs
-    at once; the reference of the compiled lookup.
+    A pair that does not occur counts 0, as does one with an id outside the vocabulary. Bisects the rows of all pairs at
+    once; the reference for the compiled lookup.
     """
     known = (first >= 0) & (first < len(csr.indptr) - 1)
     row = np.where(known, first, 0).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Which code counts and looks up: NumPy, or numba with the same results.
+"""Choose the code that counts and looks up: NumPy, or numba with the same results.
 
-Loading numba takes longer than small work does in NumPy, so it is loaded after the first `SMALL` tokens or pairs of a
-process.
+Loading numba takes longer than NumPy needs for small tasks, so it is loaded after the first `SMALL` tokens or pairs of
+a process.
 """
 
 from importlib import import_module
@@ -16,18 +16,20 @@ _handled = 0
 
 
 def counting(size: int) -> Any:
-    """`argap.bigram_index.counting.count_numpy`, or the module of its compiled functions, for the next ``size``
-    tokens."""
+    """Return the counting functions for the next ``size`` tokens.
+
+    They are `argap.bigram_index.counting.count_numpy`, or the module of its compiled functions.
+    """
     return import_module("argap.bigram_index.counting.count_numba") if _is_much(size) else count_numpy
 
 
 def looking_up(size: int) -> Any:
-    """`argap.bigram_index.counting.csr`, or the module of its compiled `count_pairs`, for the next ``size`` pairs."""
+    """Return `argap.bigram_index.counting.csr`, or its compiled counterpart, for the next ``size`` pairs."""
     return import_module("argap.bigram_index.counting.lookup_numba") if _is_much(size) else csr
 
 
 def _is_much(size: int) -> bool:
-    """Whether the process has handled more than `SMALL` tokens and pairs after the next ``size``."""
+    """Return whether the process will have handled more than `SMALL` tokens and pairs after ``size`` more."""
     global _handled
     _handled += size
     return _handled > SMALL

@@ -1,4 +1,4 @@
-"""What the compiled engines share: three machine instructions that numba does not expose, and the number of cores."""
+"""Three machine instructions that numba does not expose, and the number of cores, for the compiled engines."""
 
 from typing import Any
 
@@ -31,9 +31,9 @@ def _prefetch(write: int) -> Any:
 
 
 prefetch_read: Any = _prefetch(READ)
-"""``prefetch_read(array, index)``: bring the cache line of ``array[index]`` near. Never faults."""
+"""``prefetch_read(array, index)``: load the cache line of ``array[index]`` into the caches. Never faults."""
 prefetch_write: Any = _prefetch(WRITE)
-"""``prefetch_write(array, index)``: the same, to be written."""
+"""``prefetch_write(array, index)``: the same, for writing."""
 
 
 @intrinsic

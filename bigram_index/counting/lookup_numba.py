@@ -1,8 +1,8 @@
 """Compiled lookups: a directory into the row, a short bisection, many pairs at a time.
 
-A lookup is a chain of three cache misses: bucket, second tokens, count. Pairs are looked up in groups:
-each step is done for the whole group before the next one and prefetches the line that the next one reads, so
-the misses of a group overlap.
+A lookup is a chain of three cache misses: bucket, second tokens, count. Pairs are looked up in groups: each step runs
+for the whole group before the next one and prefetches the line that the next one reads, so the misses of a group
+overlap.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from argap.bigram_index.counting.intrinsics import prefetch_read
 from argap.runtime.threads import available_cores
 
 GROUP = 32
-ONE_THREAD_PAIRS = 2**14  # a second thread starts later than one finishes these
+ONE_THREAD_PAIRS = 2**14  # one thread finishes these before a second one starts
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)
@@ -36,8 +36,8 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
         for j in range(size):
             if at[j] >= 0:
                 prefetch_read(second, (np.int64(bucket[at[j]]) + np.int64(bucket[at[j] + 1])) >> 1)
-        # 3. The entry, by a bisection that keeps the last entry not above the token; -1 where absent.
-        #    Whether a pair occurs is unpredictable, hence selections in place of branches.
+        # 3. The entry, by a bisection that keeps the last entry not above the token; -1 if absent.
+        #    Whether a pair occurs is unpredictable, hence selections instead of branches.
         for j in range(size):
             if at[j] < 0:
                 continue
@@ -59,14 +59,14 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The result of `argap.bigram_index.counting.csr.count_pairs`."""
+    """Look up counts as `argap.bigram_index.counting.csr.count_pairs` does."""
     first, second = _as_signed(first), _as_signed(second)
     result = np.empty(len(first), dtype=np.int64)
     if not len(csr.second):
         return np.zeros(len(first), dtype=np.int64)
     threads = available_cores() if len(first) > ONE_THREAD_PAIRS else 1
     edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
-    seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view
+    seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # plain views of memory maps
     shift, base, bucket = np.asarray(csr.shift), np.asarray(csr.base), np.asarray(csr.bucket)
 
     def probe(thread: int) -> None:
@@ -82,7 +82,7 @@ def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _as_signed(ids: np.ndarray) -> np.ndarray:
-    """int32 unchanged, everything else as int64: two compiled versions instead of eight each.
+    """Return int32 unchanged, everything else as int64: two compiled versions instead of eight.
 
     A uint64 beyond int64 turns negative, which is outside the vocabulary too.
     """

@@ -32,7 +32,7 @@ class Run(Protocol):
         ...
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The second tokens and counts of entries ``start:stop``."""
+        """Read the second tokens and counts of entries ``start:stop``."""
         ...
 
 
@@ -45,12 +45,12 @@ class MemoryRun:
     count: np.ndarray
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Views, not copies."""
+        """Return views, not copies."""
         return self.second[start:stop], self.count[start:stop]
 
 
 class FileRun:
-    """A run spilled to disk. It is read, not mapped: mapped pages would count as memory of the process."""
+    """A run spilled to disk. It is read, not mapped: mapped pages would count towards the process's memory."""
 
     def __init__(self, folder: Path, indptr: np.ndarray, second: np.dtype, count: np.dtype) -> None:
         self.indptr = indptr
@@ -58,7 +58,7 @@ class FileRun:
         self._count = (folder / "count", count)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Fresh arrays."""
+        """Read into new arrays."""
         (second, second_type), (count, count_type) = self._second, self._count
         return (
             np.fromfile(second, second_type, stop - start, offset=start * second_type.itemsize),

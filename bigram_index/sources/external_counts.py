@@ -1,4 +1,4 @@
-"""Indexes from counts made elsewhere, for models whose training data is not available.
+"""Build indexes from counts made by another tool, for models whose training data is not available.
 
 Counts of (first, second) pairs come from CSV or Parquet, or from n-gram models in KenLM's ARPA format. ``index.json``
 records where they come from (``origin``), and such an index is marked as a proxy wherever its counts are used.
@@ -47,7 +47,7 @@ def index_from_arpa(
 ) -> BigramIndex:
     """Make an index from the 1-grams and 2-grams of an ARPA file whose words are ``tokenizer``'s tokens.
 
-    A word is a token as the vocabulary spells it, or its id. ``tokens``: the number the model was trained on. A bigram
+    A word is a token as spelt in the vocabulary, or its id. ``tokens``: the number the model was trained on. A bigram
     in the file gets ``tokens * P(first) * P(second | first)`` occurrences, rounded, and at least one. Sentence marks
     and ``<unk>`` are skipped. Raises `FormatError` naming file and line.
     """
@@ -69,7 +69,7 @@ def _write(
         total, scratch = 0, folder / "runs"
         for first, second, count in batches:
             if total + count.sum(dtype=np.float64) >= LARGEST:
-                raise FormatError(f"{path}: its counts add up to 2⁶³ or more, which no index holds")
+                raise FormatError(f"{path}: its counts add up to 2⁶³ or more, too many for an index")
             runs.append(
                 spill(_sorted_run(path, first, second, count, tokenizer.vocab_size), scratch / f"run-{len(runs)}")
             )
@@ -127,7 +127,7 @@ def _read_counts(path: Path) -> Iterator[Batch]:
 
 
 def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[int, int, int]]:
-    """Each bigram of the file: its tokens' ids and its count."""
+    """Yield each bigram of the file as its tokens' ids and its count."""
     unigrams: dict[str, float] = {}
     ids: dict[str, int] = {}
     number = unknown = 0
@@ -159,8 +159,10 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[
 
 
 def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
-    """Each line of the file: its number, the order of its n-gram (0: none that is counted), and its fields, log10 of
-    the probability and the words."""
+    """Yield each line of the file: its number, the order of its n-gram, and its fields.
+
+    The order is 0 for lines that are not counted; the fields are log10 of the probability and the words.
+    """
     order = 0
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
@@ -171,12 +173,12 @@ def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
 
 
 def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
-    """Words to ids: a model whose words are all numbers was trained on ids, any other on spellings."""
+    """Map words to ids: a model whose words are all numbers was trained on ids, any other on spellings."""
     words = unigrams.keys() - MARKS
     if all(word.isascii() and word.isdigit() for word in words):
         ids = {word: int(word) for word in words}
         if (largest := max(ids.values(), default=0)) > np.iinfo(np.int64).max:
-            raise ValueError(f"token {largest} is no token's id")
+            raise ValueError(f"token {largest} is not a token id")
         return ids
     return tokenizer.vocabulary
 

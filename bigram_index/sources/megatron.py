@@ -19,7 +19,7 @@ TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.u
 
 
 def is_pair(path: Path) -> bool:
-    """Whether ``path`` is a ``.bin`` with a Megatron ``.idx`` beside it."""
+    """Return whether ``path`` is a ``.bin`` with a Megatron ``.idx`` beside it."""
     index = path.with_suffix(".idx")
     if path.suffix != ".bin" or not index.is_file():
         return False
@@ -28,7 +28,7 @@ def is_pair(path: Path) -> bool:
 
 
 def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
+    """Open the tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
 
     Raises `FormatError` naming the file for an inconsistent header, length or bound.
     """

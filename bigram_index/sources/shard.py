@@ -25,28 +25,28 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """``I/N`` with 0 ≤ I < N. Raises `ArgapError` for anything else."""
+        """Parse ``I/N`` with 0 ≤ I < N. Raises `ArgapError` for anything else."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or int(match[1]) >= int(match[2]):
             raise ArgapError(f"`shard` {text}: expected I/N with I from 0 to N - 1, for instance 0/4")
         return cls(int(match[1]), int(match[2]))
 
     def label(self, source: str) -> str:
-        """The name of this shard of a source in ``index.json``."""
+        """Return the name of this shard of a source in ``index.json``."""
         return source if self.of == 1 else f"{source}#{self.number}/{self.of}"
 
     def bounds(self, length: int) -> tuple[int, int]:
-        """Start and stop of this shard's part of ``range(length)``."""
+        """Return start and stop of this shard's part of ``range(length)``."""
         return length * self.number // self.of, length * (self.number + 1) // self.of
 
     def cut(self, tokens: np.ndarray, eos: int) -> np.ndarray:
-        """The documents of a stream, `[N]`, that begin in this shard of it."""
+        """Return the documents of a stream, `[N]`, that begin in this shard of it."""
         start, stop = self.bounds(len(tokens))
         return tokens[_next_document(tokens, eos, start) : _next_document(tokens, eos, stop)]
 
 
 def _next_document(tokens: np.ndarray, eos: int, at: int) -> int:
-    """The first position at or after ``at`` where a document can begin: 0, after an EOS, or the end."""
+    """Return the first position at or after ``at`` where a document can begin: 0, after an EOS, or the end."""
     if at == 0:
         return 0
     for start in range(at - 1, len(tokens), SCAN):
@@ -57,7 +57,7 @@ def _next_document(tokens: np.ndarray, eos: int, at: int) -> int:
 
 
 def unite(sources: Iterable[str]) -> list[str]:
-    """The sources of several indexes, sorted; all N shards of a source become the source again."""
+    """Return the sources of several indexes, sorted; all N shards of a source become the source again."""
     counted = Counter(sources)
     for label in list(counted):
         match = re.fullmatch(r"(.*)#0/(\d+)", label)
@@ -70,5 +70,5 @@ def unite(sources: Iterable[str]) -> list[str]:
 
 
 def repeated(sources: Sequence[str]) -> list[str]:
-    """The sources that occur more than once, most likely by mistake."""
+    """Return the sources that occur more than once, most likely by mistake."""
     return sorted(source for source, times in Counter(sources).items() if times > 1)

@@ -1,8 +1,8 @@
 """A cache of the text's tokens beside an index, because tokenizing takes far longer than counting.
 
-A folder of ``shard-*.bin`` (headerless, little-endian, uint16 where the vocabulary fits, else uint32, an EOS after
-every document; `numpy.fromfile` and `argap.corpus` read them) and ``index.json`` with each shard's checksums. A shard
-is written whole or not at all, so a killed run resumes after the last one.
+A folder of ``shard-*.bin`` (headerless, little-endian, uint16 if the vocabulary fits, else uint32, an EOS after every
+document; `numpy.fromfile` and `argap.corpus` read them) and ``index.json`` with each shard's checksums. A shard is
+written whole or not at all, so a killed run resumes after the last one.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from argap.runtime.threads import gathered
 FORMAT = "argap token shards"
 VERSION = 1
 SHARD_TOKENS = 2**25
-"""Tokens after which a shard is closed: some ten seconds of tokenizing on two cores."""
+"""Tokens after which a shard is closed: about ten seconds of tokenizing on two cores."""
 
 
 class CachedShard(Record, frozen=True):
@@ -64,8 +64,8 @@ class ShardTokens:
 def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iterator[ShardTokens]:
     """Yield the shards of ``source``'s text: those in ``folder``, then new ones as they are written there.
 
-    Raises `MismatchError` where ``folder`` holds shards of another text or tokenizer, `FormatError` for a damaged
-    shard, `ArgapError` for a tokenizer without EOS.
+    Raises `MismatchError` if ``folder`` holds shards of another text or tokenizer, `FormatError` for a damaged shard,
+    `ArgapError` for a tokenizer without EOS.
     """
     tokenizer = source.tokenizer
     if tokenizer.eos is None:
@@ -95,7 +95,7 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
         source.find_token_files()
         return
     end = np.array([tokenizer.eos], dtype=np.int32)
-    # With one EOS behind each document that is not empty.
+    # One EOS follows each non-empty document.
     for documents in gathered(source.documents(skip=read), SHARD_TOKENS, lambda ids: len(ids) + bool(len(ids))):
         group = [piece for ids in documents if len(ids) for piece in (ids, end)]
         name = f"shard-{len(manifest.shards):05d}.bin"
@@ -116,7 +116,7 @@ def _open(folder: Path, shard: CachedShard, dtype: np.dtype) -> ShardTokens:
 
 
 def _read_manifest(path: Path, wanted: CacheManifest) -> CacheManifest:
-    """The manifest in ``path``. Raises `MismatchError` unless its shards are those of ``wanted``."""
+    """Read the manifest in ``path``. Raises `MismatchError` unless its shards are those of ``wanted``."""
     manifest = read_record(path, CacheManifest, remedy="delete its folder")
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise FormatError(f"{path}: not the index.json of token shards of version {VERSION}; delete its folder")

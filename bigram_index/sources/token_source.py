@@ -1,4 +1,4 @@
-"""The tokens to be counted: documents of text, which are tokenized, and files of tokens, counted in place."""
+"""The tokens to count: text documents, which are tokenized, and token files, counted in place."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +28,13 @@ class TokenSource:
     tokenizer: Tokenizer
     shard: Shard = field(default_factory=Shard)
     tally: Tally = field(default_factory=Tally)
-    """Of the text: documents, empty documents, invalid UTF-8."""
+    """For the text: documents, empty documents, invalid UTF-8."""
     token_files: list[TokenShard] = field(default_factory=list)
     _token_bytes: int = 0
-    """Of the token files that are counted."""
+    """Size of the counted token files."""
 
     def fraction_read(self) -> float | None:
-        """Fraction of the corpora's files that has been read; None where their size is unknown."""
+        """Return the fraction of the corpora's files read so far; None if their size is unknown."""
         sizes = [corpus.size for corpus in self.corpora]
         if None in sizes or not any(sizes):
             return None
@@ -42,7 +42,7 @@ class TokenSource:
         return min(done / sum(size for size in sizes if size), 1.0)
 
     def documents(self, skip: int = 0) -> Iterator[np.ndarray]:
-        """The text's documents as token ids, `[N]` int32, after the first ``skip``, which are not tokenized.
+        """Yield the text's documents as token ids, `[N]` int32, skipping the first ``skip`` without tokenizing them.
 
         A document without a token is an empty array.
         """
@@ -76,7 +76,7 @@ class TokenSource:
             pass
 
     def count_token_files(self, counter: BigramCounter) -> Iterator[None]:
-        """Add the token files to ``counter``, one a step. Raises `FormatError` naming file and token."""
+        """Add the token files to ``counter``, one per step. Raises `FormatError` naming file and token."""
         for shard in self.token_files:
             try:
                 if megatron.is_pair(shard.path):

@@ -3,12 +3,12 @@
 On a GPU, lengths with a launch in `argap.kernels.convolution.one_kernel_convolution` go through that kernel. For other
 lengths two sequences share one complex transform, as its real and imaginary parts: the filter is real, so their
 convolutions come out as the real and imaginary parts again. Transforms are fastest along the contiguous dimension,
-which here is the width: one kernel transposes, pairs the sequences and pads with zeros in a single pass, another
+which here is the width: one kernel transposes, pairs the sequences and pads with zeros in a single pass, and another
 transposes back.
 
 These kernels have no gradients. In training on a GPU the shortest sequences go through
-`argap.kernels.convolution.trained_convolution`, short ones are multiplied by each filter's Toeplitz matrix, others
-transformed by the reference.
+`argap.kernels.convolution.trained_convolution`, short ones are multiplied by each filter's Toeplitz matrix, and all
+others take the reference's transforms.
 
 Legend: B batch, T positions, D width, N ≤ T taps, M ≥ T + N − 1 length of the transforms.
 """
@@ -28,19 +28,20 @@ from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
 
 LONGEST_PRODUCT = 512
-"""Up to this length, and 4 positions per sequence of the batch, a training step multiplies by Toeplitz matrices. They
-take 2·T² float32 numbers per channel until the backward pass, so at most 8 times as many as the input."""
+"""The longest sequence that a training step multiplies by Toeplitz matrices, if it has at most 4 positions per sequence
+of the batch. The matrices take 2·T² float32 numbers per channel until the backward pass, at most 8 times as many as the
+input."""
 LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
 
 
 def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """y_t = Σ_{s<N} h_s ⊙ x_{t−s}, computed in float32 or wider.
+    """Compute y_t = Σ_{s<N} h_s ⊙ x_{t−s} in float32 or wider.
 
-    ``x [B, T, D]`` and ``taps`` h ``[N, D]`` to y ``[B, T, D]`` in the dtype of ``x``.
+    ``x [B, T, D]`` and ``taps`` h ``[N, D]`` give y ``[B, T, D]`` in the dtype of ``x``.
 
-    On a GPU runs kernels if no gradient is needed, and otherwise `toeplitz_product` for short sequences; else the
-    reference. In a shared transform the rounding errors of a sequence also scale with its partner's size, so its last
-    bits depend on its partner.
+    On a GPU, runs kernels if no gradient is needed, and `toeplitz_product` for short sequences otherwise; in all other
+    cases the reference. When two sequences share a transform, the rounding errors of each also scale with its partner's
+    size, so its last bits depend on the partner.
     """
     if runs_kernels(x, taps) and x.dtype != torch.float64:
         return packed_convolution(x, filter_spectrum(taps, x.shape[1]))
@@ -50,15 +51,15 @@ def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
 
 def toeplitz_product(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """`long_convolution` as one product per channel, in float32 or wider and in the precision that
-    `torch.set_float32_matmul_precision` sets; differentiable.
+    """Compute `long_convolution` as one matrix product per channel, in float32 or wider; differentiable.
 
-    A product has more operations than a transform, but moves each value once instead of several times.
+    The precision is the one set by `torch.set_float32_matmul_precision`. A product has more operations than a
+    transform, but moves each value once instead of several times.
     """
     T, D = x.shape[1:]
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        # Row s of a channel's matrix is h shifted right by s: copies of h and T zeros or more, cut one value short.
+        # Row s of a channel's matrix is h shifted right by s: copies of h and at least T zeros, cut one value short.
         h = F.pad(taps[:T].to(dtype).mT, (0, 2 * T - min(len(taps), T)))
         copies = h[:, None].expand(D, T, 2 * T).reshape(D, -1)[:, : T * (2 * T - 1)]
         matrix = copies.reshape(D, T, 2 * T - 1)[:, :, :T]
@@ -66,7 +67,7 @@ def toeplitz_product(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
 
 def long_convolution_reference(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """`long_convolution` by real transforms of length 2T, which leave no wrap-around; differentiable."""
+    """Compute `long_convolution` by real transforms of length 2T, which leave no wrap-around; differentiable."""
     size = 2 * x.shape[1]
     dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
@@ -76,9 +77,9 @@ def long_convolution_reference(x: torch.Tensor, taps: torch.Tensor) -> torch.Ten
 
 
 def filter_spectrum(taps: torch.Tensor, length: int) -> torch.Tensor:
-    """The transform of ``taps [N, D]`` for inputs of ``length`` positions, already divided by M.
+    """Transform ``taps [N, D]`` for inputs of ``length`` positions, already divided by M.
 
-    ``[D, M]`` in complex64, or, for a length that runs as one kernel, that kernel's ``[2, M, D]`` in float32.
+    Returns ``[D, M]`` in complex64, or, if the length runs as one kernel, that kernel's ``[2, M, D]`` in float32.
     """
     if launch := one_kernel_launch(taps.device, one_kernel_size(length)):
         return one_kernel_spectrum(taps, length, launch)
@@ -88,7 +89,7 @@ def filter_spectrum(taps: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def fast_size(least: int) -> int:
-    """The smallest number ≥ ``least`` that is a power of 2, or 3/2 or 5/4 of one."""
+    """Return the smallest number ≥ ``least`` that is a power of 2, or 3/2 or 5/4 of one."""
     power = 1 << max(0, least - 1).bit_length()
     return min(size for size in (5 * power // 8, 3 * power // 4, power) if size >= least)
 
@@ -96,10 +97,10 @@ def fast_size(least: int) -> int:
 def packed_convolution(
     x: torch.Tensor, spectrum: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """g ⊙ (y + s ⊙ x) with y the `long_convolution` by kernels.
+    """Compute g ⊙ (y + s ⊙ x) by kernels, where y is the `long_convolution` of x.
 
-    ``spectrum`` is the `filter_spectrum` of the taps for T, which a caller may keep; ``gate`` g ``[B, T, D]``, None: 1;
-    ``skip`` s ``[D]``, None: 0. Comes with ``gate``.
+    ``spectrum`` is the `filter_spectrum` of the taps for T, which the caller may keep. ``gate`` g is ``[B, T, D]``,
+    None: 1. ``skip`` s is ``[D]``, None: 0, and needs ``gate``.
     """
     (B, T, D), M = x.shape, spectrum.shape[1]
     if not spectrum.is_complex() and (launch := one_kernel_launch(x.device, M)):

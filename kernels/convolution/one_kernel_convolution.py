@@ -1,14 +1,14 @@
 """The long convolution in one kernel: each sequence is read once, transformed in registers, and written once.
 
 A real sequence x of M positions is transformed at frequencies shifted by a quarter step,
-X_k = Σ_n x_n e^{−2πi n(k + ¼)/M}. In a product of two such transforms what wraps around comes back multiplied by
-e^{−2πi/4} = −i, in the imaginary part, so the real part is the causal convolution (a discrete weighted transform;
+X_k = Σ_n x_n e^{−2πi n(k + ¼)/M}. In a product of two such transforms the wrapped part is multiplied by
+e^{−2πi/4} = −i and so is imaginary: the real part is the causal convolution (a discrete weighted transform;
 Crandall and Fagin, Mathematics of Computation 62, 1994). There is no zero padding and no pairing of sequences.
 
 M is split into two or three factors. Position n = S·r + j is value r of row j. The steps are a transform over the P
 values of a row, twiddle factors e^{−2πi j(k + ¼)/M}, an exchange between rows and values, and a transform over j: in
-one step if S is one factor, otherwise in two. The spectrum keeps the order in which this ends; the inverse undoes it
-step by step.
+one step if S is one factor, otherwise in two. The spectrum stays in the order in which this leaves it; the
+inverse undoes it step by step.
 
 Arithmetic is in float32 for every input dtype.
 
@@ -49,24 +49,24 @@ LAUNCHES = LaunchTable(
         },
     },
 )
-"""By M; a length whose M has no row takes another form of the convolution. P values per thread, C channels per program,
-Q and R the factors of S = M / P with 8 ≤ Q ≤ P and R ≤ P. There are S · C threads."""
+"""By M; lengths whose M has no row use another form of the convolution. P values per thread, C channels per program, Q
+and R the factors of S = M / P with 8 ≤ Q ≤ P and R ≤ P. There are S · C threads."""
 
 
 def one_kernel_size(length: int) -> int:
-    """M for ``length`` positions: the next power of 2, at least `SMALLEST`."""
+    """Return M for ``length`` positions: the next power of 2, at least `SMALLEST`."""
     return max(SMALLEST, 1 << (length - 1).bit_length())
 
 
 def one_kernel_launch(device: torch.device, size: int) -> Launch | None:
-    """The launch for M = ``size`` on ``device``, or None."""
+    """Return the launch for M = ``size`` on ``device``, or None."""
     return LAUNCHES.rows(device).get(str(size))
 
 
 def one_kernel_spectrum(taps: torch.Tensor, length: int, launch: Launch) -> torch.Tensor:
-    """The transform of ``taps [N ≤ T, D]``, divided by M: its real and imaginary part, ``[2, M, D]`` in float32.
+    """Transform ``taps [N ≤ T, D]``, divided by M, into real and imaginary parts ``[2, M, D]`` in float32.
 
-    Their order is that of ``launch``; `one_kernel_convolution` must be given the same one.
+    The order of frequencies depends on ``launch``: pass the same one to `one_kernel_convolution`.
     """
     D, M = taps.shape[1], one_kernel_size(length)
     taps = unit_stride(taps)
@@ -89,8 +89,10 @@ def one_kernel_convolution(
     gate: torch.Tensor | None = None,
     skip: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`argap.kernels.convolution.long_convolution.packed_convolution` of ``x [B, T, D]`` with the taps of ``spectrum``,
-    the result of `one_kernel_spectrum` for the same T and ``launch``."""
+    """Compute `argap.kernels.convolution.long_convolution.packed_convolution` of ``x [B, T, D]`` in one kernel.
+
+    ``spectrum`` is the result of `one_kernel_spectrum` for the same T and ``launch``.
+    """
     B, T, D = x.shape
     x, gate, skip = unit_stride(x), unit_stride(gate), unit_stride(skip)
     y = x.new_empty(B, T, D)
@@ -105,15 +107,16 @@ def one_kernel_convolution(
 
 
 def _sizes(size: int, launch: Launch) -> dict[str, int]:
-    """P, C, and the factors Q and R of S, for M = ``size``."""
+    """Return P, C, and the factors Q and R of S, for M = ``size``."""
     return {**launch.blocks, "R": size // (launch.blocks["P"] * launch.blocks["Q"])}
 
 
 @cache
 def _twiddles(device: torch.device, P: int, Q: int, R: int, C: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The factors that follow the first and the second step, float32 rounded from float64, the same for all C channels.
+    """Compute the twiddle factors of the first and the second step, the same for all C channels.
 
-    Value 4a + b of a group of N is multiplied by two factors: the a-th of N / 4 and the b-th of 4.
+    They are float32 rounded from float64. Value 4a + b of a group of N is multiplied by two factors: the a-th of N / 4
+    and the b-th of 4.
     """
     S = Q * R
     j = torch.arange(S, dtype=torch.float64)
@@ -125,13 +128,13 @@ def _twiddles(device: torch.device, P: int, Q: int, R: int, C: int) -> tuple[tor
 
 
 def _roots(j: torch.Tensor, k: torch.Tensor, size: int, channels: int) -> torch.Tensor:
-    """e^{−2πi jk/size} as real and imaginary part ``[2, K, S, C]``, then its conjugate, flattened."""
+    """Return e^{−2πi jk/size} as real and imaginary part ``[2, K, S, C]``, then its conjugate, flattened."""
     angle = (-2 * math.pi / size * k[:, None] * j)[..., None].expand(-1, -1, channels)
     return torch.stack([angle.cos(), angle.sin(), angle.cos(), -angle.sin()]).float().flatten()
 
 
 def _bit_reversed(count: int) -> torch.Tensor:
-    """The numbers below ``count``, a power of 2, in bit-reversed order, as `transform` orders frequencies."""
+    """Return the numbers below ``count``, a power of 2, in the bit-reversed order of `transform`'s frequencies."""
     order = torch.zeros(1, dtype=torch.int64)
     while len(order) < count:
         order = torch.cat([2 * order, 2 * order + 1])
@@ -155,8 +158,8 @@ def _convolve_kernel(
     R: tl.constexpr,
     C: tl.constexpr,
 ):
-    # C channels of one sequence. Sequences vary fastest in the grid: those of a channel share its spectrum in the
-    # cache, and the few bytes that a program reads of a row share a sector with its neighbours'.
+    # C channels of one sequence. Sequences vary fastest in the grid: the programs of a channel share its spectrum in
+    # the cache, and the few bytes that a program reads of a row share a sector with its neighbours'.
     S: tl.constexpr = Q * R
     i_b = tl.program_id(0).to(tl.int64)
     o_r, o_s, o_d = _offsets(tl.program_id(1), P, S, C)
@@ -174,8 +177,8 @@ def _convolve_kernel(
     for n in tl.static_range(P):
         b_y_re += (b_re[n] * b_h_re[n] - b_im[n] * b_h_im[n],)
         b_y_im += (b_re[n] * b_h_im[n] + b_im[n] * b_h_re[n],)
-    # 3. Transform back; the real part is the convolution. x is read again: kept, it would not fit in registers. (By
-    #    another name, or the compiler would make the two loads one.)
+    # 3. Transform back; the real part is the convolution. x is read again because it would not fit in registers.
+    #    (Under another name, or the compiler would merge the two loads.)
     b_y = _to_tile(_inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C))
     if skip is not None:
         p = skipped[0] + i_b * skipped[1] + o_s.to(tl.int64) * skipped[2] + o_d + o_r.to(tl.int64) * S * skipped[2]
@@ -217,7 +220,7 @@ def _spectrum_kernel(
 @jit
 def _offsets(i_d, P: tl.constexpr, S: tl.constexpr, C: tl.constexpr):
     # Offsets of values [P, 1], and of rows and channels [1, S · C]; a column is a thread. `multiple_of` 1 hides the
-    # channels' alignment from the compiler, which would otherwise load 16 bytes at once and so mix threads' values.
+    # channels' alignment from the compiler, which would otherwise load 16 bytes at once and mix threads' values.
     o = tl.arange(0, S * C)[None, :]
     return tl.arange(0, P)[:, None], o // C, i_d * C + tl.multiple_of(o % C, [1, 1])
 

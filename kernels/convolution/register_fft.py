@@ -18,31 +18,31 @@ from argap.kernels.launch import jit, tl, triton
 
 
 def at_compile_time(function: Callable[..., float | int]) -> Any:
-    """`triton.constexpr_function`; without Triton the plain function."""
+    """Apply `triton.constexpr_function`; without Triton return the plain function."""
     return function if triton is None else triton.constexpr_function(function)
 
 
 @at_compile_time
 def cosine(turns: int, of: int) -> float:
-    """cos(2π · ``turns`` / ``of``)."""
+    """Return cos(2π · ``turns`` / ``of``)."""
     return math.cos(2 * math.pi * turns / of)
 
 
 @at_compile_time
 def sine(turns: int, of: int) -> float:
-    """sin(2π · ``turns`` / ``of``)."""
+    """Return sin(2π · ``turns`` / ``of``)."""
     return math.sin(2 * math.pi * turns / of)
 
 
 @at_compile_time
 def bits(count: int) -> int:
-    """log₂ of ``count``, a power of 2."""
+    """Return log₂ of ``count``, a power of 2."""
     return count.bit_length() - 1
 
 
 @jit
 def transform(re, im):
-    """Σ_n z_n e^{−2πi nk/P} of P values (a power of 2), in bit-reversed order of k (decimation in frequency).
+    """Compute Σ_n z_n e^{−2πi nk/P} of P values (a power of 2), k in bit-reversed order (decimation in frequency).
 
     ``re`` and ``im`` are tuples of the values' real and imaginary parts.
     """
@@ -76,7 +76,7 @@ def transform(re, im):
 
 @jit
 def transform_back(re, im):
-    """P times the inverse of `transform`, undone step by step: from bit-reversed order to the order of n."""
+    """Compute P times the inverse of `transform`: from bit-reversed order back to the order of n, step by step."""
     P: tl.constexpr = len(re)
     HALF: tl.constexpr = P // 2
     if P == 1:
@@ -107,7 +107,7 @@ def transform_back(re, im):
 
 @jit
 def in_groups(re, im, GROUP: tl.constexpr, BACK: tl.constexpr):
-    """`transform`, or with ``BACK`` `transform_back`, of each ``GROUP`` consecutive values."""
+    """Apply `transform`, or `transform_back` if ``BACK``, to each ``GROUP`` consecutive values."""
     out_re = ()
     out_im = ()
     for g in tl.static_range(len(re) // GROUP):
@@ -122,7 +122,7 @@ def in_groups(re, im, GROUP: tl.constexpr, BACK: tl.constexpr):
 
 @jit
 def join(values):
-    """A tuple of P tiles ``[S, C]`` as one ``[S, C, P]``."""
+    """Join a tuple of P tiles ``[S, C]`` into one ``[S, C, P]``."""
     S: tl.constexpr = values[0].shape[0]
     C: tl.constexpr = values[0].shape[1]
     return tl.reshape(_join_bits(values), (S, C, len(values)))
@@ -144,7 +144,7 @@ def _join_bits(values):
 
 @jit
 def split(tile):
-    """The inverse of `join`."""
+    """Split a tile ``[S, C, P]`` into a tuple of P tiles; the inverse of `join`."""
     S: tl.constexpr = tile.shape[0]
     C: tl.constexpr = tile.shape[1]
     P: tl.constexpr = tile.shape[2]

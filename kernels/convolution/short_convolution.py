@@ -1,9 +1,9 @@
 """Short causal depthwise convolution fused with what follows it: bias, SiLU, unit norm of heads and gate, in one pass.
 
-The limit is the time to read x and to write y, so what counts is instructions per output. With few taps a program
-keeps the rows of x of some positions and channels in registers, where each is converted once and serves all taps. With
-many, or where y is written by channel, it owns a tile of positions and channels; the tap s positions back reads the
-tile shifted by s rows, which is in the L1 cache by then.
+Reading x and writing y sets the limit, so the number of instructions per output matters. With few taps a program keeps
+the rows of x of some positions and channels in registers, where each is converted once and serves all taps. With many
+taps, or if y is written by channel, it owns a tile of positions and channels; the tap s positions back reads the tile
+shifted by s rows, which is in the L1 cache by then.
 
 Legend: B batch, T positions, D width, N taps, P ≤ N − 1 positions before the first, H heads of K channels.
 """
@@ -32,7 +32,7 @@ from argap.kernels.launch import (
 )
 from argap.kernels.recurrent.delta_rule_inverse import SMALLEST_NORM
 
-# Rows in registers leave room for 8 of a gate; a tile written by channel is stored along T.
+# Rows in registers leave room for 8 rows of a gate; a tile written by channel is stored along T.
 LAUNCHES = LaunchTable(
     "short_convolution",
     {
@@ -44,11 +44,11 @@ LAUNCHES = LaunchTable(
     },
 )
 FEW = 8
-"""Up to this number of taps the loop over them is unrolled."""
+"""The loop over the taps is unrolled up to this number."""
 ROW = 512
-"""Channels of a program that keeps rows, if a head does not have more."""
+"""Channels of a program that keeps rows, unless a head has more."""
 THREAD = 16
-"""Bytes of a row that a thread keeps."""
+"""Bytes of a row kept by one thread."""
 
 
 def short_convolution(
@@ -62,7 +62,7 @@ def short_convolution(
     by_channel: bool = False,
     unit_heads: tuple[int, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y_t = act(Σ_{s<N} h_s ⊙ x_{t−s} + b) ⊙ g_t with one filter h per channel.
+    """Compute y_t = act(Σ_{s<N} h_s ⊙ x_{t−s} + b) ⊙ g_t with one filter h per channel.
 
     Args:
         x: ``[B, T, D]``.
@@ -72,7 +72,7 @@ def short_convolution(
         gate: g, ``[B, T, D]``; None: 1.
         state: the inputs before the first position, ``[B, P, D]`` with P ≤ N − 1; None: zeros.
         by_channel: let the kernel lay y out as `argap.kernels.launch.new_by_channel` does, for a long convolution.
-        unit_heads: (H, K): the first H heads of K channels of act(…) are divided by their Euclidean norms, as
+        unit_heads: (H, K): divide the first H heads of K channels of act(…) by their Euclidean norms, as
             `torch.nn.functional.normalize` does. Not with ``by_channel`` or more than `FEW` taps.
 
     Returns:
@@ -136,7 +136,7 @@ def short_convolution_reference(
     state: torch.Tensor | None = None,
     unit_heads: tuple[int, int] | None = None,
 ) -> torch.Tensor:
-    """y of `short_convolution`, tap by tap, in float32 or wider; differentiable."""
+    """Compute y of `short_convolution`, tap by tap, in float32 or wider; differentiable."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     length, reach = x.shape[1], len(taps) - 1
     known = 0 if state is None else state.shape[1]

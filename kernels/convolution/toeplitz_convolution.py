@@ -1,15 +1,15 @@
 """The long convolution of 16-bit inputs as products with blocks of the filter's Toeplitz matrix, on the tensor cores.
 
-For one channel y_t = Σ_s h_{t−s} x_s is a product with a lower triangular matrix, whose blocks depend on their distance
-to the diagonal alone. A program multiplies BM blocks of x, of any positions and sequences, by one block of the matrix
-after another, starting at the diagonal, as far as the filter reaches. At T 2048 and as many taps that is twenty times
-the operations of a Fourier transform, and less time.
+For one channel y_t = Σ_s h_{t−s} x_s is a product with a lower triangular matrix, whose blocks depend only on their
+distance to the diagonal. A program multiplies BM blocks of x, from any positions and sequences, by one block of the
+matrix after another, starting at the diagonal, as far as the filter reaches. With 2048 positions and taps this takes
+twenty times the operations of a Fourier transform, but less time.
 
 Rows of a tile are runs of positions, so x lies in memory as ``[D, B, T]`` (`new_by_channel`). From row to row a block
 of the matrix shifts the filter by one position; with `COPIES` shifted copies of the filter all rows are aligned.
 
 Sums are in float32, in an order that depends on neither the batch nor T: a sequence has the same bits alone, in a
-batch and cut short.
+batch and truncated.
 
 Legend: B batch, T positions, D width, N ≤ T taps, BN positions per block, BK positions per step.
 """
@@ -21,10 +21,10 @@ import torch
 from argap.kernels.launch import Launch, LaunchTable, jit, new_by_channel, runs_kernels, strided, tl, triton
 
 COPIES = 8
-"""As many 16-bit values as one load takes."""
+"""The number of 16-bit values in one load."""
 LARGEST_BLOCK = 128
 SHORTEST, LONGEST, MULTIPLE = 512, 2048, 16
-"""Lengths for which this is faster than transforms, as measured; the rows of other multiples are not aligned."""
+"""Lengths for which this measured faster than transforms. Rows of lengths that are no such multiple are not aligned."""
 LAUNCHES = LaunchTable(
     "toeplitz_convolution",
     {"any": {}, "hopper": {"any": Launch({"BM": 128, "BN": 64, "BK": 64}, warps=4, stages=3)}},
@@ -32,16 +32,18 @@ LAUNCHES = LaunchTable(
 
 
 def takes_products(x: torch.Tensor) -> bool:
-    """Whether long convolutions of tensors like ``x [B, T, D]`` are to go through `toeplitz_convolution`."""
+    """Return whether long convolutions of tensors like ``x [B, T, D]`` should go through `toeplitz_convolution`."""
     T = x.shape[1]
     fits = SHORTEST <= T <= LONGEST and T % MULTIPLE == 0 and x.dtype in (torch.bfloat16, torch.float16)
     return fits and runs_kernels(x) and "any" in LAUNCHES.rows(x.device)
 
 
 def shifted_taps(taps: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
-    """``taps`` h ``[N, D]`` as `toeplitz_convolution` reads them for ``length`` positions: ``[D, COPIES, L]`` in the
-    ``dtype`` of its inputs, where copy c has h_m at `LARGEST_BLOCK` + c + m and zeros elsewhere. L is the number of
-    taps, rounded up to blocks, and a block of zeros before and after them."""
+    """Lay out ``taps`` h ``[N, D]`` as `toeplitz_convolution` reads them for ``length`` positions.
+
+    Returns ``[D, COPIES, L]`` in ``dtype``, the dtype of the inputs: copy c has h_m at `LARGEST_BLOCK` + c + m and
+    zeros elsewhere. L is the number of taps, rounded up to whole blocks, plus a block of zeros before and after them.
+    """
     taps = taps[:length].mT.to(dtype)
     D, N = taps.shape
     size = LARGEST_BLOCK * (2 + -(-N // LARGEST_BLOCK))
@@ -54,10 +56,10 @@ def shifted_taps(taps: torch.Tensor, length: int, dtype: torch.dtype) -> torch.T
 def toeplitz_convolution(
     x: torch.Tensor, copies: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """g ⊙ (h ∗ x + s ⊙ x) for ``x [B, T, D]`` with the ``copies`` of h from `shifted_taps` for T.
+    """Compute g ⊙ (h ∗ x + s ⊙ x) for ``x [B, T, D]`` with the ``copies`` of h from `shifted_taps` for T.
 
-    ``gate`` g ``[B, T, D]``, None: 1; ``skip`` s ``[D]``, None: 0. Inputs may have any strides and are fast as
-    `new_by_channel` lays them out, which is also the layout of the result.
+    ``gate`` g is ``[B, T, D]``, None: 1; ``skip`` s is ``[D]``, None: 0. Inputs may have any strides and are fastest in
+    the layout of `new_by_channel`, which the result also has.
     """
     B, T, D = x.shape
     y = new_by_channel(x)
@@ -90,7 +92,7 @@ def _multiply_kernel(
     BK: tl.constexpr,
 ):
     # BM blocks of BN positions of one channel. Blocks of all sequences at the same positions are neighbours, so that a
-    # program's blocks have about the same number of positions before them; those with most start first.
+    # program's blocks have about the same number of positions before them; those with the most start first.
     N = tl.cdiv(T, BN)
     NM = tl.cdiv(N * B, BM)
     i_d = (tl.program_id(0) // NM).to(tl.int64)  # offsets may exceed 2³¹

@@ -1,19 +1,19 @@
-"""Causal convolutions of short sequences in training: products with what follows them, and all gradients, in one pass.
+"""Causal convolutions of short sequences in training: product, bias, gate and all gradients in one pass.
 
-For one channel, c_t = Σ_s h_{t−s} x_s + b is a product of the row x with the filter's Toeplitz matrix H and a bias,
+For one channel, c_t = Σ_s h_{t−s} x_s + b is a product of the row x with the filter's Toeplitz matrix H plus a bias,
 and y_t = g_t c_t. A skip is part of the first tap. Write dx for the gradient with respect to x; dy is given. Then
 
 - dg_t = dy_t c_t, and dc_t = dy_t g_t;
 - dx = dc Hᵀ, and db = Σ dc_t;
 - dh_n = Σ G_{t−n,t} with G = xᵀ dc, the sums along the diagonals of a [T, T] matrix.
 
-A program owns a channel and a part of the sequences. It keeps H and G on the chip, so that memory is read and written
-once: x, g and y forward, where a batched product and its gate take two passes more, and copies to other layouts; c is
-computed again backward. Blocks of H and of G depend on their distance to the diagonal alone. Rows of a product are
-sequences, so x lies in memory as ``[D, B, T]``. The sums of the programs of a channel go to memory of their own: the
+A program owns a channel and part of the sequences. It keeps H and G on the chip, so that memory is read and written
+once: x, g and y forward, where a batched product and its gate take two more passes and copies to other layouts; c is
+recomputed in the backward pass. Blocks of H and of G depend only on their distance to the diagonal. Rows of a product
+are sequences, so x lies in memory as ``[D, B, T]``. Each program of a channel writes its sums to memory of its own: the
 same input gives the same bits.
 
-Products are in the precision that `torch.set_float32_matmul_precision` sets, TF32 with ``high``.
+Products are in the precision set by `torch.set_float32_matmul_precision`: TF32 with ``high``.
 
 Legend: B batch, T positions, D width, N ≤ T taps, BT positions of each of NT blocks, BB sequences per step, P programs
 of a channel.
@@ -40,7 +40,7 @@ from argap.kernels.launch import (
 )
 
 BLOCK, LONGEST = 64, 128
-"""Positions per block of H, and of the longest sequence: a program holds all blocks on the chip."""
+"""Positions per block of H, and in the longest sequence: a program holds all blocks on the chip."""
 LAUNCHES = LaunchTable(
     "trained_convolution",
     {
@@ -53,21 +53,21 @@ LAUNCHES = LaunchTable(
     },
 )
 PROGRAMS = 2
-"""Programs for each multiprocessor, if the batch has as many parts."""
+"""Programs per multiprocessor, if the batch can be divided into as many parts."""
 
 Given = torch.Tensor | None
 """An optional input."""
 
 
 def trains_products(x: torch.Tensor, *others: Given) -> bool:
-    """Whether a convolution of ``x [B, T, D]`` goes through `trained_convolution`: it needs a gradient on a GPU."""
+    """Return whether a convolution of ``x [B, T, D]`` uses `trained_convolution`: on a GPU, with a gradient needed."""
     return x.shape[1] <= LONGEST and x.dtype != torch.float64 and trains_kernels(x, *others)
 
 
 def trained_convolution(
     x: torch.Tensor, taps: torch.Tensor, gate: Given = None, skip: Given = None, bias: Given = None
 ) -> torch.Tensor:
-    """y_t = g_t ⊙ (Σ_{n<N} h_n ⊙ x_{t−n} + k ⊙ x_t + b), with sums in float32; differentiable once.
+    """Compute y_t = g_t ⊙ (Σ_{n<N} h_n ⊙ x_{t−n} + k ⊙ x_t + b), with sums in float32; differentiable once.
 
     Args:
         x: ``[B, T, D]`` with T ≤ `LONGEST`, best in memory as ``[D, B, T]``.
@@ -79,7 +79,7 @@ def trained_convolution(
     Returns:
         y ``[B, T, D]`` in the dtype of ``x``, in memory ``[D, B, T]``.
 
-    Always runs its kernels, also under `torch.compile`.
+    Always runs its kernels, even under `torch.compile`.
     """
     rows = x.permute(2, 0, 1).contiguous()
     gate = None if gate is None else gate.permute(2, 0, 1).contiguous()
@@ -94,7 +94,7 @@ def trained_convolution(
     schema="(Tensor x, Tensor taps, Tensor? gate, Tensor? bias) -> Tensor",
 )
 def _convolve(x: torch.Tensor, taps: torch.Tensor, gate: Given, bias: Given) -> torch.Tensor:
-    """``x`` and ``gate [D, B, T]`` and ``taps [D, N]`` to ``[D, B, T]``."""
+    """Convolve ``x`` and multiply by ``gate``, both ``[D, B, T]``, with ``taps [D, N]``; returns ``[D, B, T]``."""
     y = x.new_empty(x.shape)
     programs, options = _launch("forward", x)
     _forward_kernel[(len(x) * programs,)](x, taps, gate, bias, y, x.shape[1], taps.shape[1], **options)
@@ -114,7 +114,7 @@ def _(x: torch.Tensor, *others: Given) -> torch.Tensor:
 def _differentiate(
     dy: torch.Tensor, x: torch.Tensor, taps: torch.Tensor, gate: Given, bias: Given
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of the others for contiguous inputs; one of None has no elements."""
+    """Return the gradients of the other arguments, which are contiguous; for None an empty tensor."""
     (D, B, _), N = x.shape, taps.shape[1]
     programs, options = _launch("backward", x)
     size, blocks = options["BT"], options["NT"]
@@ -139,7 +139,7 @@ def _like(given: Given, x: torch.Tensor) -> torch.Tensor:
 
 
 def _launch(name: str, x: torch.Tensor) -> tuple[int, dict[str, Any]]:
-    """P, and what both kernels take by name."""
+    """Return P, and the keyword arguments of both kernels."""
     D, B, T = x.shape
     size = min(BLOCK, block_size(T))
     blocks = triton.cdiv(T, size)

@@ -12,9 +12,9 @@ from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kern
 
 LAUNCHES = LaunchTable("gated_norm", {"any": {"any": Launch({}, warps=4, stages=1)}})
 LARGEST = 8192
-"""The largest value size that the kernel takes."""
+"""The largest value size the kernel supports."""
 TILE = 2048
-"""Values of a program: as many heads as hold them."""
+"""Values per program: it takes as many heads as fit."""
 
 
 def gated_norm(
@@ -26,7 +26,7 @@ def gated_norm(
     dtype: torch.dtype,
     centered: bool = False,
 ) -> torch.Tensor:
-    """silu(gate) ⊙ norm(values), normed head by head.
+    """Compute silu(gate) ⊙ norm(values), normed head by head.
 
     Args:
         values: ``[..., H, V]``.
@@ -72,7 +72,7 @@ def gated_norm_reference(
     dtype: torch.dtype,
     centered: bool = False,
 ) -> torch.Tensor:
-    """`gated_norm` by torch's operations, each rounded; differentiable."""
+    """Compute `gated_norm` with torch operations, each rounded; differentiable."""
     if weight is not None:
         values = values.to(weight.dtype)
     size = values.shape[-1:]

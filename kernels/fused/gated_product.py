@@ -1,6 +1,6 @@
-"""A gate times a value, with what surrounds them in one pass: SwiGLU, and the gates of convolution mixers.
+"""A gate times a value in one pass with the operations around it: SwiGLU, and the gates of convolution mixers.
 
-The kernel's time is the time to read its inputs and to write the product.
+The kernel takes as long as reading its inputs and writing the product.
 
 Legend: N rows (batch and positions), D width.
 """
@@ -30,22 +30,22 @@ def gated_product(
     skipped: torch.Tensor | None = None,
     value_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """act(g + b) ⊙ (v + s ⊙ u + c).
+    """Compute act(g + b) ⊙ (v + s ⊙ u + c).
 
     Args:
         gate: g, ``[..., D]``.
         value: v, ``[..., D]``.
         activation: act.
         gate_bias: b, ``[D]`` (or, for the reference, ``[T, D]``); None: 0.
-        skip: s, ``[D]``; None: 0. Comes with ``skipped``.
+        skip: s, ``[D]``; None: 0. Needs ``skipped``.
         skipped: u, ``[..., D]``.
-        value_bias: c, as ``gate_bias``.
+        value_bias: c, like ``gate_bias``.
 
     Returns:
         The product in the inputs' dtype, ``[..., D]``.
 
-    Runs one kernel with float32 arithmetic and one rounding on a GPU if no gradient is needed, the dtypes are equal
-    and the biases are vectors; otherwise the reference.
+    Runs one kernel with float32 arithmetic and one rounding on a GPU if no gradient is needed, the dtypes are equal and
+    the biases are vectors; otherwise the reference.
     """
     vectors = [x for x in (gate_bias, skip, value_bias) if x is not None]
     given = [x for x in (value, skipped) if x is not None]
@@ -79,7 +79,7 @@ def gated_product_reference(
     skipped: torch.Tensor | None = None,
     value_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`gated_product` by torch's operations, each rounded; differentiable."""
+    """Compute `gated_product` with torch operations, each rounded; differentiable."""
     if gate_bias is not None:
         gate = gate + gate_bias
     if skip is not None and skipped is not None:

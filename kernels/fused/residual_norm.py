@@ -1,6 +1,6 @@
-"""RMSNorm or LayerNorm of a residual stream, with the addition that precedes it in the same pass.
+"""RMSNorm or LayerNorm of a residual stream, together with the addition before it.
 
-A program owns a row: it reads the stream and what a layer adds to it once, and writes their sum and the normed sum.
+A program owns a row: it reads the stream and the layer's output once, and writes their sum and the normed sum.
 
 Legend: N rows (batch and positions), D width.
 """
@@ -17,7 +17,7 @@ LAUNCHES = LaunchTable(
     "residual_norm", {"any": {"narrow": Launch({}, warps=4, stages=1), "wide": Launch({}, warps=8, stages=1)}}
 )
 NARROW, LARGEST = 2048, 16384
-"""The widest narrow row, and the widest that the kernel takes."""
+"""The widest narrow row, and the widest row the kernel supports."""
 
 
 def residual_norm(
@@ -29,21 +29,21 @@ def residual_norm(
     bias: torch.Tensor | None = None,
     centered: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """s = x + residual and its norm, w ⊙ s / √(mean(s²) + eps) + b.
+    """Compute s = x + residual and its norm, w ⊙ s / √(mean(s²) + eps) + b.
 
     Args:
         x: ``[..., D]``.
         weight: w, ``[D]``.
         eps: added to the mean square.
         residual: ``[..., D]``; None: 0.
-        bias: b, ``[D]``; None: 0. Comes with ``centered``.
-        centered: take s less its mean in the norm (LayerNorm instead of RMSNorm).
+        bias: b, ``[D]``; None: 0. Needs ``centered``.
+        centered: subtract the mean of s in the norm (LayerNorm instead of RMSNorm).
 
     Returns:
         The normed rows and s, both like ``x``.
 
-    Runs one kernel with float32 arithmetic on a GPU if no gradient is needed and all dtypes are equal, which norms s
-    before s is rounded; otherwise the reference, which norms the rounded s.
+    On a GPU, if no gradient is needed and all dtypes are equal, runs one kernel with float32 arithmetic that norms s
+    before rounding it. Otherwise runs the reference, which norms the rounded s.
     """
     vectors = [v for v in (weight, bias) if v is not None]
     alike = all(v.dtype == x.dtype for v in vectors)
@@ -76,7 +76,7 @@ def residual_norm_reference(
     bias: torch.Tensor | None = None,
     centered: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`residual_norm` by torch's operations; differentiable."""
+    """Compute `residual_norm` with torch operations; differentiable."""
     total = x if residual is None else x + residual
     if centered:
         return F.layer_norm(total, weight.shape, weight, bias, eps), total

@@ -1,10 +1,10 @@
-"""Rotary positions of queries and keys, turned in place where their projection wrote them.
+"""Rotary positions of queries and keys, rotated in place where their projection wrote them.
 
-A program owns the queries or the keys of a position: it turns the pairs of all their heads. For native models the
+A program owns the queries or the keys of a position and rotates the pairs of all their heads. For native models the
 angles' cosines and sines are computed once for all layers.
 
-Legend: B batch, T positions, P parts of the projection (query, key, perhaps value), H heads, K key size, R ≤ K
-rotated dimensions.
+Legend: B batch, T positions, P parts of the projection (query, key, perhaps value), H heads, K key size, R ≤ K rotated
+dimensions.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from argap.kernels.shared import shared
 # By the number of pairs of a position's queries.
 LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), "many": Launch({}, warps=8, stages=1)}})
 FEW, LARGEST = 1024, 8192
-"""The largest number of pairs of the class ``few``, and of those that the kernel takes."""
+"""The largest number of pairs in the class ``few``, and the largest the kernel supports."""
 
 BLOCK = 64
-"""Positions whose angles are computed together where a step needs one."""
+"""Positions whose angles are computed together when a step needs one of them."""
 
 
 def rotary(
     projection: torch.Tensor, first: int | torch.Tensor, theta: float, key_scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotary embedding (arXiv 2104.09864, eq. 34): each pair (x_i, x_{i + K/2}) at position t turned by t·θ^(−2i/K).
+    """Rotate each pair (x_i, x_{i + K/2}) at position t by t·θ^(−2i/K) (arXiv 2104.09864, eq. 34).
 
     Args:
         projection: queries, keys and any further parts, ``[B, T, P, H, K]``. **Its queries and keys may be
             overwritten.**
         first: the position of ``projection[:, 0]``, as a number or ``[1]``.
         theta: θ.
-        key_scale: a factor of the turned keys.
+        key_scale: a factor of the rotated keys.
 
     Returns:
-        The turned queries and keys, ``[B, H, T, K]`` each.
+        The rotated queries and keys, ``[B, H, T, K]`` each.
 
     Runs one kernel with float32 arithmetic on a GPU if no gradient is needed; otherwise the reference.
     """
@@ -56,10 +56,10 @@ def rotary(
 def rotation(
     first: int | torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
+    """Compute cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for ``size`` K.
 
-    A single position is a row of the tables of `BLOCK`, which the next steps read too. No buffer of a module: it would
-    have to survive saving and loading.
+    A single position is a row of the tables of `BLOCK` positions, which the next steps read too. The tables are not a
+    module's buffer, which would have to survive saving and loading.
     """
     if length == 1 and isinstance(first, int):
         row = first % BLOCK
@@ -72,7 +72,7 @@ def rotation(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (x_i, x_{i + K/2}) by its angle; rounded to the dtype of ``x`` only at the end."""
+    """Rotate each pair (x_i, x_{i + K/2}) by its angle; round to the dtype of ``x`` only at the end."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
 
@@ -80,10 +80,10 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 def rotate_in_place(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, key_scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rotate` by the kernel: the first R of each head's K dimensions are turned in place, where the last stride is 1.
+    """Run `rotate` by the kernel: the first R of each head's K dimensions in place, where the last stride is 1.
 
-    ``q [B, H, T, K]`` and ``k``, whose number of heads may differ, with cosines and sines ``[1 or B, T, ≥ R / 2]`` or
-    ``[T, R / 2]``; with three dimensions the last holds R, the angles of both halves, as in transformers.
+    ``q [B, H, T, K]`` and ``k`` may differ in their number of heads. Cosines and sines are ``[1 or B, T, ≥ R / 2]`` or
+    ``[T, R / 2]``. With three dimensions the last holds R, the angles of both halves, as in transformers.
     """
     q, k = unit_stride(q), unit_stride(k)
     B, H, T, _ = q.shape

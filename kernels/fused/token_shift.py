@@ -1,6 +1,6 @@
-"""RWKV's token shift: mixes each position with the one before, in several proportions at once.
+"""RWKV's token shift: mix each position with the previous one, in several proportions at once.
 
-The kernel's time is the time to read x once and to write the mixes.
+The kernel takes as long as reading x once and writing the mixes.
 
 Legend: B batch, T positions, D width, M mixes.
 """
@@ -18,12 +18,12 @@ LAUNCHES = LaunchTable("token_shift", {"any": {"any": Launch({"BT": 8, "BD": 256
 
 
 def token_shift(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1} for each μ, with x_{−1} = 0 (arXiv 2305.13048, section 3.1).
+    """Compute μ ⊙ x_t + (1 − μ) ⊙ x_{t−1} for each μ, with x_{−1} = 0 (arXiv 2305.13048, section 3.1).
 
-    ``x [B, T, D]`` and M ``weights`` μ ``[D]`` to M mixes ``[B, T, D]`` in the dtype of ``x``.
+    ``x [B, T, D]`` and M ``weights`` μ ``[D]`` give M mixes ``[B, T, D]`` in the dtype of ``x``.
 
-    Runs one kernel with float32 arithmetic and one rounding on a GPU if no gradient is needed and all dtypes are
-    equal; otherwise the reference.
+    Runs one kernel with float32 arithmetic and one rounding on a GPU if no gradient is needed and all dtypes are equal;
+    otherwise the reference.
     """
     alike = x.dtype != torch.float64 and all(weight.dtype == x.dtype for weight in weights)
     if not (alike and runs_kernels(x, *weights)):
@@ -39,12 +39,12 @@ def token_shift(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.
 
 
 def token_shift_reference(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`token_shift` by torch's operations, each rounded; differentiable."""
+    """Compute `token_shift` with torch operations, each rounded; differentiable."""
     return mixed(x, F.pad(x[:, :-1], (0, 0, 1, 0)), weights)
 
 
 def mixed(x: torch.Tensor, previous: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """μ ⊙ ``x`` + (1 − μ) ⊙ ``previous`` for each μ ``[D]``; the inputs are ``[..., D]``."""
+    """Compute μ ⊙ ``x`` + (1 − μ) ⊙ ``previous`` for each μ ``[D]``; the inputs are ``[..., D]``."""
     return [previous + weight * (x - previous) for weight in weights]
 
 

@@ -1,10 +1,10 @@
-"""Hidden states to the log-prob of each target; the logits never reach memory.
+"""Log-probs of targets from hidden states; the logits never reach memory.
 
-The language-model head is the widest product of a scorer: for 16,384 tokens of GPT-2 the ``[tokens, vocabulary]``
-logits take 3.3 GB in float32. Here a program keeps one tile of them in registers and stores, for each row of the tile,
-only the largest logit and the sum of exponentials relative to it (on request also the id of the largest). A
-second, small kernel joins the tiles of a row and takes the target's logit. No atomics and no locks: the same input
-gives the same bits.
+The language-model head is the widest product in scoring: for 16,384 tokens of GPT-2 the ``[tokens, vocabulary]`` logits
+take 3.3 GB in float32. Here a program keeps one tile of them in registers and stores, for each row of the tile, only
+the largest logit and the sum of exponentials relative to it (on request also the id of the largest). A second, small
+kernel joins the tiles of a row and computes the target's logit. No atomics and no locks: the same input gives the same
+bits.
 
 Legend: N rows (tokens), D hidden size, V vocabulary, BN × BV a tile of logits.
 """
@@ -33,7 +33,7 @@ LOWEST = -1e30
 """The logit of ids beyond the vocabulary; finite, so that 0 · `LOWEST` is 0."""
 
 SCRATCH_BYTES = 56 * 2**20
-"""Upper bound of the per-tile results of one launch, in bytes; further rows take further launches."""
+"""Upper bound on one launch's per-tile results, in bytes; more rows take more launches."""
 
 REFERENCE_ROWS, REFERENCE_IDS = 1024, 1024
 """The reference's tile of logits: 4 MB in float32, small enough that the passes over it hit the cache."""
@@ -57,12 +57,12 @@ ROW_LAUNCHES = LaunchTable(
 
 
 class LogProb(NamedTuple):
-    """The result of `linear_logprob`, each ``[N]``; None if not requested."""
+    """The result of `linear_logprob`, each ``[N]``; ``top1`` is None if not requested."""
 
     logprob: torch.Tensor
     """float32, nats."""
     top1: torch.Tensor | None = None
-    """int64, the most likely id; the lowest of equals."""
+    """int64, the most likely id; the lowest in a tie."""
 
 
 def linear_logprob(
@@ -75,22 +75,22 @@ def linear_logprob(
     scale: float = 1.0,
     top1: bool = False,
 ) -> LogProb:
-    """``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
+    """Compute ``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
 
     Args:
         hidden: ``[N, D]``, any floating dtype.
         weight: ``[V, D]``, any floating dtype.
-        target: ids ``[N]``, int64; one outside [0, V) gives NaN.
+        target: ids ``[N]``, int64; ids outside [0, V) give NaN.
         bias: ``[V]``; None: 0.
-        softcap: c, which replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
+        softcap: c; replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
         scale: factor of the logits.
         top1: also return the most likely id.
 
     Raises:
         ArgapError: the kernels would run, but ``weight`` has no unit stride along D.
 
-    Runs kernels on a GPU if no gradient is needed and ``hidden`` and ``weight`` share a dtype of float16, bfloat16 and
-    float32, with less than 64 MiB besides inputs and outputs. Otherwise runs the reference.
+    Runs kernels on a GPU if no gradient is needed and ``hidden`` and ``weight`` share one of the dtypes float16,
+    bfloat16 and float32. They take less than 64 MiB besides inputs and outputs. Otherwise runs the reference.
     """
     on_tensor_cores = (torch.float16, torch.bfloat16, torch.float32)
     if runs_kernels(hidden, weight, target, bias) and hidden.dtype == weight.dtype and hidden.dtype in on_tensor_cores:
@@ -108,7 +108,7 @@ def linear_logprob_reference(
     scale: float = 1.0,
     top1: bool = False,
 ) -> LogProb:
-    """`linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
+    """Compute `linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
     in_vocabulary = (target >= 0) & (target < len(weight))
     ids = target.where(in_vocabulary, 0)
@@ -129,7 +129,7 @@ def linear_logprob_reference(
             lse = torch.logaddexp(lse, torch.logsumexp(logits, dim=1))
             if top1:
                 tile_max = logits.amax(dim=1)
-                larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and these get fewer from tile to tile
+                larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and fewer rows need it with each tile
                 top_id[larger] = first + logits[larger].argmax(dim=1)
                 max_logit = torch.maximum(max_logit, tile_max)
         parts.append((target_logit - lse, top_id))
@@ -147,7 +147,7 @@ def _forward(
     scale: float,
     top1: bool,
 ) -> LogProb:
-    """`linear_logprob` by its kernels."""
+    """Run the kernels of `linear_logprob`."""
     if weight.stride(1) != 1:
         raise ArgapError(
             f"linear_logprob: weight [V, D] has strides {weight.stride()}, expected unit stride along D; "
@@ -176,7 +176,7 @@ def _launch(
     launch: Launch,
     outputs: list[torch.Tensor | None],
 ) -> None:
-    """Both kernels over rows whose tiles fit into `SCRATCH_BYTES`."""
+    """Launch both kernels, over as many rows at a time as `SCRATCH_BYTES` allows."""
     (N, D), V = hidden.shape, len(weight)
     BN, BV, BD = (launch.blocks[name] for name in ("BN", "BV", "BD"))
     NV = triton.cdiv(V, BV)
@@ -184,7 +184,7 @@ def _launch(
     # 1. Scratch for the results of every tile and row.
     max_z, sum_exp = (hidden.new_empty(NV, N, dtype=torch.float32) for _ in range(2))
     argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
-    # 2. What both kernels take; see `argap.kernels.head.logit_tiles.to_bits` for rate and cap.
+    # 2. Arguments of both kernels; see `argap.kernels.head.logit_tiles.to_bits` for rate and cap.
     constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
     rate, cap = scale * math.log2(math.e), 0.0
     if softcap is not None:
@@ -211,14 +211,14 @@ def _launch(
 
 
 def _copy_engine_takes(*tensors: torch.Tensor) -> bool:
-    """Whether Hopper's copy engine can load ``tensors``: rows do not overlap and start at multiples of 16 bytes."""
+    """Return whether Hopper's copy engine can load ``tensors``: disjoint rows that start at multiples of 16 bytes."""
     aligned = all(x.data_ptr() % 16 == 0 and x.stride(0) * x.element_size() % 16 == 0 for x in tensors)
     apart = all(x.stride(0) >= x.shape[1] for x in tensors)
     return aligned and apart and (not tensors[0].is_cuda or device_class(tensors[0].device) == "hopper")
 
 
 def _descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
-    """The copy engine's descriptor of ``x``, which it loads in blocks of ``rows`` × ``columns``."""
+    """Return a copy-engine descriptor that loads ``x`` in blocks of ``rows`` × ``columns``."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])

@@ -10,7 +10,7 @@ from argap.kernels.launch import jit, tl
 
 @jit
 def to_bits(logits, rate, cap, CAPPED: tl.constexpr):
-    """Logits, scaled and capped, in units of log 2, so that their exponentials are powers of 2.
+    """Scale and cap logits, in units of log 2, so that their exponentials are powers of 2.
 
     ``rate`` is scale · log₂e. With a softcap c it is 2 · scale · log₂e / c, and ``cap`` is c · log₂e.
     """
@@ -67,7 +67,7 @@ def tile_kernel(
                 b_h = tl.load(hidden + o_n[:, None] * s_hidden + o_d[None, :], mask=m_h, other=0.0)
                 b_w = tl.load(weight + o_v[:, None] * s_weight + o_d[None, :], mask=m_w, other=0.0)
             b_logits = tl.dot(b_h, b_w.T, b_logits, input_precision="tf32x3")
-        # 3. Reduce them to what the row needs: the largest, Σ exp, and where asked for the argmax.
+        # 3. Reduce them to the largest logit, Σ exp, and on request the argmax.
         o_ids = i_v * BV + tl.arange(0, BV)
         if bias is not None:
             b_logits += tl.load(bias + o_ids, mask=o_ids < V, other=0.0).to(tl.float32)[None, :]
@@ -109,7 +109,7 @@ def row_kernel(
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    # BR rows: join their tiles, and take the target's logit.
+    # BR rows: join their tiles and compute the target's logit.
     o_n = (tl.program_id(0) * BR + tl.arange(0, BR)).to(tl.int64)
     m_n = o_n < N
     # 1. The target's logit.
@@ -144,7 +144,7 @@ def row_kernel(
         if argmax is not None:
             b_ids = tl.load(argmax + o_in, mask=m & (b_tile_max == b_max[None, :]), other=2147483647)
             b_top1 = tl.minimum(b_top1, tl.min(b_ids, 0))
-    # 3. From bits to nats. Clamp to ≤ 0, which rounding of the two sums may exceed.
+    # 3. From bits to nats. Clamp to ≤ 0, since rounding of the two sums may exceed it.
     b_sum = tl.where(m_n, b_sum, 1.0)
     b_lse = tl.log2(b_sum)
     b_logprob = (b_z - b_max - b_lse) * LN_2

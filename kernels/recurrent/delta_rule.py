@@ -5,8 +5,8 @@ S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2
 In a chunk after the state S the values actually added are V̂ = M (V − K S) with
 M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of that paper's section 3. M has BT² entries and does not
 depend on S: the first kernel (`argap.kernels.recurrent.delta_rule_inverse`) computes it for all chunks at once. The
-second walks over the chunks with S in registers and forms V̂ there, so that neither W = M K, U = M V nor any chunk's
-state goes through memory. The scores tril(Q Kᵀ) of wide keys come from a kernel of their own.
+second walks over the chunks with S in registers and forms V̂ there, so that W = M K, U = M V and the chunks' states
+never go through memory. The scores tril(Q Kᵀ) of wide keys come from a kernel of their own.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -39,7 +39,7 @@ from argap.kernels.recurrent.delta_rule_inverse import (
 from argap.kernels.recurrent.recurrence import in_chunks
 
 LARGEST_KEY_BYTES = 512
-"""The largest key that the kernels take: K 256 in float16 and bfloat16, 128 in float32."""
+"""The largest key the kernels support: K 256 in float16 and bfloat16, 128 in float32."""
 
 SCORES_FIRST = ("256",)
 """Shape classes whose scores are computed before the scan, once for all programs of a head. Within the scan they would
@@ -76,7 +76,7 @@ NARROWER = {
         _launch(32, warps=4, stages=2, transposed=False),
     )
 }
-"""On Hopper, from wide to narrow: taken where wider blocks of V leave half of the multiprocessors idle."""
+"""On Hopper, from wide to narrow: used where wider blocks of V would leave half of the multiprocessors idle."""
 
 
 def delta_rule(
@@ -89,7 +89,7 @@ def delta_rule(
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), y_t = q_t S_t.
+    """Compute S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t.
 
     Args:
         q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
@@ -130,9 +130,9 @@ def delta_rule(
 
 
 def _scan_launch(x: HeadTensors) -> Launch:
-    """The widest blocks of V whose programs keep more than half of the multiprocessors busy, or else the narrowest.
+    """Choose the widest blocks of V whose programs keep more than half of the multiprocessors busy, or the narrowest.
 
-    All give the same bits, so that a sequence does not depend on the others of its batch.
+    All give the same bits, so that a sequence does not depend on the others in its batch.
     """
     device = x.q.device
     launches = [LAUNCHES.at(device, x.shape_class)]
@@ -152,7 +152,7 @@ def delta_rule_reference(
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`delta_rule` in PyTorch, differentiable.
+    """Compute `delta_rule` in PyTorch; differentiable.
 
     The added values of a chunk are U − W S with (I + tril(diag(β) K Kᵀ, −1)) [W, U] = diag(β) [K, V]: one triangular
     solve for all chunks.
@@ -205,8 +205,8 @@ def _scan_kernel(
 ):
     # One head of one sequence and BV columns of V. If TRANSPOSED, b_h, b_kh, b_added and b_y hold transposes: each
     # product then takes the previous result as its left operand, straight from registers, and a loaded block as its
-    # right. Keys of 256 leave too few registers for S and the operand made from it, which is in shared memory if S is
-    # not transposed.
+    # right. Keys of 256 leave too few registers for both S and the operand made from it, which is in shared memory if S
+    # is not transposed.
     NV: tl.constexpr = (V + BV - 1) // BV
     i_bh = (tl.program_id(0) // NV).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H

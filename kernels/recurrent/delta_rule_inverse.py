@@ -1,7 +1,7 @@
 """The parts of the delta rule that do not depend on the state, for all chunks at once.
 
-M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and one over the norms of
-queries and keys, if they are to be normalized.
+M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and, if queries and keys
+are normalized, one over their norms.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size.
 """
@@ -37,9 +37,9 @@ NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warp
 
 
 def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """One over the norm of each query, then of each key.
+    """Compute one over the norm of each query, then of each key.
 
-    ``q``, ``k`` ``[B, H, T, K]`` with unit stride along K to float32 ``[2, B, H, NT · BT]``.
+    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K; the result is float32 ``[2, B, H, NT · BT]``.
     """
     B, H, T, K = q.shape
     NT = triton.cdiv(T, CHUNK)
@@ -57,10 +57,10 @@ def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None) -> torch.Tensor:
-    """M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; blocks of 16 above the diagonal are not written.
+    """Compute M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``.
 
-    ``k [B, H, T, K]`` has unit stride along K, ``beta`` is ``[B, H, T]``, ``norms`` is the result of `inverse_norms` or
-    None.
+    Blocks of 16 above the diagonal are not written. ``k [B, H, T, K]`` has unit stride along K, ``beta`` is ``[B, H,
+    T]``, and ``norms`` is the result of `inverse_norms` or None.
     """
     B, H, T, K = k.shape
     NT = triton.cdiv(T, CHUNK)
@@ -77,7 +77,7 @@ def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | No
 
 
 def chunk_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; q and k as they are, of any norm.
+    """Compute triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``, without normalizing q and k.
 
     ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K.
     """
@@ -126,14 +126,14 @@ def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl
 def _invert_kernel(
     k, beta, inverse, norms, T, H, K: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr, BC: tl.constexpr
 ):
-    # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but for
-    # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries grow beyond those of the inverse.
+    # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but with
+    # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries exceed those of the inverse.
     i_t = tl.program_id(0).to(tl.int64)
     i_bh = tl.program_id(1).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
     start = i_t * BT
     p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
-    # 1. Of keys wider than BC channels the products K_i K_jᵀ over all channels but the first BC.
+    # 1. For keys wider than BC channels, the products K_i K_jᵀ over all channels but the first BC.
     b_sums = None
     for first in tl.static_range(BC, K, BC):
         b_k = ()

@@ -1,13 +1,13 @@
 """Gated linear attention: linear attention in which every key channel has its own, input-dependent decay.
 
-Two kernels. The first handles all chunks at once: it applies the decays to q and k and computes the scores of the pairs
-within a chunk. The second passes over the positions as in `argap.kernels.recurrent.linear_attention`, with only matrix
-products left to do. Between them the decayed q and k and the scores go through memory, no states.
+There are two kernels. The first handles all chunks at once: it applies the decays to q and k and computes the scores of
+the pairs within a chunk. The second passes over the positions as in `argap.kernels.recurrent.linear_attention`, with
+only matrix products left to do. Between them the decayed q and k and the scores go through memory, but no states.
 
 The score of a pair, Σ_c q_ic k_jc exp(G_ic − G_jc) with G the running sum of the log decays, is a matrix product if no
 channel's decay over the chunk, whose end is E, is below exp(−`RANGE`): that of q exp(G − E) and k exp(E − G), in
 float32 and rounded once. Otherwise the decays are called strong, and the scores are computed one key at a time, without
-a positive exponent. A chunk's own decays alone decide which.
+a positive exponent. The choice depends only on the chunk's own decays.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -33,7 +33,7 @@ from argap.kernels.launch import (
 from argap.kernels.recurrent.recurrence import chunked_recurrence
 
 RANGE = 60.0
-"""The largest −log of a chunk's decay for which its scores are a matrix product; exp(60) leaves the other factor e²⁸ of
+"""The largest −log of a chunk's decay whose scores are a matrix product; exp(60) leaves the other factor e²⁸ of
 float32's range."""
 
 CHUNK = 64
@@ -66,7 +66,7 @@ DECAY_LAUNCHES = LaunchTable(
 )
 """BC: channels of the key at a time."""
 LARGEST_KEY = 128
-"""The largest key of the kernels. Wider keys run as parts, whose outputs add up."""
+"""The largest key of the kernels. Wider keys run in parts whose outputs are added up."""
 
 
 def gla(
@@ -81,12 +81,12 @@ def gla(
     keep_state: bool = True,
     chunk: int | None = 16,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """S_t = diag(a_t) S_{t−1} + k_tᵀ v_t, y_t = s q_t S_t (arXiv 2312.06635, eq. 3).
+    """Compute S_t = diag(a_t) S_{t−1} + k_tᵀ v_t and y_t = s q_t S_t (arXiv 2312.06635, eq. 3).
 
     Args:
         q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
         v: ``[B, H, T, V]``, any strides.
-        log_decay: log a ≤ 0, ``[B, H, T, K]``; with a ``temperature`` τ the x of log a = log(sigmoid(x)) / τ.
+        log_decay: log a ≤ 0, ``[B, H, T, K]``; with a ``temperature`` τ, the x in log a = log(sigmoid(x)) / τ.
         scale: s.
         temperature: τ; None: ``log_decay`` is log a.
         state: S before the first position, ``[B, H, K, V]``; None: 0.
@@ -115,7 +115,7 @@ def gla(
     ht = x.new_state(K, V) if keep_state else None
     NT = triton.cdiv(T, CHUNK)
     sizes = {"K": K, "BK": block_size(K), "BT": CHUNK}
-    # What the first kernel leaves for the second.
+    # What the first kernel passes to the second.
     qg, kg = (x.q.new_empty(B, H, T, K) for _ in range(2))
     scores = x.q.new_empty(B, H, NT, CHUNK, CHUNK)
     decays = x.q.new_empty(B, H, NT, K, dtype=torch.float32)
@@ -148,7 +148,7 @@ def gla_reference(
     keep_state: bool = True,
     chunk: int | None = 16,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`gla` in PyTorch, differentiable."""
+    """Compute `gla` in PyTorch; differentiable."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     if scale != 1:
         q = q.to(dtype) * scale

@@ -15,7 +15,7 @@ from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, j
 from argap.kernels.recurrent.recurrence import chunked_recurrence
 
 SMALLEST_SUM = 1e-6
-"""Lower bound of a sum of weights before dividing by it; with ReLU features the sum may be 0."""
+"""Lower bound on the sum of weights in a division; with ReLU features the sum may be 0."""
 
 NO_DECAY, DECAY_PER_HEAD, DECAY_PER_POSITION = 0, 1, 2
 
@@ -58,8 +58,10 @@ def linear_attention(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """S_t = a_t S_{t−1} + k_tᵀ v_t, y_t = q_t S_t (arXiv 2006.16236, eqs. 18 to 20; with a decay a_t this is
-    retention, arXiv 2307.08621, eq. 6).
+    """Compute S_t = a_t S_{t−1} + k_tᵀ v_t and y_t = q_t S_t.
+
+    Without the decay a_t this is linear attention (arXiv 2006.16236, eqs. 18 to 20), with it retention (arXiv
+    2307.08621, eq. 6).
 
     Args:
         q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
@@ -114,7 +116,7 @@ def linear_attention_reference(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`linear_attention` in PyTorch, differentiable."""
+    """Compute `linear_attention` in PyTorch; differentiable."""
     if log_decay is not None:
         per_head = log_decay.dim() == 1
         log_decay = log_decay[None, :, None, None].expand(-1, -1, q.shape[2], -1) if per_head else log_decay[..., None]
@@ -187,7 +189,7 @@ def _forward_kernel(
         p_g = g[0] + i_b * g[1] + i_h * g[2] + o_t.to(tl.int64) * g[3]
 
     for start in range(0, T, BT):
-        # 3. Load the chunk. If all chunks are whole, no mask is kept.
+        # 3. Load the chunk. If all chunks are complete, no mask is kept.
         left = BT if WHOLE else T - start
         m_t = o_t < left
         b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 
 def in_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
-    """``[B, H, T, X]`` to ``[B, H, ⌈T / size⌉, size, X]``, the last chunk padded with zeros."""
+    """Reshape ``[B, H, T, X]`` to ``[B, H, ⌈T / size⌉, size, X]``, padding the last chunk with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
 
 
@@ -20,7 +20,7 @@ def chunked_recurrence(
     log_decay: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t, where a_t scales the rows of S.
+    """Compute S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t, where a_t scales the rows of S.
 
     a_t is 1 in linear attention (arXiv 2006.16236, eqs. 18 to 20), one number per head in retention (arXiv 2307.08621,
     eq. 6), and one input-dependent number per row in gated linear attention (arXiv 2312.06635, eq. 3).
@@ -65,16 +65,16 @@ def chunked_recurrence(
         for n in range(updates.shape[2]):
             states.append(state)
             state = (state if chunk_decay is None else chunk_decay[:, :, n] * state) + updates[:, :, n]
-        # 3. What the chunk itself and the state before it contribute.
+        # 3. Contributions of the chunk itself and of the state before it.
         y = scores @ v + q_decayed @ torch.stack(states, dim=2)
         return y.flatten(2, 3)[:, :, :length], state
 
 
 def linear_scan(decay: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
-    """h_t = a_t ⊙ h_{t−1} + b_t for all t at once.
+    """Compute h_t = a_t ⊙ h_{t−1} + b_t for all t at once.
 
-    ``decay`` a ``[B, T, ...]`` (broadcasts to b's shape) and ``value`` b ``[B, T, ...]`` to h ``[B, T, ...]``; ``state
-    [B, ...]`` is h before the first position, None: 0.
+    ``decay`` a ``[B, T, ...]`` (broadcasts to b's shape) and ``value`` b ``[B, T, ...]`` give h ``[B, T, ...]``;
+    ``state [B, ...]`` is h before the first position, None: 0.
 
     Two consecutive steps compose into one (Blelloch, CMU-CS-90-190, section 1.4): the recurrence over every second
     position is half as long, and the other positions follow from it. O(T) operations in O(log T) rounds, without

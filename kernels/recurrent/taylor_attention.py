@@ -1,10 +1,10 @@
 """Linear attention with the Taylor feature map of Based; the features never reach memory.
 
 φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second-order Taylor polynomial of exp(s) (arXiv 2402.18668, section
-3.1). Two kernels work over segments of L positions; where segments start does not depend on T. The first
+3.1). Two kernels work over segments of L positions, which start at the same positions for any T. The first
 (`argap.kernels.recurrent.taylor_sums`) passes over the keys and writes Σ φ(k)ᵀv before each segment. The second handles
 all queries at once: it reads that sum for everything before a query's segment and compares the query directly with the
-keys inside the segment, where s suffices.
+keys inside the segment, which needs only s.
 
 Legend: B batch, H heads, T positions, L positions per segment, K key size, V value size, F = 1 + K + K² features, P
 distinct features (padded) in the kernels.
@@ -45,7 +45,7 @@ def taylor_attention(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """y_t = Σ_{s≤t} w_ts v_s with w_ts = φ(q_t)·φ(k_s), divided by Σ_{s≤t} w_ts with ``normalize``.
+    """Compute y_t = Σ_{s≤t} w_ts v_s with w_ts = φ(q_t)·φ(k_s), divided by Σ_{s≤t} w_ts with ``normalize``.
 
     Args:
         q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
@@ -59,8 +59,8 @@ def taylor_attention(
     Returns:
         y ``[B, H, T, V]`` in the dtype of ``v``, and the state after the last position in float32 or wider, or None.
 
-    Runs kernels on a GPU if no gradient is needed and K ≤ 32: sums in float32, products of float16 and bfloat16 on
-    the tensor cores. Otherwise runs the reference, in float32 or wider.
+    Runs kernels on a GPU if no gradient is needed and K ≤ 32: sums in float32, products of float16 and bfloat16 on the
+    tensor cores. Otherwise runs the reference, in float32 or wider.
     """
     if not runs_kernels(q, k, v, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
         options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
@@ -90,7 +90,7 @@ def taylor_attention_reference(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`taylor_attention` in PyTorch with all F features in memory, differentiable."""
+    """Compute `taylor_attention` in PyTorch with all F features in memory; differentiable."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     features = taylor_features(q.to(dtype)), taylor_features(k.to(dtype))
     return linear_attention_reference(
@@ -99,7 +99,7 @@ def taylor_attention_reference(
 
 
 def taylor_features(x: torch.Tensor) -> torch.Tensor:
-    """φ(x) = (1, x / K^¼, x ⊗ x / √(2K)): ``[..., K]`` to ``[..., F]``."""
+    """Compute φ(x) = (1, x / K^¼, x ⊗ x / √(2K)): ``[..., K]`` to ``[..., F]``."""
     x = x * x.shape[-1] ** -0.25
     second = (x[..., :, None] * x[..., None, :]).flatten(-2) * math.sqrt(0.5)
     return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
@@ -146,7 +146,7 @@ def _attend_kernel(
     b_y = tl.zeros([BT, BV], dtype=tl.float32)
     b_total = tl.zeros([BT], dtype=tl.float32)
 
-    # 1. Everything before the segment, by features: φ = (q A + a) ⊙ (q B + b), where A and B pick a column each.
+    # 1. Everything before the segment, by features: φ = (q A + a) ⊙ (q B + b), where A and B select one column each.
     if i_l >= first_segment:
         for i_g in tl.static_range(P // BP):
             o_p = i_g * BP + tl.arange(0, BP)

@@ -1,8 +1,8 @@
 """The sums over keys that Taylor attention reads: Σ φ(k)ᵀv before each segment, and over all positions.
 
-Of the K² products of two elements of a key only the K(K + 1)/2 distinct ones are formed, in groups of `GROUP`, one
-program per group. Features are formed as (k A + a) ⊙ (k B + b), where A and B pick a column each: exact, and on the
-tensor cores.
+Of the K² products of two elements of a key, only the K(K + 1)/2 distinct ones are formed, in groups of `GROUP`, one
+program per group. Features are formed as (k A + a) ⊙ (k B + b), where A and B select one column each: exact, and on
+the tensor cores.
 
 Legend: B batch, H heads, T positions, L = `SEGMENT`, N = ⌈T / L⌉ segments, K key size, V value size,
 F = 1 + K + K² features, P = 1 + K + K(K + 1)/2 distinct ones, padded to a multiple of `GROUP`.
@@ -42,16 +42,18 @@ class Sums(NamedTuple):
     keys_before: torch.Tensor | None
     """Σ φ(k) before each segment, ``[B, H, N, P]`` float32; None without ``normalize``."""
     ht: torch.Tensor | None
-    """The state after the last position, as `argap.kernels.recurrent.taylor_attention.taylor_attention` returns it."""
+    """The state after the last position, as returned by `argap.kernels.recurrent.taylor_attention.taylor_attention`."""
     first_segment: int
-    """The first segment with anything before it; earlier ones of ``before`` are not written."""
+    """The first segment with anything before it; ``before`` is not written for earlier ones."""
     sizes: dict[str, int]
     """The sizes for which both kernels of Taylor attention are compiled."""
 
 
 def sums_of_keys(x: HeadTensors, *, normalize: bool, keep_state: bool) -> Sums:
-    """The sums over ``x.k`` and ``x.v``, continuing from the state ``x.h0``; ``normalize`` and ``keep_state`` as in
-    `argap.kernels.recurrent.taylor_attention.taylor_attention`."""
+    """Sum over ``x.k`` and ``x.v``, continuing from the state ``x.h0``.
+
+    ``normalize`` and ``keep_state`` are those of `argap.kernels.recurrent.taylor_attention.taylor_attention`.
+    """
     B, H, T, K, V = x.shape
     table, factor = feature_table(K, x.k.device)
     P, N = len(factor), triton.cdiv(T, SEGMENT)
@@ -73,10 +75,10 @@ def sums_of_keys(x: HeadTensors, *, normalize: bool, keep_state: bool) -> Sums:
 
 @cache
 def feature_table(key: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The P features of a key of size ``key``, in the order of the kernels.
+    """List the P features of a key of size ``key``, in the order of the kernels.
 
-    Returns int32 ``[4, P]``: the indices of the two elements whose product the feature is (−1 for the constant 1, −2
-    for padding), and its one or two indices among the F features. And float32 ``[P]``: its factor in φ.
+    Returns int32 ``[4, P]``: the indices of the two elements whose product is the feature (−1 for the constant 1, −2
+    for padding), and its one or two indices among the F features. Also returns float32 ``[P]``: its factor in φ.
     """
     low, second = key**-0.25, 1 + key
     rows = [

@@ -45,7 +45,7 @@ def wkv(
     receptance: torch.Tensor | None = None,
     state: Sums | None = None,
 ) -> tuple[torch.Tensor, Sums]:
-    """σ(r) ⊙ wkv(k, v; w, u).
+    """Compute σ(r) ⊙ wkv(k, v; w, u).
 
     Args:
         k, v: ``[B, T, D]``.
@@ -67,7 +67,7 @@ def wkv(
     k, v, r = unit_stride(k), unit_stride(v), unit_stride(receptance)
     w, u = contiguous_float32(decay), contiguous_float32(bonus)
     y = v.new_empty(B, T, D)
-    # Sums are stacked as values, weights and largest exponents: of each segment, before the first, after the last.
+    # Sums are stacked as values, weights and largest exponents: for each segment, before the first, after the last.
     segments = v.new_empty(3, B, N, D, dtype=torch.float32)
     h0 = None if state is None else torch.stack([part.float() for part in state])
     ht = v.new_empty(3, B, D, dtype=torch.float32)
@@ -91,7 +91,7 @@ def wkv_reference(
     receptance: torch.Tensor | None = None,
     state: Sums | None = None,
 ) -> tuple[torch.Tensor, Sums]:
-    """`wkv` in PyTorch, differentiable, in float32 or wider."""
+    """Compute `wkv` in PyTorch, in float32 or wider; differentiable."""
     out_dtype = v.dtype
     dtype = torch.promote_types(k.dtype, torch.float32)
     k, v, decay = k.to(dtype), v.to(dtype), decay.to(dtype)
@@ -116,7 +116,7 @@ def wkv_reference(
 
 
 def wkv_average(k: torch.Tensor, v: torch.Tensor, bonus: torch.Tensor, sums: Sums) -> torch.Tensor:
-    """wkv from the sums over the past; everything is relative to the larger of their exponent and the token's own."""
+    """Compute wkv from the sums over the past, all relative to the larger of their exponent and the token's own."""
     values, weights, before = sums
     own = k + bonus.to(k.dtype)
     top = torch.maximum(before, own).detach()
@@ -231,7 +231,7 @@ def _average_kernel(
             b_upper, b_lower, _b_top = _merge(b_values, b_weights, b_top, b_vi, 1.0, b_ki + b_u)
             b_y = tl.where(m_i, (b_upper / b_lower)[None, :], b_y)
             b_new_values, b_new_weights, b_new_top = _merge(b_values, b_weights, b_top - b_w, b_vi, 1.0, b_ki)
-            inside = start + i < left  # past the end the sums stay as they are
+            inside = start + i < left  # past the end the sums stay unchanged
             b_values = tl.where(inside, b_new_values, b_values)
             b_weights = tl.where(inside, b_new_weights, b_weights)
             b_top = tl.where(inside, b_new_top, b_top)

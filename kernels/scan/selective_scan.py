@@ -52,7 +52,7 @@ def selective_scan(
     gate: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The recurrence above with Δ = softplus(``step``).
+    """Run the recurrence above with Δ = softplus(``step``).
 
     Args:
         u, step: ``[B, T, E]``.
@@ -66,7 +66,7 @@ def selective_scan(
         y ``[B, T, E]`` in the dtype of ``u``, and h after the last position, ``[B, E, N]`` in float32 or wider.
 
     Runs one kernel in float32 on a GPU if N ≤ 64, and a second one for gradients; otherwise the reference. Only the
-    reference has gradients of gradients.
+    reference has second-order gradients.
     """
     given = (u, step, A, B, C, skip, gate, state)
     if A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
@@ -89,7 +89,7 @@ def _scan(
     state: torch.Tensor | None,
     states: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kernel. Writes the states before the positions 0, `STORED_EVERY`, … to ``states``, if given."""
+    """Launch the kernel; if ``states`` is given, it receives the states before positions 0, `STORED_EVERY`, …."""
     (batch, T, E), N = u.shape, A.shape[1]
     u, step = unit_stride(u), unit_stride(step)
     B, C = unit_stride(B.float()), unit_stride(C.float())  # every thread reads all of them: converted once
@@ -118,7 +118,7 @@ def _scan(
 def _scan_for_training(
     u: torch.Tensor, step: torch.Tensor, A: torch.Tensor, *others: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`_scan` as an operator that `torch.compile` does not look into; returns the stored states besides."""
+    """Run `_scan` as an operator that is opaque to `torch.compile`; also returns the stored states."""
     states = _new_states(u, A)
     return *_scan(u, step, A, *others, states=states), states  # pyright: ignore[reportArgumentType]
 
@@ -180,7 +180,7 @@ def selective_scan_reference(
     gate: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selective_scan` in PyTorch, differentiable, in float32 or wider."""
+    """Compute `selective_scan` in PyTorch, in float32 or wider; differentiable."""
     dtype = torch.promote_types(u.dtype, torch.float32)
     out_dtype = u.dtype
     u, step, A, B, C = (x.to(dtype) for x in (u, step, A, B, C))
@@ -251,8 +251,8 @@ def _scan_kernel(
     if skip is not None:
         b_skip = tl.load(skip + o_e + zero, mask=m_e, other=0.0).to(tl.float32)
 
-    # 2. Two tiles are in registers: each is replaced by the one after the other as soon as it is taken, so that loads
-    #    have the time of two tiles. Copies from one to the other would wait for them.
+    # 2. Two tiles are in registers. As soon as one is taken, the tile after the other replaces it, so that a load has
+    #    two tiles' time to complete. Copying one tile to the other would wait for the load.
     m_e, m_n = m_e[None, :], m_n[None, :]
     b_u0, b_step0, b_z0, b_B0, b_C0 = _load_tile(
         u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, 0, o_t < T, m_e, m_n
@@ -306,8 +306,8 @@ def _load_tile(u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, ahead: tl.con
 
 @jit
 def _take_tile(b_u, b_step, b_z, b_B, b_C, m_t, BE: tl.constexpr):
-    # 3. A tile in float32. Every thread needs all of B and C; they change threads once for a tile.
-    b_delta = tl.where(m_t[:, None], softplus(b_step.to(tl.float32)), 0.0)  # past the end h stays as it is
+    # 3. A tile in float32. Every thread needs all of B and C; they change threads once per tile.
+    b_delta = tl.where(m_t[:, None], softplus(b_step.to(tl.float32)), 0.0)  # past the end h stays unchanged
     BT: tl.constexpr = b_B.shape[0]
     BN: tl.constexpr = b_B.shape[1]
     b_B = tl.broadcast_to(b_B[:, :, None], (BT, BN, BE))

@@ -2,7 +2,7 @@
 
 Let s be the step before softplus, Δ = softplus(s), a_t = e^{Δ_t A}, h_t = a_t h_{t−1} + Δ_t u_t B_t,
 p_t = C_t · h_t + D u_t and y_t = p_t SiLU(z_t) (`argap.kernels.scan.selective_scan`). Write dx for the gradient with
-respect to x, of which dy and that of the last state are given, and σ for the logistic function. Then
+respect to x and σ for the logistic function; dy and the gradient of the last state are given. Then
 
 - dp_t = dy_t SiLU(z_t), and dz_t = dy_t p_t σ(z_t) (1 + z_t (1 − σ(z_t)));
 - dh_t = C_t dp_t + a_{t+1} dh_{t+1}: the same recurrence in the other direction; before the first position a_1 dh_1;
@@ -10,14 +10,14 @@ respect to x, of which dy and that of the last state are given, and σ for the l
 - du_t = D dp_t + Δ_t (B_t · dh_t), and dA = Σ_t Δ_t r_t with r_t = dh_t a_t h_{t−1};
 - ds_t = σ(s_t) (u_t (B_t · dh_t) + A · r_t).
 
-The states h_{t−1} are not kept: the forward kernel stores one every `STORED_EVERY` positions. From it those before each
-tile of such a chunk are computed again, into a scratch of the chunk's size, and from these those of a tile, in
-registers. The sums over the channels of a program go to memory of their own, which PyTorch adds up, so that the same
-input gives the same bits. For N = 16 these sums take 4 bytes per position and channel, twice the memory of ``u`` in
+The states h_{t−1} are not kept: the forward kernel stores one every `STORED_EVERY` positions. From it the states
+before each tile of the chunk are recomputed into a scratch of the chunk's size, and from these the states of a tile, in
+registers. Each program's sums over channels go to memory of their own, which PyTorch adds up, so that the same input
+gives the same bits. For N = 16 these sums take 4 bytes per position and channel, twice the memory of ``u`` in
 16 bits.
 
 Legend: B batch, T positions, E channels, N states per channel, BT positions per tile, BA positions per tile where
-states are computed again, L `STORED_EVERY`, P programs that share a sequence's channels.
+states are recomputed, L `STORED_EVERY`, P programs that share a sequence's channels.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def selective_scan_backward(
     skip: torch.Tensor | None,
     gate: torch.Tensor | None,
 ) -> Gradients:
-    """The gradients above, in the dtypes of their tensors.
+    """Compute the gradients above, in the dtypes of their tensors.
 
     Args:
         dy: ``[B, T, E]``.
         dht: the gradient with respect to the state after the last position, ``[B, E, N]``; None: 0.
-        states: those before the positions 0, L, 2L, …, float32 ``[B, ⌈T/L⌉, N, E]``.
-        u, step, A, B, C, skip, gate: as `argap.kernels.scan.selective_scan.selective_scan` takes them.
+        states: the states before positions 0, L, 2L, …, float32 ``[B, ⌈T/L⌉, N, E]``.
+        u, step, A, B, C, skip, gate: the arguments of `argap.kernels.scan.selective_scan.selective_scan`.
 
     Returns:
         du, dstep, dA, dB, dC, dskip, dgate, and the gradient with respect to the state before the first position,
@@ -167,7 +167,7 @@ def _backward_kernel(
     b_dskip = tl.zeros([BT, BE], dtype=tl.float32)
 
     for i_c in range(chunks - 1, -1, -1):
-        # 2. The states before the tiles of a chunk, BA positions at a time. The next ones are loaded meanwhile.
+        # 2. The states before the tiles of a chunk, BA positions at a time, while the next ones are loaded.
         first = i_c * L
         length = tl.minimum(L, T - first)
         b_h = tl.load(states + (i_b * chunks + i_c) * N * E + o_s, mask=m_h, other=0.0)
@@ -225,7 +225,7 @@ def _backward_kernel(
                 b_sigmoid = 1 / (1 + tl.exp(-b_z))
                 b_dp = b_dy * b_z * b_sigmoid
 
-            # 4. The states before each position; with those after it dC.
+            # 4. The states before each position, and from those after it dC.
             b_states = tl.zeros([BT, BN, BE], dtype=tl.float32)
             b_p = b_skip * b_u
             for i in tl.static_range(BT):
@@ -252,7 +252,7 @@ def _backward_kernel(
                 b_dA += position(b_delta, i)[None, :] * b_r
                 b_ddecay = tl.where(m_i, tl.sum(b_A * b_r, 0)[None, :], b_ddecay)
 
-            # 6. What remains is by position and channel.
+            # 6. The rest, by position and channel.
             o_out = (p_row + start + o_t)[:, None] * E + o_col
             m_out = (start + o_t < T)[:, None] & m_e
             tl.store(du + o_out, (b_skip * b_dp + b_delta * b_dinput).to(du.dtype.element_ty), mask=m_out)
@@ -281,13 +281,13 @@ def _load(x, i_b, start, T, o_t, o_col, m_col):
 
 @jit
 def _step_size(b_step, start, T, o_t):
-    # Past the end Δ = 0: the state stays as it is.
+    # Past the end Δ = 0: the state stays unchanged.
     return tl.where((start + o_t < T)[:, None], softplus(b_step.to(tl.float32)), 0.0)
 
 
 @jit
 def position(b_x, i: tl.constexpr):
-    """Position i of a tile ``[BT, …]``."""
+    """Return position i of a tile ``[BT, …]``."""
     # x + −0 = x, so the compiler drops this sum; Triton takes -0.0 for 0.0.
     nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)
     o_t = tl.arange(0, b_x.shape[0])
@@ -311,7 +311,7 @@ def _sum_channels(b_x):
 
 @jit
 def softplus(b_x):
-    """max(x, 0) + log(1 + e^{−|x|})."""
+    """Compute max(x, 0) + log(1 + e^{−|x|})."""
     # With z = e^{−|x|} in [0, 1] the polynomial is log(1 + z) / z, interpolated in Chebyshev nodes: its relative error
     # is 2·10⁻⁷ in float32, so small steps are exact.
     b_z = tl.exp2(tl.abs(b_x) * -1.4426950408889634)  # log₂ e

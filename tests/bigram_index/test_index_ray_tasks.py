@@ -109,7 +109,7 @@ def test_a_killed_worker_does_not_change_the_index(two_nodes, corpus, whole, tmp
     def kill_one():
         while not killed:
             for process in psutil.process_iter(["cmdline"]):
-                if (process.info["cmdline"] or [""])[0].startswith("ray::count_shard"):
+                if (process.info["cmdline"] or [""])[0].startswith("ray::call_with_trust"):
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
                         killed.append(process.pid)

@@ -128,7 +128,7 @@ def test_existing_index_is_kept_unless_overwritten(index):
 
 def test_a_folder_without_an_index_is_never_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ArgapError, match="is no index"):
+    with pytest.raises(ArgapError, match="is not an index"):
         build(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.txt").exists()
 

@@ -1,9 +1,9 @@
 """Arithmetic circuits computed by stacked BaseConv layers, with weights set by hand (arXiv 2312.04927, theorem 4.2).
 
 The theorem says that BaseConv layers compute any arithmetic circuit in about as many layers as the circuit is deep. One
-layer y = (u W + b1) ⊙ (h ∗ u + b2) can do three things, and a circuit needs no others: a linear map of the channels
-(h = 0, b2 = 1), a shift of each channel along the sequence (W = 0, b1 = 1, h a spike) and the product of two channels
-(h a spike at 0, W the other factor).
+layer y = (u W + b1) ⊙ (h ∗ u + b2) can do three things, and a circuit needs no others: a linear map of the channels (h
+= 0, b2 = 1), a shift of each channel along the sequence (W = 0, b1 = 1, h a spike) and the product of two channels (h a
+spike at 0, W the other factor).
 
 Legend: B batch, N positions of the input, D values at each, G gates.
 """
@@ -21,8 +21,10 @@ from argap.models.mixers.filters import ExplicitFilter
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate: the sum or the product of two wires. Wires 0 to N·D − 1 are the inputs, position by position, and
-    wire N·D + g is the output of gate g."""
+    """One gate: the sum or the product of two wires.
+
+    Wires 0 to N·D − 1 are the inputs, position by position, and wire N·D + g is the output of gate g.
+    """
 
     op: Literal["+", "*"]
     left: int
@@ -48,18 +50,18 @@ class Circuit:
 
     @property
     def inputs(self) -> int:
-        """N·D."""
+        """The number of inputs, N·D."""
         return self.positions * self.width
 
     def depths(self) -> list[int]:
-        """The depth of every wire: 0 for inputs, for a gate one more than its deeper operand."""
+        """Return the depth of every wire: 0 for inputs, for a gate one more than its deeper operand."""
         depths = [0] * self.inputs
         for gate in self.gates:
             depths.append(1 + max(depths[gate.left], depths[gate.right]))
         return depths
 
     def evaluate(self, x: torch.Tensor) -> torch.Tensor:
-        """The output of every gate, ``[B, G]``, for ``x [B, N, D]``: the definition, gate by gate."""
+        """Return the output of every gate, ``[B, G]``, for ``x [B, N, D]``: the definition, gate by gate."""
         wires = list(x.flatten(1).unbind(dim=1))
         for gate in self.gates:
             left, right = wires[gate.left], wires[gate.right]
@@ -69,12 +71,14 @@ class Circuit:
 
 @torch.no_grad()
 def base_conv_of_circuit(circuit: Circuit) -> nn.Sequential:
-    """BaseConv layers that compute a circuit: ``x [B, N, W]``, the input in the first D of W channels and zeros in the
-    others, to ``[B, N, W]`` whose last position holds the gates' outputs in its first G channels.
+    """Build BaseConv layers that compute a circuit.
 
-    W = 2·(N·D + G) channels, each wire one and a second for the left operand of a product. Layers: one that copies
-    each input's channel, one that shifts the copies to the last position, two for each level of the circuit (a linear
-    map that adds the sums and fetches the factors, and the products), and one that moves the outputs to the front. All
+    They map ``x [B, N, W]``, with the input in the first D of W channels and zeros in the others, to ``[B, N, W]``,
+    whose last position holds the gates' outputs in its first G channels.
+
+    W = 2·(N·D + G) channels: one per wire and a second for the left operand of a product. Layers: one that copies each
+    input's channel, one that shifts the copies to the last position, two for each level of the circuit (a linear map
+    that adds the sums and fetches the factors, and the products), and one that moves the outputs to the front. All
     weights are 0, 1 or 2, in float64.
     """
     inputs, count = circuit.inputs, circuit.inputs + len(circuit.gates)
@@ -107,12 +111,12 @@ def base_conv_of_circuit(circuit: Circuit) -> nn.Sequential:
 
 
 def padded(x: torch.Tensor, circuit: Circuit) -> torch.Tensor:
-    """``x [B, N, D]`` with zeros in further channels, as `base_conv_of_circuit` takes it."""
+    """Append channels of zeros to ``x [B, N, D]``, up to the width of `base_conv_of_circuit`."""
     return nn.functional.pad(x, (0, 2 * (circuit.inputs + len(circuit.gates)) - circuit.width))
 
 
 def blank_layer(width: int, positions: int, taps: int, bias: Bias = "vector") -> BaseConv:
-    """A BaseConv layer in float64 whose weights are all 0."""
+    """Build a BaseConv layer in float64 whose weights are all 0."""
     layer = BaseConv(width, positions, kernel_size=taps, bias=bias).double()
     for parameter in layer.requires_grad_(False).parameters():
         parameter.zero_()
@@ -120,27 +124,27 @@ def blank_layer(width: int, positions: int, taps: int, bias: Bias = "vector") ->
 
 
 def taps_of(layer: BaseConv) -> torch.Tensor:
-    """The taps of an explicit filter, ``[N, D]``."""
+    """Return the taps of an explicit filter, ``[N, D]``."""
     assert isinstance(layer.filter, ExplicitFilter)
     return layer.filter.weight
 
 
 def _linear(width: int, positions: int) -> BaseConv:
-    """u W, with W still 0."""
+    """Build the layer u W, with W still 0."""
     layer = blank_layer(width, positions, positions)
     layer.conv_bias.fill_(1)
     return layer
 
 
 def _shift(width: int, positions: int) -> BaseConv:
-    """h ∗ u, with h still 0."""
+    """Build the layer h ∗ u, with h still 0."""
     layer = blank_layer(width, positions, positions)
     layer.gate_bias.fill_(1)
     return layer
 
 
 def _product(width: int, positions: int) -> BaseConv:
-    """(u W + b1) ⊙ u, with W and b1 still 0."""
+    """Build the layer (u W + b1) ⊙ u, with W and b1 still 0."""
     layer = blank_layer(width, positions, positions)
     taps_of(layer)[0] = 1
     return layer

@@ -29,22 +29,24 @@ from tests.constructions.arithmetic_circuits import taps_of
 MixerType = TypeVar("MixerType")
 
 MARGIN = 30.0
-"""Margin between logits: e^−30 vanishes beside 1 in float32."""
+"""Margin between logits: e^−30 vanishes next to 1 in float32."""
 
 
 def token_codes(vocab_size: int) -> torch.Tensor:
-    """The bits of each token id as ±1, ``[V, c]``. The dot product of two codes is c if they are equal, else at most
-    c − 2."""
+    """Return the bits of each token id as ±1, ``[V, c]``.
+
+    The dot product of two codes is c if they are equal, else at most c − 2.
+    """
     bits = max(1, math.ceil(math.log2(vocab_size)))
     return 2.0 * ((torch.arange(vocab_size)[:, None] >> torch.arange(bits)) & 1) - 1
 
 
 @torch.no_grad()
 def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
-    """Two attention layers of width 3·c + 1, rounded up to an even number, for any T.
+    """Build two attention layers of width 3·c + 1, rounded up to an even number, for any T.
 
-    The residual stream holds the token's code, a 1, the code of the previous token (written by layer 1) and the
-    answer (written by layer 2).
+    The residual stream holds the token's code, a 1, the code of the previous token (written by layer 1) and the answer
+    (written by layer 2).
 
     1. All tokens have the same query and key, rotated by RoPE such that they match best one position back: each
        position copies the code of the previous token. (The first position can only copy its own.)
@@ -52,8 +54,8 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
        position, minus a little of that position's own code. The second term suppresses the first position, which
        looks like its own successor. A position whose previous token equals the query's token is read.
 
-    T affects only the size of layer 1's weights: the longer the sequence, the closer the RoPE angles of
-    neighbouring distances.
+    T affects only the size of layer 1's weights: the longer the sequence, the closer the RoPE angles of neighbouring
+    distances.
     """
     codes = token_codes(vocab_size)
     bits = codes.shape[1]
@@ -76,7 +78,7 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     gap = float((1 - torch.cos((distances - 1) * angles)).sum(dim=1).min())
     scale = math.sqrt(MARGIN * math.sqrt(width) / gap)
     key[:half, one] = scale
-    query[:half, one] = scale * angles.cos()  # the query is rotated one position less
+    query[:half, one] = scale * angles.cos()  # the query is rotated by one position less
     query[half:, one] = -scale * angles.sin()
     _copy(value, slice(0, bits), own)
     _copy(mixer.out.weight, before, slice(0, bits))
@@ -99,11 +101,11 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 
 @torch.no_grad()
 def linear_attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
-    """A convolution of 2 taps and attention without softmax, of width 3·V, for any T (proposition 4.3).
+    """Build a convolution of 2 taps and attention without softmax, of width 3·V, for any T (proposition 4.3).
 
-    One-hot codes take the place of bits: the product of two codes is 1 if they are equal and 0 otherwise, so that
-    nothing is left for a softmax to suppress. Parameters are O(V²), whatever the length. (In the proposition the
-    input's rows hold key and value together; in text the convolution puts them there.)
+    One-hot codes replace bits: the product of two codes is 1 if they are equal and 0 otherwise, so that nothing is left
+    for a softmax to suppress. There are O(V²) parameters, whatever the length. (In the proposition the input's rows
+    hold key and value together; in text the convolution puts them there.)
 
     The residual stream holds the token's code, the code of the previous token (at first the token's own) and the
     answer.
@@ -145,7 +147,7 @@ def linear_attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCau
 
 @torch.no_grad()
 def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
-    """Two BaseConv layers of width (2·c + 1)·S + c + 1, for the S = T − 1 distances at which a token can recur.
+    """Build two BaseConv layers of width (2·c + 1)·S + c + 1, for the S = T − 1 distances at which a token can recur.
 
     The residual stream holds the token's code and a 1, and for each shift s from 1 to S a copy of the code to compare,
     a copy to read, and a match flag.
@@ -155,7 +157,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
        SiLU of (sum of the products − c + 1) is positive if all bits agree, and otherwise 0 up to e^−30.
        (A product of two factors compares bits; counting them needs a nonlinearity.)
     2. In the channels to read, the filter is a spike at s − 1, the token after the compared one, and the gate is the
-       match flag of s. The head sums what was read.
+       match flag of s. The head sums the channels read.
 
     (A width that grows with V instead of T would work as well: V·c channels that hold a running sum over positions of
     the previous token, one-hot, times the current token's code, gated by the querying token.)
@@ -208,8 +210,10 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 def _blank(
     vocab_size: int, width: int, mixers: list[dict], max_positions: int, intermediate_size: int = 1
 ) -> tuple[ArgapForCausalLM, torch.Tensor, torch.Tensor]:
-    """A model of two layers whose weights are all 0, except for norms of 1, with its embedding and its head
-    ``[V, D]``."""
+    """Build a model of two layers whose weights are all 0, except norms of 1; return its embedding and head too.
+
+    Embedding and head are ``[V, D]``.
+    """
     config = ArgapConfig(
         vocab_size=vocab_size,
         hidden_size=width,

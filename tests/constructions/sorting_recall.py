@@ -7,11 +7,11 @@ algorithm is ours:
 
 1. Each position holds a record of its token, its number and the token after it. A sorting network sorts the records by
    token, then number.
-2. The record before now holds the last earlier occurrence of the same token, if there is one. What followed it is the
-   answer.
+2. The preceding record now holds the last earlier occurrence of the same token, if there is one. The token that
+   followed it is the answer.
 3. A second network sorts by number, which brings every answer back to its query.
 
-A layer y = (u W + b1) ⊙ (h ∗ u + b2), its biases one for each position as in definition 4.1, can do three things: a
+A layer y = (u W + b1) ⊙ (h ∗ u + b2), with one bias per position as in definition 4.1, can do three things: a
 linear map of the channels plus a constant of the position, a shift of each channel times a mask of the positions, and
 the product of two channels. Bits are 0 and 1, so that sums and products compare numbers. A convolution cannot look
 ahead: an exchange with the position s ahead delays all records by s instead, nearly 4·N in all.
@@ -32,7 +32,7 @@ from tests.constructions.arithmetic_circuits import blank_layer, taps_of
 
 Channels = list[int]
 Sums = dict[int, list[tuple[int, int]]]
-"""Channel to the channels of which it becomes a sum, with their weights."""
+"""Maps each channel to the channels that it becomes a sum of, with their weights."""
 NOT_FOUND = -1
 
 
@@ -42,22 +42,22 @@ class SortingRecall:
 
     layers: nn.Sequential
     bits: int
-    """c. The token's bits are the first c channels of the input, the others 0."""
+    """c. The token's bits are the first c channels of the input; the others are 0."""
     answer: Channels
     """Channels of the answer's bits in the output."""
     found: int
     """Channel that is 1 if there is an answer, else 0."""
     delay: int
-    """The answer to position t stands at t + delay."""
+    """The answer to position t is at t + delay."""
     positions: int
     """N + delay."""
 
     @torch.no_grad()
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The token that followed the last earlier occurrence of each token, or `NOT_FOUND`: ``tokens [B, T ≤ N]`` to
-        ``[B, T]``, both int64.
+        """Find the token that followed the last earlier occurrence of each token, or `NOT_FOUND`.
 
-        Example: 3, 5, 3 gives -1, -1, 5. Raises `ArgapError` for more tokens than records, and tokens of more bits.
+        ``tokens [B, T ≤ N]`` and the result ``[B, T]`` are int64. Example: 3, 5, 3 gives -1, -1, 5. Raises `ArgapError`
+        for more tokens than records, and tokens of more bits.
         """
         length, weights = tokens.shape[1], 1 << torch.arange(self.bits).flip(0)
         if length > self.positions - self.delay or tokens.min() < 0 or tokens.max() >> self.bits:
@@ -71,19 +71,19 @@ class SortingRecall:
 
 
 def sorting_recall(vocab_size: int, length: int) -> SortingRecall:
-    """The layers for up to ``length`` tokens below ``vocab_size``.
+    """Build the layers for up to ``length`` tokens below ``vocab_size``.
 
-    W = 8·c + 5·p + 3 channels, and p·(p + 1)/2 exchanges in each network, of 8 + 2·⌈log₂ k⌉ layers for a key of k
-    bits. A layer's filter ends at its largest shift, at most N. Arithmetic is exact up to N = 16. From N = 32 on,
-    filters of more than 32 taps run as FFTs, whose rounding errors later layers amplify: bits are off by at most 10⁻⁹
-    at N = 32 and 10⁻⁷ at 64.
+    W = 8·c + 5·p + 3 channels, and p·(p + 1)/2 exchanges in each network, of 8 + 2·⌈log₂ k⌉ layers for a key of k bits.
+    A layer's filter ends at its largest shift, at most N. Arithmetic is exact up to N = 16. From N = 32 on, filters of
+    more than 32 taps run as FFTs, whose rounding errors later layers amplify: bits are off by at most 10⁻⁹ at N = 32
+    and 10⁻⁷ at 64.
     """
     bits, number = (max(1, math.ceil(math.log2(n))) for n in (vocab_size, length))
     return _Builder(bits, number).build()
 
 
 class _Builder:
-    """Appends layers and keeps the delay.
+    """Appends layers and keeps track of the delay.
 
     The channels hold three copies of a record (its own, its partner's and one to compute with) and, for each bit of a
     key, whether the own one is less than the partner's and whether they are equal.
@@ -105,7 +105,7 @@ class _Builder:
         self.layers: list[BaseConv] = []
 
     def build(self) -> SortingRecall:
-        """All layers."""
+        """Build all layers."""
         self._read()
         self._sort([*self.token, *self.at])
         self._look_back()
@@ -114,7 +114,7 @@ class _Builder:
         return SortingRecall(layers, self.bits, self.value, self.found, self.delay, self.positions)
 
     def _read(self) -> None:
-        """Records of each token, its number and the token after it."""
+        """Make records of each token, its number and the token after it."""
         self._linear({**_same(self.token), **_sums(self.value, self.token)})
         self.delay = 1
         there = self._mask(lambda record: True)
@@ -132,7 +132,7 @@ class _Builder:
             self._shift(moved | dict.fromkeys(self.third, (2 * distance, there - low)))
             self._compare(key)
             # In every other block the order is reversed. Where the lesser record belongs, the own one stays if it is
-            # less; elsewhere if it is not.
+            # less; elsewhere, if it is not less.
             lesser = self._mask(lambda record, d=distance, b=block: (not record & d) == (not record & b))
             stays = self.less[0]
             self._shift({**dict.fromkeys(self.both, (0, there)), stays: (0, 2 * lesser - there)})
@@ -144,7 +144,7 @@ class _Builder:
             self._linear(_sums(self.record, self.record, self.partner), copies=True)
 
     def _look_back(self) -> None:
-        """Replace each value by that of the record before if both have the same token, else by zeros."""
+        """Replace each value by that of the preceding record if both have the same token, else by zeros."""
         there, follows = self._mask(lambda record: True), self._mask(lambda record: record > 0)
         self._shift({**dict.fromkeys(self.record, (0, there)), **dict.fromkeys(self.third, (1, follows))})
         self._compare(self.token)
@@ -158,11 +158,11 @@ class _Builder:
         )
 
     def _compare(self, key: Channels) -> None:
-        """Whether the own key is less than the partner's, in the first channel of ``less``, and whether they are equal,
-        in the first of ``equal``. The partner's record comes as the sum of the second and third copies.
+        """Compute whether the own key is less than the partner's, and whether they are equal.
 
-        Bits a and b: less is b − ab and equal is 1 − a − b + 2ab. Two parts, the first more significant: less is less_1
-        + equal_1·less_2 and equal is equal_1·equal_2.
+        The results are in the first channels of ``less`` and ``equal``. The partner's record is the sum of the second
+        and third copies. Bits a and b: less is b − ab and equal is 1 − a − b + 2ab. Two parts, the first more
+        significant: less is less_1 + equal_1·less_2 and equal is equal_1·equal_2.
         """
         joined = (self.partner, self.third)
         self._linear({**_same(self.record), **_sums(self.partner, *joined), **_sums(self.third, *joined)})
@@ -190,8 +190,10 @@ class _Builder:
             less, equal = less[:count], equal[:count]
 
     def _linear(self, sums: Sums, constants: Mapping[int, torch.Tensor] | None = None, *, copies: bool = False) -> None:
-        """u W + b1: each channel a weighted sum of channels, plus a constant ``[positions]``. With ``copies`` the
-        second and third copies of a record become the first."""
+        """Append u W + b1: each channel a weighted sum of channels, plus a constant ``[positions]``.
+
+        With ``copies`` the second and third copies of a record become the first.
+        """
         layer = self._layer(taps=1)
         layer.conv_bias.fill_(1)
         for shift in (0, self.size, 2 * self.size) if copies else (0,):
@@ -202,14 +204,14 @@ class _Builder:
                 layer.gate_bias[:, channel + shift] = constant
 
     def _shift(self, moved: Mapping[int, tuple[int, torch.Tensor]]) -> None:
-        """mask ⊙ (h ∗ u): each channel from a number of positions back, times a mask ``[positions]``."""
+        """Append mask ⊙ (h ∗ u): each channel from a number of positions back, times a mask ``[positions]``."""
         layer = self._layer(taps=1 + max(distance for distance, _ in moved.values()))
         for channel, (distance, mask) in moved.items():
             layer.gate_bias[:, channel] = mask
             taps_of(layer)[distance, channel] = 1
 
     def _product(self, gates: Mapping[int, int], kept: Iterable[int]) -> None:
-        """(u W + b1) ⊙ u: each channel times another, and the ``kept`` ones unchanged."""
+        """Append (u W + b1) ⊙ u: each channel times another, and the ``kept`` ones unchanged."""
         layer = self._layer(taps=1)
         taps_of(layer)[0] = 1
         for channel, gate in gates.items():
@@ -217,22 +219,22 @@ class _Builder:
         layer.gate_bias[:, list(kept)] = 1
 
     def _layer(self, taps: int) -> BaseConv:
-        """A further layer, all weights 0."""
+        """Append a layer with all weights 0."""
         self.layers.append(blank_layer(self.width, self.positions, taps, bias="definition"))
         return self.layers[-1]
 
     def _mask(self, chosen: Callable[[int], bool]) -> torch.Tensor:
-        """1 where a chosen record now stands, else 0: ``[positions]``."""
+        """Return 1 where a chosen record now is, else 0: ``[positions]``."""
         mask = torch.zeros(self.positions, dtype=torch.float64)
         mask[self.delay : self.delay + self.records] = torch.tensor([float(chosen(n)) for n in range(self.records)])
         return mask
 
 
 def _same(channels: Iterable[int]) -> Sums:
-    """Channels that stay."""
+    """Return sums that keep channels unchanged."""
     return {channel: [(channel, 1)] for channel in channels}
 
 
 def _sums(to: Channels, *sources: Channels, weights: tuple[int, ...] = (1, 1)) -> Sums:
-    """Channels that become weighted sums of the ``sources``, one channel of each."""
+    """Return sums that make channels weighted sums of the ``sources``, one channel of each."""
     return {each: list(zip(channels, weights, strict=False)) for each, *channels in zip(to, *sources, strict=True)}

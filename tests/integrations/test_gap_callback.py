@@ -22,7 +22,8 @@ from argap.integrations.recall_gap import RecallGap
 from argap.integrations.transformers import GapCallback
 from argap.records import EvaluationSpec
 from argap.results.pipeline import score_models
-from argap.scoring.per_model import ModelSettings, PerModel
+from argap.scoring.config import ScoreConfig
+from argap.scoring.per_model import PerModel
 from tests.conftest import drawn_model, index_of
 from tests.segments.conftest import byte_fallback, byte_level
 
@@ -50,7 +51,9 @@ def place(tmp_path_factory):
         (place / "text" / f"{k}.txt").write_text(TEXT[7 * k :] + TEXT[: 9 * k + 20])
     index_of(tokenizer.encode(["the cat sat on the mat " * 3]), place / "index", tokenizer)
     spec = EvaluationSpec(data=(str(place / "text"),), seq_len=32)
-    score_models([], str(place / "reference"), place / "out", spec=spec, index=str(place / "index"), threshold=2)
+    score_models(
+        [], str(place / "reference"), place / "out", ScoreConfig(text=spec, index=str(place / "index"), threshold=2)
+    )
     return place, tokenizer
 
 
@@ -98,8 +101,7 @@ def test_fewer_windows_and_the_reference_itself(place):
 def test_a_reference_with_a_bos_gives_the_model_one(place, tmp_path):
     folder, _ = place
     spec = EvaluationSpec(data=(str(folder / "text"),), seq_len=32)
-    settings = ModelSettings(bos=PerModel("<e>"))
-    score_models([], str(folder / "reference"), tmp_path / "bos", spec=spec, settings=settings)
+    score_models([], str(folder / "reference"), tmp_path / "bos", ScoreConfig(text=spec, bos=PerModel("<e>")))
     reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
     without = RecallGap(folder / "out" / "reference").measure(reference)
     figures = RecallGap(tmp_path / "bos" / "reference").measure(reference)

@@ -15,7 +15,7 @@ from argap.evaluation.windows import build_evaluation_set
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixers.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
 from argap.records import SourceRecord
-from argap.scoring.scorer import ScoreOptions, score
+from argap.scoring.checkpoint import CheckpointSource
 from argap.text.tokenizer import load_tokenizer
 from tests.models.conftest import assert_all_learn, redraw
 
@@ -159,11 +159,4 @@ def test_a_model_saves_loads_and_is_refused_by_the_scorer(name: str, tmp_path: P
     tokenizer = load_tokenizer(str(DEMO_TOKENIZER))
     data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=32, limit_tokens=64)
     with pytest.raises(ArgapError, match=rf"mixer {KINDS[name].__name__}: not causal"):
-        score(
-            find_checkpoint(tmp_path / "m"),
-            data,
-            tmp_path / "run",
-            model_name="m",
-            source=SourceRecord(),
-            options=ScoreOptions(),
-        )
+        CheckpointSource("m", find_checkpoint(tmp_path / "m")).score(data, tmp_path / "run", SourceRecord())

@@ -13,6 +13,7 @@ from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.records import EvaluationSpec, Gap
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from tests import conftest
 from tests.conftest import index_of
 
@@ -36,12 +37,12 @@ class Place:
         )
 
     def on(self, **changed: Any) -> dict[str, Any]:
-        """Text and index, as `score_models` takes them."""
-        return {"spec": self.spec(**changed), "index": self.index}
+        """Text and index, as `ScoreConfig` takes them."""
+        return {"text": self.spec(**changed), "index": self.index}
 
     def score(self, out: Path, **options: Any) -> Gap:
         """The bad model compared with the good one."""
-        return score_models([self.bad], self.good, out, **{**self.on(), **options})
+        return score_models([self.bad], self.good, out, ScoreConfig(**{**self.on(), **options}))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from argap.errors import ArgapError, MismatchError
 from argap.records import EvaluationSpec
 from argap.results.compare import compare_runs
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 
 TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
 SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
@@ -21,9 +22,9 @@ def test_a_finished_run_serves_as_reference_with_its_settings_from_any_folder(pl
     _, gap = scored
     monkeypatch.chdir(place.folder)
     relative = place.spec(data=("text",))
-    score_models(["bad"], "good", tmp_path, spec=relative, index="index", threshold=THRESHOLD)
+    score_models(["bad"], "good", tmp_path, ScoreConfig(text=relative, index="index", threshold=THRESHOLD))
     monkeypatch.chdir(tmp_path)
-    again = score_models([place.bad], "good", tmp_path, threshold=THRESHOLD)
+    again = score_models([place.bad], "good", tmp_path, ScoreConfig(threshold=THRESHOLD))
     for row, other in zip(again.rows, gap.rows, strict=True):
         assert row.overall == other.overall
         assert row.ar_hits == other.ar_hits
@@ -31,14 +32,14 @@ def test_a_finished_run_serves_as_reference_with_its_settings_from_any_folder(pl
 
 def test_a_named_reference_brings_its_text_and_index(place, tmp_path, own_home):
     add_reference("mine", Reference(checkpoint=place.good, data=(place.text,), index=place.index, seq_len=SEQ_LEN))
-    gap = score_models([place.bad], "mine", tmp_path, spec=EvaluationSpec(limit_tokens=LIMIT))
+    gap = score_models([place.bad], "mine", tmp_path, ScoreConfig(text=EvaluationSpec(limit_tokens=LIMIT)))
     assert [row.model for row in gap.rows] == ["mine", "bad"]
     assert gap.evaluation.seq_len == SEQ_LEN
 
 
 def test_without_text_the_standard_library_is_scored_and_said(place, tmp_path, capsys):
     spec = EvaluationSpec(seq_len=SEQ_LEN, limit_tokens=LIMIT)
-    gap = score_models([place.bad], place.good, tmp_path, spec=spec)
+    gap = score_models([place.bad], place.good, tmp_path, ScoreConfig(text=spec))
     assert "no text given: scoring the held-out modules of Python's standard library" in capsys.readouterr().err
     assert gap.evaluation.data == ("stdlib:heldout",)
     assert (gap.index, gap.threshold, gap.bins.frequency, gap.breakdowns.frequency) == (None, None, (), ())
@@ -51,14 +52,14 @@ def test_a_tokenizer_other_than_the_references_is_refused(place, tmp_path):
     state["pre_tokenizer"]["add_prefix_space"] = True
     (other / "tokenizer.json").write_text(json.dumps(state))
     with pytest.raises(MismatchError, match=r"good and .*other: their tokenizers differ \(\w+ and \w+\)"):
-        place.score(tmp_path / "out", spec=place.spec(tokenizer=str(other)))
+        place.score(tmp_path / "out", text=place.spec(tokenizer=str(other)))
     assert not (tmp_path / "out").exists()
 
 
 def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
     out, _ = scored
     other = place.spec(seq_len=32)
-    place.score(tmp_path / "o", spec=other)
+    place.score(tmp_path / "o", text=other)
     with pytest.raises(MismatchError, match=r"holds evaluation set \w+, the labels .* hold \w+"):
         compare_runs([str(tmp_path / "o" / "bad")], str(out / "good"), tmp_path / "c")
 
@@ -69,14 +70,14 @@ def test_a_run_of_another_configuration_is_kept(place, scored):
     other = place.spec(seq_len=32)
     said = r"evaluation set \w{12} \(data .*, seq_len 48\b.*\), asked for \w{12}; choose another `out`"
     with pytest.raises(MismatchError, match=f"holds a run with {said}"):
-        place.score(out, spec=other)
+        place.score(out, text=other)
     assert {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()} == before
 
 
 def test_a_checkpoint_named_twice_is_scored_once(place, tmp_path):
     shutil.copytree(place.folder / "bad", tmp_path / "copy")
     models = [place.bad, str(tmp_path / "copy"), place.good]
-    gap = score_models(models, place.good, tmp_path / "out", **place.on())
+    gap = score_models(models, place.good, tmp_path / "out", ScoreConfig(**place.on()))
     assert [row.model for row in gap.rows] == ["good", "bad"]
 
 
@@ -84,7 +85,7 @@ def test_checkpoints_with_equal_names_get_their_parent_s_name(place, save_model,
     for seed, parent in ((2, "first"), (3, "second")):
         save_model(tmp_path / parent / "final", seed)
     models = [str(tmp_path / parent / "final") for parent in ("first", "second")]
-    gap = score_models(models, place.good, tmp_path / "out", **place.on())
+    gap = score_models(models, place.good, tmp_path / "out", ScoreConfig(**place.on()))
     assert [row.model for row in gap.rows] == ["good", "final", "second/final"]
 
 
@@ -92,19 +93,19 @@ def test_runs_never_share_a_folder(place, save_model, tmp_path):
     for seed, name in ((2, "labels"), (3, "a b"), (4, "a-b")):
         save_model(tmp_path / name, seed)
     with pytest.raises(ArgapError, match="labels: its run and the labels would share the folder labels; rename"):
-        score_models([str(tmp_path / "labels")], place.good, tmp_path / "out", **place.on())
+        score_models([str(tmp_path / "labels")], place.good, tmp_path / "out", ScoreConfig(**place.on()))
     both = [str(tmp_path / "a b"), str(tmp_path / "a-b")]
     with pytest.raises(ArgapError, match="a-b: its run and the run of a b would share the folder a-b; rename"):
-        score_models(both, place.good, tmp_path / "out", **place.on())
+        score_models(both, place.good, tmp_path / "out", ScoreConfig(**place.on()))
     assert not (tmp_path / "out").exists()
 
 
 def test_incomparable_models_are_refused_before_scoring(place, scored, tmp_path):
     good, bad, out = place.good, place.bad, tmp_path / "out"
     with pytest.raises(ArgapError, match="`base` nobody: not one of the models compared, which are good, bad"):
-        score_models([bad], good, out, **place.on(), base="nobody")
+        score_models([bad], good, out, ScoreConfig(**place.on(), base="nobody"))
     with pytest.raises(MismatchError, match=r"good holds .*, the text is now .*; expected the text and windows"):
-        score_models([bad], str(scored[0] / "good"), out, spec=EvaluationSpec(seq_len=32))
+        score_models([bad], str(scored[0] / "good"), out, ScoreConfig(text=EvaluationSpec(seq_len=32)))
     assert not out.exists()
 
 
@@ -114,5 +115,5 @@ def test_models_with_a_bigger_vocabulary_than_the_tokenizer_are_fine(place, tmp_
     )
     model.save_pretrained(tmp_path / "padded")
     shutil.copytree(TOKENIZER, tmp_path / "padded", dirs_exist_ok=True)
-    gap = score_models([str(tmp_path / "padded")], place.good, tmp_path / "out", **place.on())
+    gap = score_models([str(tmp_path / "padded")], place.good, tmp_path / "out", ScoreConfig(**place.on()))
     assert gap.rows[1].model == "padded"

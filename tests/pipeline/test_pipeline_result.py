@@ -18,8 +18,8 @@ from argap.records import as_json, read_gap
 from argap.reports.pages.write import write_report
 from argap.results.compare import compare_runs, label_result
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.slices.cells import read_cells
-from argap.slices.library import SliceSpec
 from argap.tokens.labels import read_labels
 
 SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
@@ -93,14 +93,14 @@ def test_writes_every_file_of_the_contract(scored):
 def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatch):
     out, gap = scored
     monkeypatch.setattr(
-        "argap.scoring.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
+        "argap.scoring.checkpoint.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
     )
     again = place.score(out, threshold=THRESHOLD)
     assert again.rows == gap.rows
 
 
 def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.scoring.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
+    monkeypatch.setattr("argap.scoring.checkpoint.load_model", lambda *a, **k: pytest.fail("a model ran"))
     for name, where, message in [
         ("bad", "frequency > 3", 'slice bad: condition "frequency > 3": Referenced column'),
         ("bad", "nll.nobody > 3", 'Could not find key "nobody"'),
@@ -108,7 +108,7 @@ def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
         ("other", "pos > 3", "slice other: the name is built in"),
     ]:
         with pytest.raises(ArgapError, match=message):
-            score_models([place.bad], place.good, tmp_path, **place.on(), slices=[SliceSpec(name, where)])
+            score_models([place.bad], place.good, tmp_path, ScoreConfig(**place.on(), slices={name: where}))
     assert not list(tmp_path.glob("*"))
 
 
@@ -116,20 +116,22 @@ def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
     models = [place.bad, place.good]
     settings = {**place.on(), "threshold": THRESHOLD}
     index = settings.pop("index")
-    slices = [SliceSpec("late", "pos > 24", "Late", "A note."), SliceSpec("hard", "nll.bad > 9")]
-    first = score_models(models[:1], models[1], tmp_path, **settings, slices=slices)
+    slices = tmp_path / "slices.yaml"
+    late = "{name: late, where: pos > 24, title: Late, note: A note.}"
+    slices.write_text(f"slices:\n- {late}\n- {{name: hard, where: nll.bad > 9}}\n")
+    first = score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices=str(slices)))
     assert [each.name for each in first.slices] == ["ar_hits", "late", "hard"]
-    assert score_models(models[:1], models[1], tmp_path, **settings).slices == first.slices
+    assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings)).slices == first.slices
     labelled = label_result(tmp_path, index, threshold=0)
     assert labelled == read_gap(tmp_path)
     assert [(s.name, s.where, s.title, s.note, s.n, s.models) for s in labelled.slices[1:]] == [
         (s.name, s.where, s.title, s.note, s.n, s.models) for s in first.slices[1:]
     ]
     assert labelled.slices[0].n < first.slices[0].n  # the hits are now the repeated bigrams never seen in training
-    other = score_models([], models[1], tmp_path, **settings)
+    other = score_models([], models[1], tmp_path, ScoreConfig(**settings))
     assert [each.name for each in other.slices] == ["ar_hits", "late"]
     assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
-    assert score_models(models[:1], models[1], tmp_path, **settings, slices=[]).slices == ()
+    assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices={})).slices == ()
 
 
 def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):
@@ -146,14 +148,14 @@ def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(pla
     counted, _ = scored
     settings = {**place.on()}
     index = settings.pop("index")
-    gap = score_models([place.bad], place.good, tmp_path, **settings)
+    gap = score_models([place.bad], place.good, tmp_path, ScoreConfig(**settings))
     labels = read_labels(tmp_path / "labels")
     assert labels.train_count is None
     assert gap.rows[1].ar_hits.n == (labels.repeated & labels.scored).sum()
     assert [part.bin for part in gap.breakdowns.slice] == ["repeated", "other tokens"]
     assert "frequency" not in read_cells(tmp_path / "cells.parquet")
     with pytest.raises(ArgapError, match=r"`threshold` scaled: .* give `index=DIR`"):
-        score_models([place.bad], place.good, tmp_path, **settings, threshold="scaled")
+        score_models([place.bad], place.good, tmp_path, ScoreConfig(**settings, threshold="scaled"))
     page = write_report(tmp_path).read_text()
     assert "% of gap due to repeats" in page
     assert "By training frequency" not in page
@@ -187,7 +189,7 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
                 [place.bad],
                 place.good,
                 tmp_path / text.parent.name,
-                **chosen,
+                ScoreConfig(**chosen),
             )
         )
     for a, b in zip(both[0].rows, both[1].rows, strict=True):

@@ -52,8 +52,8 @@ def no_model(monkeypatch):
     def fails(*_, **__):
         raise AssertionError("asked a model")
 
-    monkeypatch.setattr("argap.recall.run.load_decoder", fails)
-    monkeypatch.setattr("argap.recall.run.make_sample", fails)
+    monkeypatch.setattr("argap.recall.asked.load_decoder", fails)
+    monkeypatch.setattr("argap.recall.asked.make_sample", fails)
 
 
 def files_of(folder: Path, pattern: str) -> dict[str, bytes]:

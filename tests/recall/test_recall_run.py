@@ -119,7 +119,7 @@ def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypa
     def fails(*_, **__):
         raise AssertionError("asked again")
 
-    monkeypatch.setattr("argap.recall.run.make_sample", fails)
+    monkeypatch.setattr("argap.recall.asked.make_sample", fails)
     again = run_recall([HYBRID], tasks, out, reference="copy")
     assert again.rows == result.rows
     part = out / "hybrid" / "fixture-squad" / "samples" / "part-00000.parquet"

@@ -8,6 +8,7 @@ from transformers import GPT2Config, LlamaConfig
 
 from argap.records import EvaluationSpec
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.text.tokenizer import Tokenizer
 from tests.conftest import index_of, save_model
 
@@ -159,7 +160,10 @@ def _examples_of_random_weights():
 def scored(place, tmp_path_factory):
     out = tmp_path_factory.mktemp("scored")
     gap = score_models(
-        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+        [str(place / "llama")],
+        str(place / "gpt2"),
+        out,
+        ScoreConfig(text=spec(place), index=str(place / "index"), threshold=2),
     )
     return out, gap
 

@@ -13,6 +13,7 @@ import pytest
 from argap.errors import ArgapError, MismatchError
 from argap.results.compare import compare_runs, label_result
 from argap.results.pipeline import score_models
+from argap.scoring.config import ScoreConfig
 from argap.scoring.importing import import_run
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import read_labels
@@ -35,14 +36,14 @@ def test_runs_made_apart(place, tmp_path):
         for name in ("gpt2", "llama"):
             out = tmp_path / packing / name
             long = save_long(place, tmp_path, name)
-            score_models([], str(long), out, spec=spec(place, packing=packing, seq_len=seq_len))
+            score_models([], str(long), out, ScoreConfig(text=spec(place, packing=packing, seq_len=seq_len)))
     document, packed = tmp_path / "document", tmp_path / "packed"
     gap = compare_runs([str(document / "llama" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "compared")
     together = score_models(
         [str(tmp_path / "long" / "llama")],
         str(tmp_path / "long" / "gpt2"),
         tmp_path / "together",
-        spec=spec(place, packing="document", seq_len=400),
+        ScoreConfig(text=spec(place, packing="document", seq_len=400)),
     )
     assert numbers(gap) == numbers(together)
     with_run = score_models([str(tmp_path / "long" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "with-run")
@@ -78,13 +79,15 @@ def test_counts_of_runs_made_apart_are_those_beside_the_reference(place, tmp_pat
     index = shutil.copytree(place / "index", tmp_path / "index")
     chosen = spec(place, packing="document", seq_len=400)
     long = {name: str(save_long(place, tmp_path, name)) for name in ("gpt2", "llama")}
-    score_models([], long["gpt2"], tmp_path / "gpt2", spec=chosen, index=str(index), threshold=2)
-    score_models([], long["llama"], tmp_path / "llama", spec=msgspec.structs.replace(chosen, limit_tokens=60))
+    score_models([], long["gpt2"], tmp_path / "gpt2", ScoreConfig(text=chosen, index=str(index), threshold=2))
+    score_models(
+        [], long["llama"], tmp_path / "llama", ScoreConfig(text=msgspec.structs.replace(chosen, limit_tokens=60))
+    )
     shutil.rmtree(index)
     runs = [str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2")
     counted = compare_runs(*runs, tmp_path / "counted", threshold=2)
     assert counted.index is not None
-    score_models([], long["gpt2"], tmp_path / "other", spec=spec(place), index=str(place / "index"))
+    score_models([], long["gpt2"], tmp_path / "other", ScoreConfig(text=spec(place), index=str(place / "index")))
     shutil.rmtree(tmp_path / "gpt2" / "labels")
     shutil.copytree(tmp_path / "other" / "labels", tmp_path / "gpt2" / "labels")
     assert compare_runs(*runs, tmp_path / "without").index is None
@@ -97,7 +100,7 @@ def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_
     texts = ["the cat sat on the mat" + 7 * " ", "hello world", "the cat on the mat" + 3 * "\n", "the hat sat"]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
     chosen = spec(place, data=(str(tmp_path / "text.jsonl"),), packing="document", limit_tokens=limit)
-    together = score_models([str(place / "bert")], str(place / "gpt2"), tmp_path / "together", spec=chosen)
+    together = score_models([str(place / "bert")], str(place / "gpt2"), tmp_path / "together", ScoreConfig(text=chosen))
     own = tmp_path / "together" / OWN
     compared = compare_runs([str(own / "bert")], str(own / "gpt2"), tmp_path / "compared")
     with_run = score_models([str(place / "bert")], str(own / "gpt2"), tmp_path / "with-run")
@@ -118,10 +121,10 @@ def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(pla
         ("llama", "llama", None),
     ):
         limited = msgspec.structs.replace(chosen, limit_tokens=limit)
-        score_models([], f"{name}={long[source]}", tmp_path / name, spec=limited)
+        score_models([], f"{name}={long[source]}", tmp_path / name, ScoreConfig(text=limited))
         runs[name] = str(tmp_path / name / name)
     other = save_long(place, tmp_path / "other", "llama", seed=1)
-    score_models([], f"llama={other}", tmp_path / "another", spec=chosen)
+    score_models([], f"llama={other}", tmp_path / "another", ScoreConfig(text=chosen))
     with pytest.raises(MismatchError, match=r"short holds evaluation set .*gpt2 holds"):
         compare_runs([runs["short"], runs["llama"]], runs["gpt2"], tmp_path / "out")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments of one comparison"):
@@ -145,7 +148,7 @@ def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(pla
 def test_windows_that_were_cut_for_other_lengths_are_refused(place, tmp_path):
     for seq_len in (16, 48):
         chosen = spec(place, packing="document", seq_len=seq_len)
-        score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / str(seq_len), spec=chosen)
+        score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / str(seq_len), ScoreConfig(text=chosen))
     with pytest.raises(MismatchError, match=r"llama: its windows do not hold .*\(others than those of .*gpt2\)"):
         compare_runs([str(tmp_path / "16" / OWN / "llama")], str(tmp_path / "48" / OWN / "gpt2"), tmp_path / "out")
 
@@ -156,7 +159,7 @@ def test_runs_of_other_texts_are_refused_with_both(place, tmp_path):
         texts[name] = tmp_path / f"{name}.jsonl"
         texts[name].write_text(json.dumps({"text": text}))
         chosen = spec(place, data=(str(texts[name]),), packing="document", seq_len=400)
-        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
+        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, ScoreConfig(text=chosen))
         folders[name] = tmp_path / name / name
     both = "; ".join(f"{folders[name]} scored {text}" for name, text in texts.items())
     with pytest.raises(MismatchError, match=re.escape(f"({both}); expected the text that was scored")):
@@ -174,7 +177,7 @@ def test_text_that_has_changed_since_is_refused_in_its_own_words(place, tmp_path
     write(*texts)
     chosen = spec(place, data=(str(path),), packing=packing, seq_len=400)
     for name in ("gpt2", "llama"):
-        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
+        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, ScoreConfig(text=chosen))
     runs = [str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2")
     before = numbers(compare_runs(*runs, tmp_path / "before"))
     end = "; expected the text that was scored"
@@ -195,5 +198,5 @@ def test_text_that_has_changed_since_is_refused_in_its_own_words(place, tmp_path
 
 def test_a_limit_below_that_of_the_reference_run_holds(place, scored, tmp_path):
     limited = spec(place, limit_tokens=30)
-    score_models([str(place / "llama")], str(scored[0] / OWN / "gpt2"), tmp_path, spec=limited)
+    score_models([str(place / "llama")], str(scored[0] / OWN / "gpt2"), tmp_path, ScoreConfig(text=limited))
     assert 20 < read_labels(tmp_path / "labels").record.evaluation.tokens <= 30

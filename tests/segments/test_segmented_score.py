@@ -17,8 +17,10 @@ from argap.reports.pages.write import write_report
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result
 from argap.results.pipeline import score_models
-from argap.scoring.per_model import ModelSettings, PerModel
+from argap.scoring.config import ScoreConfig
+from argap.scoring.per_model import PerModel
 from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.copies import find_copies
 from argap.tokens.labels import read_labels
 from argap.tokens.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from tests.conftest import assert_close
@@ -130,7 +132,10 @@ def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path
     before = {path: path.stat().st_mtime_ns for path in out.glob("own-tokens/*/tokens/*.parquet")}
     assert len(before) == 2
     again = score_models(
-        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+        [str(place / "llama")],
+        str(place / "gpt2"),
+        out,
+        ScoreConfig(text=spec(place), index=str(place / "index"), threshold=2),
     )
     assert numbers(again) == numbers(gap)
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -159,9 +164,19 @@ def test_a_page_keeps_tables_in_bytes(scored):
     assert "Nats a byte: share" in parts
 
 
+def test_copy_labels_are_those_of_the_references_tokens(place, scored):
+    labels, run = read_labels(scored[0] / "labels"), open_run(scored[0] / "gpt2")
+    eos = load_tokenizer(place / "gpt2").eos
+    found = find_copies(read_token_ids(run), read_window_offsets(run), eos)
+    for name, column in found._asdict().items():
+        np.testing.assert_array_equal(getattr(labels, name), column)
+    table = open_result(scored[0]).tokens("opportunity AND NOT repeated", columns=["segment_bytes"])
+    assert len(table) == (found.opportunity & (found.match_length == 0) & labels.scored).sum() > 0
+
+
 def test_counts_are_added_later(place, scored, tmp_path):
     _, gap = scored
-    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path, ScoreConfig(text=spec(place)))
     assert numbers(label_result(tmp_path, str(place / "index"), threshold=2)) == numbers(gap)
     assert read_gap(tmp_path).unit == "byte"
 
@@ -214,7 +229,7 @@ def test_columns_and_limits_of_documents(place, tmp_path):
         limit_document_tokens=30,
         packing="document",
     )
-    gap = score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
+    gap = score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", ScoreConfig(text=chosen))
     assert gap.evaluation.tokens <= 6 * 30
     slices = open_result(tmp_path / "out").slices({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
     cats, labelled = slices[2:]
@@ -228,7 +243,7 @@ def test_what_a_limit_leaves_out_is_not_counted_as_text(place, tmp_path, capsys)
     text = "the cat sat on the mat " * 40
     (tmp_path / "long.jsonl").write_text(json.dumps({"text": text}) + "\n")
     chosen = spec(place, data=(str(tmp_path / "long.jsonl"),), limit_document_tokens=30)
-    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
+    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", ScoreConfig(text=chosen))
     said = re.search(r"([\d,]+) of ([\d,]+) bytes; the others", capsys.readouterr().err)
     assert said
     scored, whole = (int(each.replace(",", "")) for each in said.groups())
@@ -250,7 +265,7 @@ def test_outputs_say_bytes(scored, tmp_path):
 
 
 def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):
-    gap = score_models([str(place / "gpt2-b")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    gap = score_models([str(place / "gpt2-b")], str(place / "gpt2"), tmp_path, ScoreConfig(text=spec(place)))
     assert gap.unit == "token"
     assert "unit" not in (tmp_path / "gap.json").read_text()
     assert not (tmp_path / "own-tokens").exists()
@@ -261,7 +276,7 @@ def test_three_models_of_two_tokenizers(place, scored, tmp_path):
     _, gap = scored
     names = [str(place / "gpt2-b"), str(place / "llama")]
     three = score_models(
-        names, str(place / "gpt2"), tmp_path, spec=spec(place), index=str(place / "index"), threshold=2
+        names, str(place / "gpt2"), tmp_path, ScoreConfig(text=spec(place), index=str(place / "index"), threshold=2)
     )
     assert three.fingerprint == gap.fingerprint
     assert_close(numbers(three)[0], numbers(gap)[0])
@@ -271,9 +286,13 @@ def test_three_models_of_two_tokenizers(place, scored, tmp_path):
 def test_a_bos_takes_a_token_of_the_longest_window(place, tmp_path):
     """The model with room for 24 tokens: windows of at most 23 of them behind the BOS, in the same text."""
     models = [str(place / "bert")]
-    score_models(models, str(place / "gpt2"), tmp_path / "without", spec=spec(place))
-    settings = ModelSettings(bos=PerModel(None, {"bert": "[UNK]"}))
-    score_models(models, str(place / "gpt2"), tmp_path / "with", spec=spec(place), settings=settings)
+    score_models(models, str(place / "gpt2"), tmp_path / "without", ScoreConfig(text=spec(place)))
+    score_models(
+        models,
+        str(place / "gpt2"),
+        tmp_path / "with",
+        ScoreConfig(text=spec(place), bos=PerModel(None, {"bert": "[UNK]"})),
+    )
     longest = {}
     for name in ("without", "with"):
         run = open_run(tmp_path / name / OWN / "bert")
@@ -285,7 +304,7 @@ def test_a_bos_takes_a_token_of_the_longest_window(place, tmp_path):
 
 def test_normalised_and_unknown_text(place, tmp_path):
     """WordPiece drops white space and case, has no 😀, and takes at most 24 tokens at once."""
-    score_models([str(place / "bert")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    score_models([str(place / "bert")], str(place / "gpt2"), tmp_path, ScoreConfig(text=spec(place)))
     own = {name: open_run(tmp_path / "own-tokens" / name).record.evaluation for name in ("gpt2", "bert")}
     assert own["gpt2"].windows == own["bert"].windows
     assert (own["gpt2"].seq_len, own["bert"].seq_len) == (SEQ_LEN, 24)
@@ -305,20 +324,23 @@ def test_text_that_has_no_segments_is_refused(place, scored, tmp_path):
     out, _ = scored
     pair = [str(place / "llama")], str(place / "gpt2")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
-        score_models([str(place / "bert")], str(out / "gpt2"), tmp_path / "o", spec=spec(place))
+        score_models([str(place / "bert")], str(out / "gpt2"), tmp_path / "o", ScoreConfig(text=spec(place)))
     shutil.copytree(out / "gpt2", tmp_path / "moved" / "gpt2")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
         compare_runs([], str(tmp_path / "moved" / "gpt2"), tmp_path / "o")
     (tmp_path / "ids.npy").parent.mkdir(exist_ok=True)
     np.save(tmp_path / "ids.npy", np.arange(40, dtype=np.uint16))
     with pytest.raises(ArgapError, match=r"ids\.npy: tokens of one tokenizer; expected text"):
-        score_models(*pair, tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "ids.npy"),)))
+        score_models(*pair, tmp_path / "o", ScoreConfig(text=EvaluationSpec(data=(str(tmp_path / "ids.npy"),))))
     (tmp_path / "odd.txt").write_text("☃☃☃ ☄☄☄")
     with pytest.raises(ArgapError, match=r"does not know bytes 0 to 9 of .*odd.txt \('☃☃☃'\)"):
         score_models(
-            [str(place / "bert")], pair[1], tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "odd.txt"),))
+            [str(place / "bert")],
+            pair[1],
+            tmp_path / "o",
+            ScoreConfig(text=EvaluationSpec(data=(str(tmp_path / "odd.txt"),))),
         )
-    score_models([], str(place / "llama"), tmp_path / "taken", spec=spec(place))
+    score_models([], str(place / "llama"), tmp_path / "taken", ScoreConfig(text=spec(place)))
     with pytest.raises(MismatchError, match=r"taken/llama: holds a run with evaluation set"):
-        score_models(*pair, tmp_path / "taken", spec=spec(place))
+        score_models(*pair, tmp_path / "taken", ScoreConfig(text=spec(place)))
     assert not (tmp_path / "o").exists()

@@ -3,10 +3,10 @@
 import json
 import math
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import argap
 from argap.errors import ArgapError
+from argap.scoring.server import client
 from argap.scoring.server.client import Client, Stopped, parse_address
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, token_parts
@@ -146,15 +147,50 @@ def test_a_stopped_run_resumes_at_its_first_missing_shard(server, place, tmp_pat
 
 
 def test_a_request_that_connects_while_the_client_stops_is_not_sent(server, monkeypatch) -> None:
-    client, connect = Client(parse_address(server.url)), HTTPConnection.connect
+    client, connect = Client(parse_address(server.url)), socket.create_connection
 
-    def stopped_meanwhile(connection: HTTPConnection) -> None:
+    def stopped_meanwhile(*address: Any, **options: Any) -> socket.socket:
         client.stop()
-        connect(connection)
+        return connect(*address, **options)
 
-    monkeypatch.setattr(HTTPConnection, "connect", stopped_meanwhile)
+    monkeypatch.setattr(socket, "create_connection", stopped_meanwhile)
     with pytest.raises(Stopped):
         client.complete({"model": "tiny", "prompt": [[1, 2]]})
+    assert server.completions.requests == []
+
+
+def test_no_proxy_reads_the_key_and_no_file_replaces_it(server, monkeypatch, tmp_path) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password another")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("ARGAP_API_KEY", KEY)
+    Client(parse_address(server.url)).complete({"model": "tiny", "prompt": [[1, 2]]})
+    monkeypatch.delenv("ARGAP_API_KEY")
+    Client(parse_address(server.url)).complete({"model": "tiny", "prompt": [[1, 2]]})
+    assert server.completions.headers == [f"Bearer {KEY}", None]
+
+
+def test_an_answer_is_bounded(server, monkeypatch) -> None:
+    monkeypatch.setattr(client, "LARGEST", 100)
+    server.completions.fault = answered(200, "application/json", "[" + "1," * 100 + "1]")
+    with pytest.raises(ArgapError, match="an answer of more than 100 bytes; reduce `batch_size`"):
+        Client(parse_address(server.url)).complete({"model": "tiny", "prompt": [[1, 2]]})
+    assert len(server.completions.requests) == 1
+
+
+def test_a_server_that_is_not_there_or_says_nothing_is_one_line(server, monkeypatch) -> None:
+    with socket.socket() as silent:  # it accepts, and never answers
+        silent.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        with pytest.raises(ArgapError, match=r"^http://127.*: Connection refused, 3 times; "):
+            Client(address).complete({})
+        silent.listen()
+        monkeypatch.setattr(client, "TIMEOUT", 0.05)
+        with pytest.raises(ArgapError, match=r"^http://127.*: timed out, 3 times; "):
+            Client(address).complete({})
 
 
 def test_what_passes_is_tried_again(server, place, tmp_path) -> None:
@@ -183,7 +219,7 @@ def answered(status: int, kind: str, text: str) -> Any:
 
 OF_IDS = {
     "HTML where JSON was expected, 3 times": answered(200, "text/html", "<html>hi"),
-    "no answer, the server closed the connection, 3 times": answered(0, "", ""),
+    "Server disconnected without sending a response, 3 times": answered(0, "", ""),
     "an empty answer, 3 times": answered(200, "", ""),
     "no log-probs of the prompt in its answer;": answered(200, "", '{"choices": [{}]}'),
     "an answer without choices": answered(200, "", "[]"),
@@ -301,8 +337,8 @@ def test_an_address_with_more_than_a_host_and_a_path_is_refused_unprinted(place,
 
 def test_an_address_is_completed() -> None:
     given = ("http://h:8000", "HTTP://h:8000/", "http://h:8000/v1/", "http://h:8000/v1/completions")
-    assert {str(parse_address(url)) for url in given} == {"http://h:8000/v1"}
-    assert str(parse_address("https://[::1]/proxy/v1")) == "https://[::1]/proxy/v1"
+    assert {parse_address(url) for url in given} == {"http://h:8000/v1"}
+    assert parse_address("https://[::1]/proxy/v1") == "https://[::1]/proxy/v1"
 
 
 def test_models_and_servers_are_counted(server, place, tmp_path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from argap.files.atomic import write_json
 from argap.files.configs import build
-from argap.synthetics.sweeps.devices import train_on
+from argap.runtime.jobs import run_on
 from argap.synthetics.sweeps.store import TABLE, collect_runs, write_run
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
@@ -18,7 +18,7 @@ from argap.synthetics.training.models import MEMBERS
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-HERE = partial(train_on, [CPU])
+HERE = partial(run_on, [CPU])
 """The engine of a sweep in this process."""
 TINY = RunConfig(
     name="attention",

@@ -19,18 +19,17 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.files.atomic import read_json_lines, write_json_lines
-from argap.runtime.cluster import connect, task_device
+from argap.runtime import jobs as engines
+from argap.runtime.cluster import connect, run_on_ray, task_device
+from argap.runtime.jobs import devices_of, run_on
 from argap.runtime.trust import trusting
-from argap.synthetics.sweeps import devices, jobs
-from argap.synthetics.sweeps import ray as ray_jobs
-from argap.synthetics.sweeps.devices import devices_of, train_on
+from argap.synthetics.sweeps import jobs
 from argap.synthetics.sweeps.jobs import Job, pending_jobs, run_sweep
-from argap.synthetics.sweeps.ray import train_on_ray
 from argap.synthetics.sweeps.store import TABLE, read_results, read_runs, write_run
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, HERE
 
-TWO = partial(train_on, [CPU, CPU])
+TWO = partial(run_on, [CPU, CPU])
 
 
 MIXERS = '''
@@ -38,7 +37,7 @@ import os
 import time
 from pathlib import Path
 
-from argap.models.gla import GLA
+from argap.models.mixers.gla import GLA
 
 HERE = Path(__file__).parent
 
@@ -113,7 +112,7 @@ def sweep(sweep_file) -> Sweep:
 def quick_start(monkeypatch):
     """Processes that are forked from a server, which imports torch once; with ``spawn`` each imports it."""
     multiprocessing.set_forkserver_preload(["argap.synthetics.sweeps.jobs"])
-    monkeypatch.setattr(devices, "START_METHOD", "forkserver")
+    monkeypatch.setattr(engines, "START_METHOD", "forkserver")
 
 
 def one_member(sweep: Sweep, mixer: str, **run) -> Sweep:
@@ -165,11 +164,11 @@ def test_a_job_trains_what_is_left_unless_it_is_over(sweep, tmp_path, monkeypatc
     def go_on() -> bool:
         return False
 
-    job.train(CPU, go_on)
+    job.run(CPU, go_on)
     ((runs, told),) = trained
     assert (tuple(runs), told["first_ends"], told["compiled"], told["stop"]) == (job.runs, True, True, go_on)
-    job.train(CPU, lambda: True)
-    replace(job, runs=()).train(CPU, go_on)
+    job.run(CPU, lambda: True)
+    replace(job, runs=()).run(CPU, go_on)
     assert len(trained) == 1
 
 
@@ -189,7 +188,7 @@ def test_processes_stop_when_asked_to(quick_start, sweep, mixers, tmp_path):
 
 def test_a_lost_process_is_one_line_and_the_next_run_resumes(quick_start, sweep, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
-    with pytest.raises(ArgapError, match="a training process was lost"):
+    with pytest.raises(ArgapError, match="a worker process was lost"):
         run_sweep(dies, tmp_path, TWO)
     assert len(run_sweep(dies, tmp_path, HERE)) == 4
 
@@ -237,11 +236,17 @@ def test_a_task_has_a_gpu_where_the_cluster_has_one(capsys):
         task_device(with_gpus, "cuda:1")
 
 
-def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path, monkeypatch):
+def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path):
     """A task that has ended, and none of its files here."""
-    monkeypatch.setattr(ray_jobs, "completed", lambda *_, **__: iter([0]))
-    with pytest.raises(ArgapError, match="expected `out` to be a folder that all nodes"):
-        run_sweep(sweep, tmp_path, partial(train_on_ray, None, "cpu"))
+    task = SimpleNamespace(remote=lambda *_: object())
+    ray = SimpleNamespace(
+        remote=lambda **_: lambda _: task,
+        wait=lambda tasks, **_: (tasks, []),
+        get=lambda _: None,
+        cancel=lambda _: None,
+    )
+    with pytest.raises(ArgapError, match=rf"^{tmp_path}: lacks the files of .* a folder that all nodes"):
+        run_sweep(sweep, tmp_path, partial(run_on_ray, ray, "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -325,13 +330,13 @@ def test_a_cluster_writes_what_one_process_writes(ray, sweep, sweep_file, mixers
 @pytest.mark.filterwarnings("ignore")
 def test_a_job_whose_worker_is_lost_is_restarted(ray, sweep, mixers, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
-    assert len(run_sweep(dies, tmp_path, partial(train_on_ray, ray, "cpu"))) == 4
+    assert len(run_sweep(dies, tmp_path, partial(run_on_ray, ray, "cpu"))) == 4
     assert (mixers / "died").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_stops_when_asked_to_and_resumes(ray, sweep, mixers, tmp_path):
-    engine = partial(train_on_ray, ray, "cpu")
+    engine = partial(run_on_ray, ray, "cpu")
     assert len(run_sweep(endless(sweep), tmp_path / "one", engine, stop=lambda: len(processes(mixers)) == 2)) == 0
     out = tmp_path / "two"
     assert len(run_sweep(sweep, out, engine, stop=lambda: len(list(out.glob("runs/*"))) > 1)) > 1
@@ -341,4 +346,4 @@ def test_a_cluster_stops_when_asked_to_and_resumes(ray, sweep, mixers, tmp_path)
 @pytest.mark.filterwarnings("ignore")
 def test_what_training_raises_on_a_cluster_is_raised_here(ray, sweep, tmp_path):
     with pytest.raises(ArgapError, match="nobody"):
-        run_sweep(one_member(sweep, "nobody"), tmp_path, partial(train_on_ray, ray, "cpu"))
+        run_sweep(one_member(sweep, "nobody"), tmp_path, partial(run_on_ray, ray, "cpu"))

@@ -14,7 +14,7 @@ from argap.errors import ArgapError
 from argap.files.configs import build
 from argap.models.cost import cost
 from argap.reports.figures.tasks import best_by_task
-from argap.synthetics.sweeps.devices import train_on
+from argap.runtime.jobs import run_on
 from argap.synthetics.sweeps.jobs import run_sweep
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
 from tests.synthetics.conftest import CPU, SMALL
@@ -103,11 +103,11 @@ def test_a_grid_without_runs_or_with_a_name_for_no_file_is_refused(change, said,
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ({"epochs": 0}, "attention: epochs: expected 1 to 1,000,000,000, found 0"),
-        ({"batch_size": 0}, "attention: batch_size: expected 1 to 1,048,576, found 0"),
-        ({"test_examples": -3}, "attention: test_examples: expected 1 to 100,000,000, found -3"),
+        ({"epochs": 0}, "epochs: expected 1 to 1,000,000,000, found 0"),
+        ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, found 0"),
+        ({"test_examples": -3}, "test_examples: expected 1 to 100,000,000, found -3"),
         ({"epoch": 3}, "run: unknown key epoch; known are vocab_size, alpha, fill, train_examples"),
-        ({"weight_decay": float("nan")}, "attention: weight_decay: expected 0 to 1e+30, found nan"),
+        ({"weight_decay": float("nan")}, "weight_decay: expected 0 to 1e+30, found nan"),
     ],
 )
 def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
@@ -115,9 +115,9 @@ def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
 
 
 def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
-    assert refused(tmp_path, widths=[8, -8]) == "attention: width: expected 1 to 131,072, found -8"
-    assert refused(tmp_path, lengths=[0]) == "attention: length: expected 1 to 16,777,216, found 0"
-    assert refused(tmp_path, seeds=[-1]) == "attention: seed: expected 0 to 9,223,372,036,854,775,807, found -1"
+    assert refused(tmp_path, widths=[8, -8]) == "width: expected 1 to 131,072, found -8"
+    assert refused(tmp_path, lengths=[0]) == "length: expected 1 to 16,777,216, found 0"
+    assert refused(tmp_path, seeds=[-1]) == "seed: expected 0 to 9,223,372,036,854,775,807, found -1"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
     [
         ({"epoch": 3}, "task induction: run: unknown key epoch; known are length, vocab_size"),
         ({"epochs": "all"}, "task induction: epochs: expected a whole number, found 'all'"),
-        ({"epochs": 0}, "task induction: attention: epochs: expected 1 to 1,000,000,000, found 0"),
+        ({"epochs": 0}, "task induction: epochs: expected 1 to 1,000,000,000, found 0"),
         ({"length": 0}, "task induction: "),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_sweep_over_tasks_trains_every_member_on_each(tmp_path):
         ("attention", "induction, vocab_size 8, length 8", 8, 48),
         ("delta_net", "induction, vocab_size 8, length 8", 8, 48),
     ]
-    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    runs = run_sweep(sweep, tmp_path, partial(run_on, [CPU]))
     assert len(runs) == 8
     assert runs["task"].tolist()[::4] == ["memorization", "induction, vocab_size 8, length 8"]
     at_two = replace(sweep, lengths=(16, 32), tasks=("memorization",))
@@ -184,7 +184,7 @@ def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
     """What the run has for a task alone tells it from the same task: in the table, and in what is best of each."""
     few, more = ({"name": "memorization", "run": {"train_examples": n, "epochs": 2}} for n in (16, 48))
     sweep = build(Sweep, TWO | {"tasks": ["memorization", few, more], "members": {"attention": None}})
-    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    runs = run_sweep(sweep, tmp_path, partial(run_on, [CPU]))
     first, *others = runs["task"].unique().tolist()
     assert first == "memorization"
     assert others == ["memorization, train_examples 16, epochs 2", "memorization, train_examples 48, epochs 2"]

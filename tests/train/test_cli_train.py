@@ -60,10 +60,10 @@ def test_flags_suffice_without_a_file(toy_values: dict, tmp_path: Path, on_cpu: 
     [
         (["--set", "lerning_rate=1"], "argap: --set lerning_rate: unknown key; known are tokenizer, data,"),
         (["--set", "lr=fast"], "argap: --set lr: expected a number, found 'fast'"),
-        (["--set", "betas=[0.9]"], "argap: --set betas: expected 2 values, found [0.9]"),
+        (["--set", "betas=[0.9]"], "argap: --set betas: expected a list of length 2, found [0.9]"),
         (["--set", "warmup_steps=-1"], "argap: --set warmup_steps: expected 0 to 1,000,000,000, found -1"),
         (["--batch-size", "0"], "argap: --batch-size: expected 1 to 1,048,576, found 0"),
-        (["--save-dtype", "int8"], "argap: --save-dtype: expected float32, bfloat16, float16, found 'int8'"),
+        (["--save-dtype", "int8"], "argap: --save-dtype: expected float32 or bfloat16 or float16, found 'int8'"),
         (["--architecture", "atention"], "architecture 'atention': unknown; known are attention,"),
         (["--set", "model={heads: 2}"], "model: unknown option 'heads'; known are intermediate_size,"),
         (["--data", "absent"], "absent: no such file or folder"),

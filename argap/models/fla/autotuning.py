@@ -1,9 +1,9 @@
 """Triton's autotuner with recorded launch configurations, and with configurations compiled in parallel.
 
-The autotuner compiles and times one configuration after another. Kernels of flash-linear-attention have up to 48, a
-training step of GLA about 270 in all, and compiling is most of the time to the first step. argap therefore ships what
-was chosen on one GPU of a class (`argap.models.fla.tuned`): a recorded launch compiles one configuration and times
-none. The configurations of every other launch are compiled on all cores and then timed.
+The autotuner compiles and times one configuration after another. Kernels of flash-linear-attention have up to 48 each,
+a training step of GLA about 270 in all, and most of the time to the first step is spent compiling. argap therefore
+bundles the choices made on one GPU of a class (`argap.models.fla.tuned`): a recorded launch compiles one configuration
+and times none. The configurations of every other launch are compiled on all cores and then timed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,21 +23,23 @@ from argap.models.fla.tuned import Launch, tuned_for
 from argap.runtime.threads import available_cores
 
 WARM_UP_MS, TIMED_MS = 5, 25
-"""For how long each configuration runs; Triton's defaults are 25 and 100."""
+"""How long each configuration runs; Triton's defaults are 25 and 100."""
 
 
 def compile_at_once() -> None:
-    """From now on, every autotuner of this process takes the recorded configuration of a launch; without one, it
-    compiles all configurations at once and times them briefly.
+    """Make every autotuner of this process use recorded configurations, and compile the others in parallel.
 
-    The configurations and the choice among them stay Triton's. A second call changes nothing.
+    For a launch without a record, it compiles all configurations at once and times them briefly. The configurations and
+    the way to choose among them stay Triton's. A second call changes nothing.
     """
     Autotuner.prune_configs, Autotuner._bench = _candidates, _time
 
 
 def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
-    """Launches whose configuration this process chose among several, by timing or by Triton's timings on disk, and the
-    arguments of that configuration."""
+    """Yield launches whose configuration this process chose among several, with that configuration's arguments.
+
+    The choice was by timing, or from Triton's timings on disk.
+    """
     for tuner, launch, key in _choosing:
         if key in tuner.cache:
             yield launch, tuner.cache[key].all_kwargs()
@@ -46,11 +48,14 @@ def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
 _prune, _bench = Autotuner.prune_configs, Autotuner._bench
 _choosing: list[tuple[Autotuner, Launch, tuple[Any, ...]]] = []
 _uncompiled: dict[Autotuner, list[Config]] = {}
-"""The configurations of the launch at hand, until the first is timed."""
+"""The configurations of the current launch, until the first is timed."""
 
 
 def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
-    """`Autotuner.prune_configs`: the recorded configuration alone, or those to be timed; ``kwargs``: of that launch."""
+    """Replace `Autotuner.prune_configs`: return the recorded configuration alone, or those to be timed.
+
+    ``kwargs`` are those of the launch.
+    """
     configs = _prune(self, kwargs)
     launch = _launch(self, kwargs)
     recorded = tuned_for(_device_class()).chosen(launch)
@@ -63,10 +68,10 @@ def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
 
 
 def _fits(self: Autotuner, config: Config, kwargs: dict[str, Any]) -> bool:
-    """Whether ``config`` compiles for that launch, within this GPU's shared memory and registers."""
+    """Return whether ``config`` compiles for that launch, within this GPU's shared memory and registers."""
     try:
         self.fn.run(*(self.nargs or {}).values(), **kwargs | {"warmup": True}, **config.all_kwargs())._init_handles()
-    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):  # what the autotuner passes over
+    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):  # the autotuner skips these
         return False
     return True
 
@@ -76,7 +81,7 @@ def _device_class() -> str:
 
 
 def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
-    """The launch of ``self`` with ``self.nargs`` and ``kwargs``, told apart as `Autotuner.run` does it."""
+    """Return the launch of ``self`` with ``self.nargs`` and ``kwargs``, identified as `Autotuner.run` does it."""
     given = (self.nargs or {}) | kwargs
     key = {name: given[name] for name in self.keys if name in given}
     dtypes = tuple(str(value.dtype) for value in given.values() if hasattr(value, "dtype"))
@@ -84,8 +89,10 @@ def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
 
 
 def _time(self: Autotuner, *args: Any, config: Config, **kwargs: Any) -> Any:
-    """`Autotuner._bench` after all configurations are compiled; a single one is not run. Choices that Triton finds on
-    disk do not come here, so that nothing is compiled for them but what runs."""
+    """Replace `Autotuner._bench`: time after compiling all configurations; do not run a single one.
+
+    Choices that Triton finds on disk do not come here, so for them only the chosen configuration is compiled.
+    """
     if configs := _uncompiled.pop(self, []):  # before the first is timed
         if configs == [config]:
             return [0.0, 0.0, 0.0]
@@ -100,7 +107,7 @@ def _compile(self: Autotuner, configs: list[Config], args: tuple[Any, ...], kwar
     launch = kwargs | {"warmup": True}  # compiles, does not run
     with (
         ThreadPoolExecutor(available_cores()) as pool,
-        AsyncCompileMode(pool, ignore_errors=True),  # an error returns when the configuration is timed
+        AsyncCompileMode(pool, ignore_errors=True),  # an error is raised again when the configuration is timed
     ):
         for config in configs:
             if config.pre_hook is None:

@@ -5,15 +5,15 @@ the selective scan's have a backward pass; the others train with their reference
 operators whose function flash-linear-attention also computes:
 
 - `gla`: ``chunk_gla``, with the same scale and log decays in float32.
-- `delta_rule`: ``chunk_delta_rule``, on q and k that are normalised here, because theirs adds 10⁻⁶ to the squared norm.
-  It refuses float32.
+- `delta_rule`: ``chunk_delta_rule``, with q and k normalised here, because it adds 10⁻⁶ to the squared norm. It refuses
+  float32.
 - `linear_attention`, with one decay per head (RetNet) or none: ``chunk_simple_gla``, divided here by the sum of weights
-  in float32, because theirs rounds that sum to the dtype of the keys.
+  in float32, because it rounds that sum to the dtype of the keys.
 - `taylor_attention` (Based): ``parallel_based``. The polynomial and its scale 1/√K are the same. It adds 10⁻⁶ to the
-  sum of weights, which is at least ½, where argap bounds the sum by 10⁻⁶ from below.
+  sum of weights, which is at least ½; argap bounds the sum from below by 10⁻⁶.
 
-All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all. Key sizes
-that their operator does not take, or not safely, run ours.
+All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are always in float32. Key sizes
+that their operator does not support, or not safely, run ours.
 
 Legend: B batch, H heads, T positions, K key size, V value size.
 """
@@ -37,20 +37,22 @@ from argap.models.mixer import Mixer, at_least_float32
 Backend = Literal["fla", "native"]
 Operator = Callable[..., tuple[torch.Tensor, Any]]
 REPLACED: frozenset[Operator] = frozenset({gla, delta_rule, linear_attention, taylor_attention})
-"""Operators of `argap.kernels` of which `FlaOperators` has a method with the same name."""
+"""Operators of `argap.kernels` that `FlaOperators` implements by a method of the same name."""
 LARGEST_DELTA_KEY, LARGEST_TAYLOR_KEY = 256, 128
-"""The largest K that their kernels take; the other operators take any."""
+"""The largest K that their kernels support; the other operators have no limit."""
 SMALLEST_KEY = 64
 """The smallest K for their delta rule and linear attention, whose backward passes share ``chunk_bwd_kernel_dqkwg``:
-RetNet with keys of 32 ended in an illegal memory access on an H200 with Triton 3.6 while that kernel was tuned. Of a
-kernel much like it Triton 3.7.1 makes one that reads outside of its shared memory (triton-lang/triton#11366)."""
+RetNet with keys of 32 ended in an illegal memory access on an H200 with Triton 3.6 while that kernel was tuned. Triton
+3.7.1 compiles a very similar kernel to one that reads outside its shared memory (triton-lang/triton#11366)."""
 
 
 @dataclass(frozen=True)
 class FlaOperators:
-    """Functions of ``fla.ops`` behind the signatures of `argap.kernels`, without their ``state`` before the first
-    position. Each takes q, k ``[B, H, T, K]`` and v ``[B, H, T, V]`` and returns y ``[B, H, T, V]`` and the state after
-    the last position."""
+    """Functions of ``fla.ops`` behind the signatures of `argap.kernels`, without their initial ``state``.
+
+    Each takes q, k ``[B, H, T, K]`` and v ``[B, H, T, V]`` and returns y ``[B, H, T, V]`` and the state after the last
+    position.
+    """
 
     chunk_gla: Operator
     chunk_delta_rule: Operator
@@ -59,10 +61,10 @@ class FlaOperators:
 
     @classmethod
     def load(cls) -> "FlaOperators":
-        """Those of the installed package, called outside the graphs of `torch.compile`, which cannot trace them. Their
-        kernels are tuned as `argap.models.fla.autotuning` describes.
+        """Load the operators of the installed package, tuned as `argap.models.fla.autotuning` describes.
 
-        Raises `ArgapError` where it is not installed.
+        They are called outside the graphs of `torch.compile`, which cannot trace them. Raises `ArgapError` if the
+        package is not installed.
         """
         from argap.models.hub.registry import register_fla
 
@@ -91,7 +93,7 @@ class FlaOperators:
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`argap.kernels.recurrent.gla.gla`; ``log_decay [B, H, T, K]``, as there."""
+        """Compute `argap.kernels.recurrent.gla.gla`; ``log_decay`` is ``[B, H, T, K]``."""
         if temperature is not None:
             log_decay = F.logsigmoid(log_decay.to(at_least_float32(log_decay.dtype))) / temperature
         y, state = self.chunk_gla(
@@ -109,8 +111,10 @@ class FlaOperators:
         normalize: bool = False,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`argap.kernels.recurrent.delta_rule.delta_rule`, which runs for smaller and larger keys; ``beta [B, H,
-        T]``."""
+        """Compute `argap.kernels.recurrent.delta_rule.delta_rule`, which itself runs for smaller and larger keys.
+
+        ``beta`` is ``[B, H, T]``.
+        """
         if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
             return delta_rule(q, k, v, beta, normalize=normalize, chunk=chunk)
         if normalize:
@@ -132,8 +136,10 @@ class FlaOperators:
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`argap.kernels.recurrent.linear_attention.linear_attention`, which runs for smaller keys; ``log_decay [H]``
-        is a constant, and ``normalize`` is for sums without decay, as the mixers call it."""
+        """Compute `argap.kernels.recurrent.linear_attention.linear_attention`, which itself runs for smaller keys.
+
+        ``log_decay [H]`` is a constant, and ``normalize`` is for sums without decay: the mixers call it only so.
+        """
         if q.shape[-1] < SMALLEST_KEY:
             return linear_attention(
                 q, k, v, log_decay=log_decay, normalize=normalize, keep_state=keep_state, chunk=chunk
@@ -160,8 +166,10 @@ class FlaOperators:
         keep_state: bool = True,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`argap.kernels.recurrent.taylor_attention.taylor_attention`, which runs for larger keys than theirs takes,
-        and if the state is to be kept: theirs returns none."""
+        """Compute `argap.kernels.recurrent.taylor_attention.taylor_attention`.
+
+        That operator itself runs for keys too large for theirs, and if the state is kept: theirs returns none.
+        """
         if keep_state or q.shape[-1] > LARGEST_TAYLOR_KEY:
             return taylor_attention(q, k, v, normalize=normalize, keep_state=keep_state, chunk=chunk)
         y = self.parallel_based(*_by_position(q, k, v), use_norm=normalize)
@@ -169,7 +177,7 @@ class FlaOperators:
 
 
 def _by_position(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
-    """``[B, H, T, X]`` to ``[B, T, H, X]``, all in autocast's dtype or, without autocast, in their common one."""
+    """Transpose ``[B, H, T, X]`` to ``[B, T, H, X]``, all in autocast's dtype or, without it, their common dtype."""
     device = tensors[0].device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else common_dtype(*tensors)
     return (x.to(dtype).transpose(1, 2) for x in tensors)
@@ -178,9 +186,9 @@ def _by_position(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:
 def choose_backend(
     backend: Literal["auto", "fla", "native"], model: nn.Module, device: torch.device, dtype: torch.dtype
 ) -> Backend:
-    """The backend of a run that computes in ``dtype``; ``auto`` is ``fla`` wherever that can run.
+    """Choose the backend of a run that computes in ``dtype``; ``auto`` is ``fla`` wherever that can run.
 
-    Raises `ArgapError`, saying what is missing, for ``fla`` where it cannot.
+    Raises `ArgapError`, saying what is missing, for ``fla`` where it cannot run.
     """
     if backend == "native":
         return "native"
@@ -210,9 +218,9 @@ def _check_runs(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
 
 
 def use_fla(model: nn.Module, operators: FlaOperators | None = None) -> None:
-    """Let the mixers of ``model`` run the operators of flash-linear-attention.
+    """Make the mixers of ``model`` run the operators of flash-linear-attention.
 
-    ``operators``: by default those of the installed package. Raises `ArgapError` where it is not installed.
+    ``operators``: by default those of the installed package. Raises `ArgapError` if it is not installed.
     """
     operators = operators or FlaOperators.load()
     for mixer in (module for module in model.modules() if isinstance(module, Mixer)):

@@ -1,9 +1,9 @@
 """Recorded launch configurations of flash-linear-attention's kernels.
 
-A file ``tuned_CLASS.json`` beside this module, written by ``benchmarks/tune.py``, holds what Triton's autotuner chose
-on one GPU of the class (`argap.kernels.launch.device_class`), and for which versions of fla-core and Triton. With
-another fla-core it is not used, since a kernel may have changed. With another Triton it is; the autotuner chooses anew
-where a configuration no longer fits.
+A file ``tuned_CLASS.json`` beside this module, written by ``benchmarks/tune.py``, holds the choices of Triton's
+autotuner on one GPU of the class (`argap.kernels.launch.device_class`), with the versions of fla-core and Triton. It is
+not used with another fla-core, since a kernel may have changed. It is used with another Triton; the autotuner chooses
+anew where a configuration no longer fits.
 """
 
 import math
@@ -21,23 +21,25 @@ SWITCH = "ARGAP_AUTOTUNE"
 """Environment variable; 1 ignores the records, so that the autotuner chooses on this GPU."""
 PACKAGES = "fla-core", "triton"
 NUMBER_OF_PROGRAMS = frozenset({"B", "H", "HV"})
-"""Sequences, heads, and heads of the values: they say how often a kernel's program runs, not what one does."""
+"""Sequences, heads, and heads of the values: they determine how often a kernel's program runs, not what one does."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a configuration is chosen for: a kernel and the arguments that its autotuner distinguishes."""
+    """A kernel, and the arguments by which its autotuner distinguishes launches."""
 
     kernel: str
     """Module and name."""
     key: Mapping[str, Any]
-    """The arguments that the autotuner's key names: sizes and switches. No kernel's key names T, and few B."""
+    """The arguments named in the autotuner's key: sizes and switches. No kernel's key names T, and few name B."""
     dtypes: tuple[str, ...]
     """Of all tensors, in the order of the arguments."""
 
     def distance(self, other: "Launch") -> float:
-        """Sum over the numbers of programs of the absolute logarithms of their ratios; infinite if the kernel, the
-        dtypes or another part of the key differ."""
+        """Sum the absolute logarithms of the ratios of the numbers of programs.
+
+        Infinite if the kernel, the dtypes or another part of the key differ.
+        """
         if (self.kernel, self.dtypes, self.key.keys()) != (other.kernel, other.dtypes, other.key.keys()):
             return math.inf
         apart = 0.0
@@ -59,24 +61,24 @@ class Tuned:
     """The GPU, and the versions of `PACKAGES`."""
 
     def chosen(self, launch: Launch) -> Mapping[str, Any] | None:
-        """The configuration of the nearest recorded launch; None if it would be infinitely far (`Launch.distance`).
+        """Return the configuration of the nearest recorded launch; None if all are infinitely far (`Launch.distance`).
 
-        The autotuner's key names the numbers of programs for some kernels only. They leave the work of one program, and
-        so the best configuration, nearly unchanged.
+        The autotuner's key names the numbers of programs for some kernels only. They hardly change the work of one
+        program, nor, therefore, the best configuration.
         """
         near = [(launch.distance(known), number) for number, (known, _) in enumerate(self.choices)]
         apart, number = min(near, default=(math.inf, 0))
         return None if apart == math.inf else self.choices[number][1]
 
     def with_choices(self, choices: Iterable[tuple[Launch, Mapping[str, Any]]]) -> "Tuned":
-        """These and ``choices``, which replace those of equal launches."""
+        """Return these choices and ``choices``, which replace those of equal launches."""
         choices = list(choices)
         kept = [each for each in self.choices if all(each[0] != launch for launch, _ in choices)]
         return Tuned((*kept, *choices), self.made_with)
 
     @classmethod
     def read(cls, device_class: str) -> "Tuned":
-        """What is in the file of ``device_class``; nothing where there is none."""
+        """Read the file of ``device_class``; empty if there is none."""
         path = path_of(device_class)
         if not path.is_file():
             return cls()
@@ -103,12 +105,12 @@ def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def path_of(device_class: str) -> Path:
-    """The file of the choices for a class of GPUs."""
+    """Return the file of the choices for a class of GPUs."""
     return Path(__file__).with_name(f"tuned_{device_class}.json")
 
 
 def versions() -> dict[str, str]:
-    """Of `PACKAGES`, those that are installed."""
+    """Return the versions of those `PACKAGES` that are installed."""
     found = {}
     for package in PACKAGES:
         try:
@@ -120,8 +122,10 @@ def versions() -> dict[str, str]:
 
 @cache
 def tuned_for(device_class: str) -> Tuned:
-    """The choices that this process uses on GPUs of a class: none if they were made for another fla-core, or if the
-    user switched them off."""
+    """Return the choices that this process uses on GPUs of a class.
+
+    Empty if they were made for another fla-core, or if the user switched them off.
+    """
     tuned = Tuned.read(device_class)
     of_these_kernels = tuned.made_with.get("versions", {}).get("fla-core") == versions().get("fla-core")
     return tuned if of_these_kernels and os.environ.get(SWITCH, "0") in ("", "0") else Tuned()

@@ -1,5 +1,5 @@
 """Checkpoints of known families, read into the native model: a configuration and a weight map for each.
 
-A family is one file here: which `argap.models.ArgapConfig` its ``config.json`` means, and which of its
-tensors each native weight is made of. `argap.models.hub.registry` finds it, `argap.models.hub.load` reads it.
+A family maps its ``config.json`` to an `argap.models.ArgapConfig`, and its tensors to the native weights.
+`argap.models.hub.registry` finds the family, `argap.models.hub.load` reads the checkpoint.
 """

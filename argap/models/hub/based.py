@@ -1,8 +1,9 @@
-"""Based, as its authors saved it (``hazyresearch/based-*``): layers of short gated convolutions, of Taylor
-linear attention (``alt_mixer_layers``) and of attention in a sliding window (``alt_mixer_2_layers``).
+"""Based, as saved by its authors (``hazyresearch/based-*``).
 
-The layout is that of the authors' training code (github.com/HazyResearch/based): a GPT-2 configuration with
-the mixers' options in it, ``transformer.layers.N.mixer``, head and embedding one tensor whose rows are padded.
+Layers are short gated convolutions, Taylor linear attention (``alt_mixer_layers``) or sliding-window attention
+(``alt_mixer_2_layers``). The layout is that of the authors' training code (github.com/HazyResearch/based): a GPT-2
+configuration with the mixers' options in it, ``transformer.layers.N.mixer``, and one tensor for head and embedding,
+with padded rows.
 """
 
 from typing import Any
@@ -22,14 +23,13 @@ BACKBONE = {
     "parallel_block": False,
     "prenorm": True,
 }
-"""What the released models, and those of `argap.models.hub.flash_gpt`, have in common; a checkpoint of anything else is
-refused."""
+"""Options shared by the released models and those of `argap.models.hub.flash_gpt`; other values are refused."""
 READING = "fixed_decay_reading"
-"""How ``fixed_decay: true`` is read; `argap.checkpoints.convert.convert` sets it. Two versions of the authors' linear
-attention differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const −
+"""How to read ``fixed_decay: true``; set by `argap.checkpoints.convert.convert`. Two versions of the authors' linear
+attention differ. based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const −
 h), with ``decay_denom`` also by (Σ_j γ_h^(i − j))^−½, and leaves the sum that divides them undecayed;
-based/models/mixers/linear_attention.py, which the released configurations name, ignores the decay. Nothing in a
-checkpoint says which one trained it. ``apply`` is the first, ``ignore`` the second."""
+based/models/mixers/linear_attention.py, which the released configurations name, ignores the decay. A checkpoint does
+not say which one trained it. ``apply`` is the first, ``ignore`` the second."""
 READINGS = ("ignore", "apply")
 
 
@@ -50,7 +50,7 @@ def _configure(options: Options) -> ArgapConfig:
 
 
 def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixers: list[dict[str, Any]]) -> ArgapConfig:
-    """The configuration of a GPT of FlashAttention with these mixers; ``multiple``: of the embedding's rows."""
+    """Build the configuration of a FlashAttention GPT with these mixers; embedding rows are a ``multiple``."""
     return ArgapConfig(
         vocab_size=padded(vocabulary, multiple),
         hidden_size=options.size("n_embd"),
@@ -88,7 +88,10 @@ def _linear_attention(options: Options, width: int) -> dict[str, Any]:
 
 
 def _window(options: Options) -> dict[str, Any]:
-    """Half of ``window_size`` lies behind a position, which sees itself beside; the other half would lie ahead."""
+    """Return attention whose window is the half of ``window_size`` behind a position, plus the position itself.
+
+    In a causal model the other half would lie ahead.
+    """
     given, heads = options.get("alt_mixer_2", {}), options.size("n_head")
     if given.get("num_heads", heads) != heads:
         options.refuse("alt_mixer_2", given, f"num_heads {heads}, as n_head")
@@ -101,7 +104,7 @@ def _window(options: Options) -> dict[str, Any]:
 
 
 def weights(options: Options, config: ArgapConfig) -> WeightMap:
-    """The backbone of FlashAttention's GPT, and the mixers of this family."""
+    """Map the weights of FlashAttention's GPT backbone, and those of this family's mixers."""
     sources = {
         "model.embed_tokens.weight": Tensors(EMBEDDING),
         "model.norm.weight": Tensors("transformer.ln_f.weight"),
@@ -132,12 +135,15 @@ MIXERS = {
     "linear_attention": {"v.weight": "proj_v.weight", "out.weight": "out_proj.weight"},
     "attention": {"qkv.weight": "Wqkv.weight", "out.weight": "out_proj.weight"},
 }
-"""The same for the weights of each mixer that are single tensors."""
+"""The same for the mixers' weights that are single tensors."""
 
 
 def rename(name: str) -> str | None:
-    """Without the trainer's prefix; its counters and the rotary tables, which follow from the options, are no
-    weights; the embedding is the head, and was saved as either or both."""
+    """Strip the trainer's prefix; return None for tensors that are not weights.
+
+    Those are the trainer's counters and the rotary tables, which follow from the options. Embedding and head are one
+    tensor, saved under either name or both.
+    """
     name = name.removeprefix("model.")
     if "metrics" in name or name.endswith("rotary_emb.inv_freq"):
         return None

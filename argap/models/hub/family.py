@@ -1,4 +1,4 @@
-"""What a family of hub checkpoints is: its options, its configuration here, its weight map."""
+"""A family of hub checkpoints: its options, its native configuration, its weight map."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MOST_LAYERS = 10_000
 
 
 class Options:
-    """The ``config.json`` of a checkpoint, read with the family's defaults and refused by option and value."""
+    """The ``config.json`` of a checkpoint, with the family's defaults; refusals name the option and its value."""
 
     def __init__(self, checkpoint: str, family: str, values: Mapping[str, Any], stored: Collection[str] = ()) -> None:
         self.checkpoint, self.family = checkpoint, family
@@ -22,12 +22,12 @@ class Options:
         self._values = values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The option's value, or the default where it is absent or null."""
+        """Return the option's value, or the default if it is absent or null."""
         value = self._values.get(name)
         return default if value is None else value
 
     def size(self, name: str, default: int | None = None, *, most: int = 2**24) -> int:
-        """A whole number from 1 to ``most``. Raises `ArgapError` for another value, or none without a default."""
+        """Return a whole number from 1 to ``most``. Raises `ArgapError` for other values, or none without a default."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ArgapError(
@@ -37,34 +37,34 @@ class Options:
         return value
 
     def layers(self, name: str, default: int | None = None) -> int:
-        """The number of layers. Raises `ArgapError`, as `size` does."""
+        """Return the number of layers. Raises `ArgapError`, as `size` does."""
         return self.size(name, default, most=MOST_LAYERS)
 
     def only(self, name: str, *accepted: Any) -> None:
-        """Raises `ArgapError` unless the option is absent or has one of the values that the native model takes."""
+        """Raise `ArgapError` unless the option is absent or has one of the values that the native model supports."""
         if name in self._values and self._values[name] not in accepted:
             self.refuse(name, self._values[name], " or ".join(map(repr, accepted)))
 
     def fixed(self, **accepted: Any) -> None:
-        """Raises `ArgapError` unless each option is absent or has the one value that the native model takes."""
+        """Raise `ArgapError` unless each option is absent or has the one value that the native model supports."""
         for name, value in accepted.items():
             self.only(name, value)
 
     def refuse(self, name: str, value: Any, expected: str) -> NoReturn:
-        """Raises the `ArgapError` of an option whose value has no native form."""
+        """Raise an `ArgapError` for an option whose value has no native form."""
         raise ArgapError(
             f"{self.checkpoint}: option {name} {value!r} of {self.family} has no native form, expected {expected}; "
             "run the family's own code with `backend=hf`"
         )
 
     def shared(self) -> dict[str, Any]:
-        """What means the same in every family: special tokens and tied embeddings, where they are given."""
+        """Return the options with the same meaning in every family, if given: special tokens and tied embeddings."""
         names = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
         return {name: self._values[name] for name in names if name in self._values}
 
 
 class Tensors:
-    """The checkpoint's tensors that make a native weight: stacked row upon row, then changed."""
+    """The checkpoint tensors of one native weight: stacked along rows, then changed."""
 
     def __init__(self, *names: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         self.names = names
@@ -77,35 +77,37 @@ class Tensors:
 
 
 ZEROS = Tensors()
-"""A bias that the family does not have."""
+"""A bias that the family lacks."""
 
 WeightMap = dict[str, Tensors]
 """The tensors of each parameter of the native model, by the parameter's name."""
 
 
 def renamed(ours: str, theirs: str, names: Mapping[str, str]) -> WeightMap:
-    """The weights below the prefix ``ours`` that are single tensors below ``theirs``: our name to their name."""
+    """Map weights below the prefix ``ours`` to single tensors below ``theirs``; ``names`` maps our names to theirs."""
     return {f"{ours}.{own}": Tensors(f"{theirs}.{name}") for own, name in names.items()}
 
 
 def taps(weight: torch.Tensor) -> torch.Tensor:
-    """The filters of a depthwise `torch.nn.Conv1d`, ``[D, 1, N]``, the present last, as `ShortConvolution`
-    has them: ``[N, D]``, the present first."""
+    """Convert the filters of a depthwise `torch.nn.Conv1d` to those of `ShortConvolution`.
+
+    From ``[D, 1, N]``, the current input last, to ``[N, D]``, the current input first.
+    """
     return weight[:, 0].flip(-1).T
 
 
 def first_half(weight: torch.Tensor) -> torch.Tensor:
-    """The upper rows of two maps in one tensor."""
+    """Return the upper half of the rows of two stacked maps."""
     return weight.chunk(2)[0]
 
 
 def second_half(weight: torch.Tensor) -> torch.Tensor:
-    """The lower rows."""
+    """Return the lower half."""
     return weight.chunk(2)[1]
 
 
 def padded(size: int, multiple: int) -> int:
-    """``size``, rounded up to a ``multiple``."""
+    """Round ``size`` up to a ``multiple``."""
     return -(-size // multiple) * multiple
 
 
@@ -114,17 +116,18 @@ class Family:
     """A layout of checkpoints. Its ``configure`` raises `ArgapError` for options without a native form."""
 
     name: str
-    """The model type of ``config.json``, or a name of ours where it gives none."""
+    """The model type of ``config.json``, or our own name if it gives none."""
     source: str
     """Whose layout it is."""
     configure: Callable[[Options], ArgapConfig]
     weights: Callable[[Options, ArgapConfig], WeightMap]
     rename: Callable[[str], str | None] = lambda name: name
-    """A tensor's name in the weight map, whatever version of the layout wrote it; None for tensors that are not
+    """Maps a tensor's name in any version of the layout to its name in the weight map; None for tensors that are not
     weights."""
     head: str = "lm_head.weight"
-    """The head's weight, if it is not tied to the embedding; if it is, a copy in the checkpoint is ignored."""
+    """The head's weight if it is not tied to the embedding; otherwise a copy in the checkpoint is ignored."""
     float32: tuple[str, ...] = ()
-    """Native parameters, by the last part of their names, that stay in float32 whatever the others are loaded in."""
+    """Native parameters, by the last part of their names, that stay in float32 whatever dtype the others are loaded
+    in."""
     original: str | None = None
-    """The class of the family's own code, ``"module:Class"``; None: there is none that transformers can load."""
+    """The class in the family's own code, ``"module:Class"``; None if transformers can load none."""

@@ -1,30 +1,43 @@
-"""What flash-linear-attention's families share: the backbone, and attention in some of the layers.
+"""Families of flash-linear-attention: one backbone, attention in some of the layers, and a mixer of their own.
 
-Their classes differ in the layer's own mixer alone, which each family's file adds: what it is, and which of
-the tensors below ``model.layers.N.attn`` it is made of.
+Two older layouts are still on the hub and are recognised by their tensors. Until early 2025 ``mlp.gate_proj`` held the
+gate with the up projection below it (fla/models/*/modeling_*.py of that time, ``gate, y = y.chunk(2, -1)``). With
+``norm_first`` the norms before mixer and MLP were called ``attn.norm`` and ``mlp.norm``.
 
-Two older layouts are still on the hub, and are recognised by their tensors: until early 2025 ``mlp.gate_proj`` held the
-gate and, below it, the map up (fla/models/*/modeling_*.py of that time, ``gate, y = y.chunk(2, -1)``), and with
-``norm_first`` the norms before mixer and MLP were theirs, ``attn.norm`` and ``mlp.norm``.
+DeltaNet and linear attention scale queries by 1/√K before the output norm. The native mixers do not, and multiply the
+norm's epsilon by K instead, which is equivalent.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, second_half, taps
+from argap.models.hub.family import (
+    ZEROS,
+    Family,
+    Options,
+    Tensors,
+    WeightMap,
+    first_half,
+    padded,
+    renamed,
+    second_half,
+    taps,
+)
 
 SOURCE = "flash-linear-attention 0.6"
 NORM_EPS = 1e-6
+KEY_NORMS = {"l2": "l2", "sum": "l1"}
+FEATURE_MAPS = ("elu", "relu", "identity")
 
 Mixer = Callable[[Options], dict[str, Any]]
-"""The native mixer that a layer's options mean; raises `ArgapError` for those without a native form."""
+"""Returns the native mixer for a layer's options; raises `ArgapError` for options without a native form."""
 MixerWeights = Callable[[Options, str, str], WeightMap]
-"""Its weights but those of short convolutions, from the prefixes of the native names and of the checkpoint's."""
+"""Returns the mixer's weights except short convolutions, given the prefixes of native and checkpoint names."""
 
 
 def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *, hidden_ratio: int = 4) -> Family:
-    """A family of that model type, and its class there; ``hidden_ratio`` is its default of the MLP's width."""
+    """Build the family of a model type from its class there; ``hidden_ratio`` is its default ratio of MLP width."""
 
     def configure(options: Options) -> ArgapConfig:
         width, layers = options.size("hidden_size", 2048), options.layers("num_hidden_layers", 24)
@@ -66,7 +79,7 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
 
 
 def _norm(options: Options, prefix: str, part: str) -> str:
-    """The norm before the mixer or the MLP, under its name today or with ``norm_first``."""
+    """Return the name of the norm before the mixer or the MLP, today's or that of ``norm_first``."""
     today, older = f"{prefix}.{part}_norm.weight", f"{prefix}.{part}.norm.weight"
     return older if today not in options.stored and older in options.stored else today
 
@@ -82,14 +95,14 @@ def _mlp(options: Options, prefix: str) -> WeightMap:
 
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
-    """The MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
+    """Return the MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
     if options.get("intermediate_size") is not None:
         return options.size("intermediate_size")
     return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)
 
 
 def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
-    """The layers, from 0, that the option ``attn`` gives to attention, and the native mixer of each."""
+    """Return the attention mixer of each layer (from 0) that the option ``attn`` lists."""
     by_layer: dict[int, dict[str, Any]] = {}
     given = options.get("attn", [])
     for spec in [given] if isinstance(given, dict) else given:
@@ -103,7 +116,7 @@ def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
 
 
 def attention_mixer(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The native mixer of their ``Attention`` (fla/layers/attn.py) with these arguments."""
+    """Convert the arguments of their ``Attention`` (fla/layers/attn.py) to a native mixer."""
     return {
         "name": "attention",
         "heads": spec["num_heads"],
@@ -122,16 +135,122 @@ def attention_weights(options: Options, ours: str, theirs: str) -> WeightMap:
 
 
 def projections(theirs: str, parts: str = "qkv") -> Tensors:
-    """The maps to queries, keys and values, or some of them, one below the other."""
+    """Stack the projections to queries, keys and values, or some of them."""
     return Tensors(*(f"{theirs}.{part}_proj.weight" for part in parts))
 
 
 def gated_norm(options: Options) -> dict[str, str]:
-    """Our names and theirs for the output of a mixer that is normed and gated."""
+    """Map our names to theirs for the output of a mixer that is normed and gated."""
     norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
     return {"gate.weight": "g_proj.weight", "norm.weight": f"{norm}.weight", "out.weight": "o_proj.weight"}
 
 
 def no_groups(options: Options, heads: int) -> None:
-    """Refuse keys and values that several heads share."""
+    """Refuse keys and values shared by several heads."""
     options.only("num_kv_heads", None, heads)
+
+
+def _delta_net(options: Options) -> dict[str, Any]:
+    heads, key_norm = options.size("num_heads", 16), options.get("qk_norm", "l2")
+    options.fixed(expand_k=1.0, expand_v=1.0, use_beta=True, use_output_norm=True)
+    options.fixed(use_gate=False, allow_neg_eigval=False, share_conv_kernel=False, use_elu=False)
+    options.only("qk_norm", *KEY_NORMS)
+    options.only("qk_activation", "silu", "relu", "elu", "identity")
+    return {
+        "name": "delta_net",
+        "heads": heads,
+        "activation": options.get("qk_activation", "silu"),
+        "key_norm": KEY_NORMS[key_norm],
+        "conv_size": options.size("conv_size", 4) if options.get("use_short_conv", True) else None,
+        "norm_eps": options.get("norm_eps", NORM_EPS) * (options.size("hidden_size", 2048) // heads),
+    }
+
+
+def _delta_net_weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    names = {"beta.weight": "b_proj.weight", "norm.weight": "o_norm.weight", "out.weight": "o_proj.weight"}
+    return {f"{ours}.qkv.weight": projections(theirs), **renamed(ours, theirs, names)}
+
+
+def _gla(options: Options) -> dict[str, Any]:
+    heads = options.size("num_heads", 4)
+    no_groups(options, heads)
+    options.fixed(expand_v=1.0, feature_map=None, clamp_min=None)
+    options.fixed(use_gk=True, use_gv=False, use_output_gate=True, elementwise_affine=True)
+    return {
+        "name": "gla",
+        "heads": heads,
+        "key_expansion": options.get("expand_k", 0.5),
+        "conv_size": options.size("conv_size", 4) if options.get("use_short_conv", False) else None,
+        "norm_eps": options.get("norm_eps", NORM_EPS),
+    }
+
+
+def _gla_weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    names = {
+        "decay_down.weight": "gk_proj.0.weight",
+        "decay_up.weight": "gk_proj.1.weight",
+        "decay_up.bias": "gk_proj.1.bias",
+        **gated_norm(options),
+    }
+    sources = {f"{ours}.qkv.weight": projections(theirs), f"{ours}.gate.bias": ZEROS}
+    return sources | renamed(ours, theirs, names)
+
+
+def _linear_attn(options: Options) -> dict[str, Any]:
+    heads = options.size("num_heads", 4)
+    no_groups(options, heads)
+    feature_map = options.get("feature_map", "elementwise_product")
+    if feature_map not in FEATURE_MAPS:
+        options.refuse("feature_map", feature_map, " or ".join(FEATURE_MAPS))
+    options.fixed(expand_v=1.0, norm_q=False, norm_k=False, norm_feature_map=False, elementwise_affine=True)
+    key_size = round(options.size("hidden_size", 2048) * options.get("expand_k", 1.0)) // heads
+    return {
+        "name": "linear_attention",
+        "heads": heads,
+        "feature_map": feature_map,
+        "feature_dim": key_size,
+        "normalization": "rms",
+        "norm_eps": options.get("norm_eps", NORM_EPS) * key_size,
+    }
+
+
+def _linear_attn_weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    names = {"norm.weight": "norm.weight", "out.weight": "o_proj.weight"}
+    return _qk_and_v(ours, theirs) | renamed(ours, theirs, names)
+
+
+def _retnet(options: Options) -> dict[str, Any]:
+    heads, expansion = options.size("num_heads", 8), options.get("expand_v", 2.0)
+    no_groups(options, heads)
+    options.fixed(expand_k=1.0, feature_map=None, use_short_conv=False)
+    options.fixed(use_output_gate=True, elementwise_affine=True)
+    if expansion != int(expansion):
+        options.refuse("expand_v", expansion, "a whole number")
+    return {
+        "name": "retnet",
+        "heads": heads,
+        "value_expansion": int(expansion),
+        "norm": "rms",
+        "norm_eps": options.get("norm_eps", NORM_EPS),
+    }
+
+
+def _retnet_weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    return _qk_and_v(ours, theirs) | renamed(ours, theirs, gated_norm(options))
+
+
+def _qk_and_v(ours: str, theirs: str) -> WeightMap:
+    return {f"{ours}.qk.weight": projections(theirs, "qk"), f"{ours}.v.weight": projections(theirs, "v")}
+
+
+def _transformer(options: Options) -> dict[str, Any]:
+    options.fixed(qk_norm=False, elementwise_affine=True)
+    names = ("num_kv_heads", "qkv_bias", "rope_theta", "window_size")
+    return attention_mixer({"num_heads": options.size("num_heads", 32), **{name: options.get(name) for name in names}})
+
+
+DELTA_NET = fla_family("delta_net", "DeltaNetForCausalLM", _delta_net, _delta_net_weights)
+GLA = fla_family("gla", "GLAForCausalLM", _gla, _gla_weights)
+LINEAR_ATTN = fla_family("linear_attn", "LinearAttentionForCausalLM", _linear_attn, _linear_attn_weights)
+RETNET = fla_family("retnet", "RetNetForCausalLM", _retnet, _retnet_weights, hidden_ratio=2)
+TRANSFORMER = fla_family("transformer", "TransformerForCausalLM", _transformer, attention_weights)

@@ -1,11 +1,11 @@
-"""The attention model of HazyResearch's comparisons (``hazyresearch/attn-360m``, ``attn-1b``): FlashAttention's GPT
-with SwiGLU, RMSNorm, no biases, and rotary positions over half of each head.
+"""The attention model of HazyResearch's comparisons (``hazyresearch/attn-360m``, ``attn-1b``).
 
-Its ``config.json`` is a ``GPT2Config`` with further keys, which transformers' GPT-2 ignores. The layout is that of
+It is FlashAttention's GPT with SwiGLU, RMSNorm, no biases, and rotary positions over half of each head. Its
+``config.json`` is a ``GPT2Config`` with further keys, which transformers' GPT-2 ignores. The layout is that of
 based/models/transformer/gpt.py and train/configs/experiment/reference/attn-*.yaml in HazyResearch/based, on
-flash_attn/modules/mha.py and flash_attn/layers/rotary.py in Dao-AILab/flash-attention. Where half of a head is odd
-(attn-1b: 35 of 70), the rotary code there makes ⌈35 / 2⌉ angles with exponents over 35, and turns 36 components; so
-does ``rotary_size``.
+flash_attn/modules/mha.py and flash_attn/layers/rotary.py in Dao-AILab/flash-attention. If half of a head is odd
+(attn-1b: 35 of 70), the rotary code there computes ⌈35 / 2⌉ angles with exponents over 35, and rotates 36 components;
+so does ``rotary_size``.
 """
 
 from typing import Any

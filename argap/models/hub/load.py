@@ -1,4 +1,4 @@
-"""A checkpoint of a known family as a native model: configured, filled by the weight map, and checked."""
+"""Load a checkpoint of a known family into a native model: configure it, fill it by the weight map, check it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,16 +19,16 @@ HEAD = "lm_head.weight"
 
 
 class WeightIndex(Record, frozen=True):
-    """The index of a checkpoint whose weights are in several files."""
+    """The index of a checkpoint with several weight files."""
 
     weight_map: dict[str, str]
     """The file of each tensor."""
 
 
 def native_config(name: str, family: Family, config: Mapping[str, Any]) -> ArgapConfig:
-    """The native configuration of a ``config.json``; ``name`` is the checkpoint's, for errors.
+    """Return the native configuration for a ``config.json``; ``name`` is the checkpoint's, for errors.
 
-    Raises `ArgapError` for an option without a native form, by name and value, and for one of another type.
+    Raises `ArgapError`, with name and value, for an option without a native form or of the wrong type.
     """
     try:
         return family.configure(Options(name, family.name, config))
@@ -40,10 +40,10 @@ def native_config(name: str, family: Family, config: Mapping[str, Any]) -> Argap
 def load_native(
     folder: Path, name: str, family: Family, config: Mapping[str, Any], *, dtype: torch.dtype
 ) -> ArgapForCausalLM:
-    """The native model of the checkpoint in ``folder``, on the CPU, weights in ``dtype``.
+    """Load the checkpoint in ``folder`` as a native model, on the CPU, with weights in ``dtype``.
 
-    Raises `ArgapError` for an option without a native form, for a weight that is missing or of another
-    shape than the options say, and for one that no native weight is made of.
+    Raises `ArgapError` for an option without a native form, for a weight that is missing or whose shape contradicts the
+    options, and for a tensor that no native weight uses.
     """
     native = native_config(name, family, config)
     with torch.device("meta"):
@@ -64,17 +64,17 @@ def load_native(
 
 
 def stored_dtype(folder: Path, name: str) -> torch.dtype:
-    """The floating-point type of the first matrix in the checkpoint's files; float32 where there is none."""
+    """Return the floating-point type of the first matrix in the checkpoint's files; float32 if there is none."""
     for path in _files(folder, name):
         with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118  (no mapping)
+            for key in file.keys():  # noqa: SIM118  (not a mapping)
                 if len(file.get_slice(key).get_shape()) == 2 and (value := file.get_tensor(key)).is_floating_point():
                     return value.dtype
     return torch.float32
 
 
 def indexed_files(index: Path) -> list[Path]:
-    """The files that an index of weights names. Raises `FormatError` for one that is not beside it."""
+    """Return the files named by an index of weights. Raises `FormatError` if one is not beside it."""
     names = sorted(set(read_record(index, WeightIndex).weight_map.values()))
     if not names:
         raise FormatError(f"{index}: names no file; expected the index of a sharded checkpoint")
@@ -85,9 +85,9 @@ def indexed_files(index: Path) -> list[Path]:
 
 
 def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str) -> dict[str, torch.Tensor]:
-    """Every parameter of ``model``, in the checkpoint's types, and nothing of the checkpoint left."""
+    """Return every parameter of ``model`` in the checkpoint's dtypes; raises `ArgapError` if tensors are left over."""
     shapes = {key: value.shape for key, value in model.state_dict().items()}
-    assert shapes.keys() == sources.keys(), sorted(shapes.keys() ^ sources.keys())  # a map of ours that is wrong
+    assert shapes.keys() == sources.keys(), sorted(shapes.keys() ^ sources.keys())  # otherwise our weight map is wrong
     needed = {part for source in sources.values() for part in source.names}
     missing, left = sorted(needed - shards.names), sorted(shards.names - needed)
     if missing:
@@ -117,7 +117,7 @@ class _Shards:
         self._places: dict[str, tuple[Path, str]] = {}
         for path in _files(folder, name):
             with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118  (no mapping)
+                for key in file.keys():  # noqa: SIM118  (not a mapping)
                     renamed = family.rename(key)
                     if renamed is not None:
                         self._places[renamed] = path, key
@@ -135,7 +135,7 @@ class _Shards:
 
 
 def _files(folder: Path, name: str) -> list[Path]:
-    """The weight files that make the model, as transformers picks them."""
+    """Return the model's weight files, chosen as transformers does."""
     if (folder / INDEX).is_file():
         return indexed_files(folder / INDEX)
     if not (folder / SINGLE).is_file():

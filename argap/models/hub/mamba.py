@@ -1,6 +1,9 @@
-"""Mamba, a mixer alone in each layer: as transformers lays it out (model type ``mamba``), and as its authors' package
-saves it (`MAMBA_SSM`: mamba_ssm/models/mixer_seq_simple.py in state-spaces/mamba, and based/models/mamba.py in
-HazyResearch/based, whose ``mamba-360m`` and ``mamba-1b`` are of the same class)."""
+"""Mamba, a mixer alone in each layer, in transformers' layout and in that of its authors' package.
+
+`MAMBA` is transformers' model type ``mamba``. `MAMBA_SSM` is mamba_ssm/models/mixer_seq_simple.py in
+state-spaces/mamba, and based/models/mamba.py in HazyResearch/based, whose ``mamba-360m`` and ``mamba-1b`` have the same
+class.
+"""
 
 from typing import Any
 
@@ -38,7 +41,7 @@ def _configure(options: Options) -> ArgapConfig:
 
 
 def _mixer(states: int, expand: int, kernel: int, rank: Any) -> dict[str, Any]:
-    """``rank``: of the step size, a number or ``auto``."""
+    """Return the native mixer; ``rank`` of the step size is a number or ``auto``."""
     own = None if rank == "auto" else rank
     return {"name": "mamba", "states": states, "expand": expand, "short_kernel": kernel, "step_rank": own}
 
@@ -57,7 +60,10 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
 
 
 def _configure_published(options: Options) -> ArgapConfig:
-    """``ssm_cfg`` holds what transformers spells at the top; its keys are the arguments of the authors' ``Mamba``."""
+    """Configure from ``ssm_cfg``, whose keys are the arguments of the authors' ``Mamba``.
+
+    transformers spells these options at the top level.
+    """
     mixer: dict[str, Any] = options.get("ssm_cfg", {})
     known = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": "auto", "conv_bias": True, "bias": False}
     fixed = {"layer": "Mamba1", "conv_bias": True, "bias": False}
@@ -80,11 +86,11 @@ def _configure_published(options: Options) -> ArgapConfig:
 
 
 ONLY_INITIAL = ("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path")
-"""Arguments of the authors' ``Mamba`` that only decide where training starts, or which of its kernels runs."""
+"""Arguments of the authors' ``Mamba`` that affect only initialisation, or the choice of kernel."""
 
 
 def _rename(name: str) -> str | None:
-    """The authors write ``embedding`` for ``embeddings``; HazyResearch's trainer adds a prefix and its counters."""
+    """Rename ``embedding`` to ``embeddings``; drop the prefix and the counters of HazyResearch's trainer."""
     if "metrics" in name:
         return None
     return name.removeprefix("model.").replace("backbone.embedding.", "backbone.embeddings.")

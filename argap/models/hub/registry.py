@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, str] = {
     "based": "argap.models.hub.based:BASED",
-    "delta_net": "argap.models.hub.delta_net:DELTA_NET",
+    "delta_net": "argap.models.hub.fla:DELTA_NET",
     "flash_gpt": "argap.models.hub.flash_gpt:FLASH_GPT",
-    "gla": "argap.models.hub.gla:GLA",
-    "linear_attn": "argap.models.hub.linear_attn:LINEAR_ATTN",
+    "gla": "argap.models.hub.fla:GLA",
+    "linear_attn": "argap.models.hub.fla:LINEAR_ATTN",
     "mamba": "argap.models.hub.mamba:MAMBA",
     "mamba_ssm": "argap.models.hub.mamba:MAMBA_SSM",
-    "retnet": "argap.models.hub.retnet:RETNET",
+    "retnet": "argap.models.hub.fla:RETNET",
     "rwkv": "argap.models.hub.rwkv:RWKV",
-    "transformer": "argap.models.hub.transformer:TRANSFORMER",
+    "transformer": "argap.models.hub.fla:TRANSFORMER",
 }
 TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
-"""The model types that flash-linear-attention takes over from transformers when it is imported."""
+"""Model types that flash-linear-attention takes over from transformers when it is imported."""
 FLA_TYPES = frozenset(
     (
         *("abc", "comba", "forgetting_transformer", "gated_deltanet", "gated_deltaproduct", "gsa", "hgrn", "hgrn2"),
@@ -36,9 +36,9 @@ FLA_TYPES = frozenset(
 
 
 def find_family(config: Mapping[str, Any]) -> Family | None:
-    """The family of a ``config.json``, or None.
+    """Find the family of a ``config.json``, or None.
 
-    Identified by ``model_type``, or for layouts that have none by what only they write (`_published`).
+    Identified by ``model_type``, or, for layouts without one, by keys that only they write (`_published`).
     """
     model_type = _published(config) or config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
@@ -47,10 +47,10 @@ def find_family(config: Mapping[str, Any]) -> Family | None:
 
 
 def _published(config: Mapping[str, Any]) -> str | None:
-    """The family of a layout without a model type of its own: HazyResearch's and mamba_ssm's.
+    """Find the family of a layout without a model type of its own: HazyResearch's and mamba_ssm's.
 
-    Their attention model is a ``GPT2Config``, which may have been saved with GPT-2's model type; GPT-2 itself has no
-    gated MLP.
+    HazyResearch's attention model is a ``GPT2Config``, which may have been saved with GPT-2's model type; GPT-2 itself
+    has no gated MLP.
     """
     if "alt_mixer" in config and "alt_mixer_2" in config:
         return "based"
@@ -63,7 +63,7 @@ def _published(config: Mapping[str, Any]) -> str | None:
 
 
 def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
-    """The authors' own class, whatever else is registered under the model type.
+    """Return the authors' own class, whatever else is registered under the model type.
 
     Raises `ArgapError` if there is none, or its package is not installed.
     """
@@ -81,7 +81,7 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
 
 
 def needs_gpu(config: Mapping[str, Any]) -> bool:
-    """Whether the authors' code of this ``config.json``, ``backend=hf``, is flash-linear-attention's Triton kernels."""
+    """Return whether ``backend=hf`` would run flash-linear-attention's Triton kernels for this ``config.json``."""
     family = find_family(config)
     original = None if family is None else family.original
     return config.get("model_type") in FLA_TYPES or (original is not None and original.startswith("fla."))
@@ -90,10 +90,10 @@ def needs_gpu(config: Mapping[str, Any]) -> bool:
 def register_fla(checkpoint: str) -> None:
     """Make the model types of flash-linear-attention known to transformers.
 
-    Raises `ArgapError` where it is not installed.
+    Raises `ArgapError` if it is not installed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no GPU
+        warnings.simplefilter("ignore")  # it warns if there is no GPU
         try:
             importlib.import_module("fla.models")
         except ImportError as error:

@@ -1,9 +1,9 @@
-"""RWKV-4 (model type ``rwkv``), as transformers lays it out.
+"""RWKV-4 (model type ``rwkv``) in transformers' layout.
 
 Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. Two options are ignored.
-``rescale_every``: transformers halves the residual stream every that many blocks to keep float16 from overflowing; it
-changes only the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the
-authors' CUDA kernel, not the model.
+With ``rescale_every`` n, transformers halves the residual stream every n blocks to keep float16 from overflowing; it
+changes only the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the authors' CUDA
+kernel, not the model.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from argap.models.configuration import ArgapConfig
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, renamed
 
 LAST_NORM_EPSILON = 1e-5
-"""Of the norm before the head, whatever ``layer_norm_epsilon`` says of the others."""
+"""Of the norm before the head, whatever ``layer_norm_epsilon`` the others have."""
 MAPS = {f"{name}.weight": f"{name}.weight" for name in ("receptance", "key", "value")}
 TIME = {"log_decay": "time_decay", "bonus": "time_first", "out.weight": "output.weight"}
-"""Our names of the weights, and theirs: of both mixers, and further ones of time mixing."""
+"""Our names of the weights, and theirs: `MAPS` for both mixers, `TIME` for more weights of time mixing."""
 
 
 def _configure(options: Options) -> ArgapConfig:

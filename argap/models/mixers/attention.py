@@ -32,7 +32,7 @@ class Attention(Mixer):
     - ``positions``: ``rope``, or ``none`` if the model embeds positions (its ``learned_positions``) or needs
       only the causal mask.
     - ``rope_theta``: the rotary base.
-    - ``rotary_size``: the first components of each head that rotate, rounded up to an even number; None: all.
+    - ``rotary_size``: the number of rotated components of each head, from the first, rounded up to even; None: all.
     - ``kv_heads``: heads of keys and values, each shared by H / ``kv_heads`` query heads (arXiv 2305.13245); None: H.
     - ``qkv_bias``: whether queries, keys and values have a bias.
     - ``window``: the number w of positions that each position sees, itself included; None: all.
@@ -81,8 +81,10 @@ class Attention(Mixer):
         return self._attend(*self._heads(x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The keys and then the values that later positions see, ``[B, 2·kv_heads, ≤ T, K]``, and the number of
-        positions so far."""
+        """Return the keys and then the values that later positions see, and the number of positions so far.
+
+        Keys and values are ``[B, 2·kv_heads, ≤ T, K]``.
+        """
         size = self.out.in_features // self.heads
         return self._past(torch.empty(batch, 2 * self.kv_heads, 0, size, dtype=dtype, device=device)), 0
 
@@ -97,19 +99,24 @@ class Attention(Mixer):
         q, k, v = self._heads(x[:, None], position)
         past = past.append(k, v)
         keys, values = past.values.chunk(2, dim=1)
-        with growing_keys():  # the queries that share a head's keys are as many positions that see all of them
+        with growing_keys():  # queries that share a head's keys count as positions that see all of them
             q = q.reshape(len(q), self.kv_heads, -1, q.shape[-1])
             y = F.scaled_dot_product_attention(q, keys, values, attn_mask=past.bias)
         return self.out(y.flatten(1)), (past.seen_next(), position + 1)
 
     def state_size(self, length: int) -> int:
-        """Keys and values of the positions that the next one sees: 2·K·kv_heads for each of T, with a sliding window
-        of min(T, w − 1), with a blocked one of T mod w."""
+        """Count the keys and values of the positions that the next one sees, 2·K·kv_heads for each.
+
+        That is T positions, with a sliding window min(T, w − 1), with a blocked one T mod w.
+        """
         return self._visible(length) * (self.qkv.out_features - self.out.in_features)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """Scores and their use, 4·D for each visible pair: T·(T + 1)/2 in a sequence, or in a block of w, and w for
-        each position past the first w of a sliding window."""
+        """Count the scores and their use, 4·D for each visible pair.
+
+        There are T·(T + 1)/2 pairs in a sequence or in a block of w, and w for each position past the first w of a
+        sliding window.
+        """
         window = min(self.window or length, length)
         repeated, rest = divmod(length, window)
         if self.sliding:
@@ -119,14 +126,14 @@ class Attention(Mixer):
         return 4 * batch * pairs * self.out.in_features
 
     def _visible(self, length: int) -> int:
-        """The number of the first ``length`` positions that the next one sees."""
+        """Return how many of the first ``length`` positions the next one sees."""
         return seen_next(length, self.window, not self.sliding)
 
     def _past(self, values: torch.Tensor) -> Past:
         return Past(values, window=self.window, blocked=not self.sliding)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """All positions at once, ``[B, H or kv_heads, T, K]`` each, to ``[B, T, D]``."""
+        """Attend at all positions at once, from ``[B, H or kv_heads, T, K]`` each to ``[B, T, D]``."""
         k, v = self._shared(k), self._shared(v)
         if self.window is None or q.shape[2] <= self.window:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -137,8 +144,10 @@ class Attention(Mixer):
         return self.out(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``, q and k rotated with ``rope``, of ``x [B, T, D]`` at
-        positions from ``first``."""
+        """Project ``x [B, T, D]`` at positions from ``first`` to q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``.
+
+        With ``rope``, q and k are rotated.
+        """
         heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
         size = self.rotary_size or heads.shape[-1]
         if self.rotary and self.kv_heads == self.heads and size == heads.shape[-1]:
@@ -155,20 +164,20 @@ class Attention(Mixer):
         return q, k, v
 
     def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """``x`` with its first components rotated, two for each angle."""
+        """Return ``x`` with its first components rotated, two for each angle."""
         size = 2 * cos.shape[-1]
         if size == x.shape[-1]:
             return rotate(x, cos, sin)
         return torch.cat([rotate(x[..., :size], cos, sin), x[..., size:]], dim=-1)
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor:
-        """Keys or values ``[B, kv_heads, T, K]`` as each of the H query heads sees them."""
+        """Repeat keys or values ``[B, kv_heads, T, K]`` for each of the H query heads."""
         return x if self.kv_heads == self.heads else x.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
-    """``q``, ``k``, ``v`` ``[B, H, T, K]``: causal attention within each block of ``window`` positions."""
+    """Compute causal attention within each block of ``window`` positions; ``q``, ``k``, ``v`` are ``[B, H, T, K]``."""
     heads, length = q.shape[1:3]
-    q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # a block is a head of its own
+    q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # each block becomes a head
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]

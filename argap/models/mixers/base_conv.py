@@ -1,6 +1,6 @@
 """BaseConv: the gated convolution to which the Zoology paper reduces the others.
 
-Legend: B batch, T positions, D width, N the filter's taps.
+Legend: B batch, T positions, D width, N filter taps.
 """
 
 import math
@@ -21,22 +21,22 @@ State = tuple[Recent, int | torch.Tensor]
 
 
 class BaseConv(Mixer):
-    """y = (u W + b1) ⊙ (h ∗ u + b2) (arXiv 2312.04927, definition 4.1), with a filter h a channel.
+    """y = (u W + b1) ⊙ (h ∗ u + b2) (arXiv 2312.04927, definition 4.1), with one filter h per channel.
 
     Options:
 
     - ``filter``: ``explicit``, a free parameter for each tap (listing 1 of the paper's appendix B); ``listing``, the
-      MLP of the tap's position that listing 2 prints; ``implicit``, ours, with octaves as features and scaled.
-    - ``kernel_size``: taps N of the filter; None: as long as the longest sequence, which the model's
-      ``max_position_embeddings`` must then give.
+      MLP of the tap's position printed in listing 2; ``implicit``, ours, with octaves as features and scaled.
+    - ``kernel_size``: taps N of the filter; None: as long as the longest sequence, in which case the model must set
+      ``max_position_embeddings``.
     - ``bias``: ``vector``, b1 and b2 in R^D as in the listings; ``definition``, in R^{N_max×D}, one for
       each position of the longest sequence, as in definition 4.1.
-    - ``skip``: adds u, as both listings and the published code do; the block adds its residual besides. b1 then
-      starts at 0, and an explicit filter with its b2 as the Conv1d of the published code.
+    - ``skip``: adds u, as both listings and the published code do; the block still adds its residual. b1 then
+      starts at 0, and an explicit filter and its b2 start like the Conv1d of the published code.
     - ``bands``, ``filter_width``: frequencies of an MLP's features and its hidden width; None: 1 and 16 for
       ``listing``, 8 and 32 for ``implicit``.
 
-    Raises `ArgapError` where the longest sequence is needed and not given.
+    Raises `ArgapError` if the longest sequence is needed and not given.
     """
 
     source = "arXiv 2312.04927, definition 4.1, listings 1 and 2"
@@ -67,9 +67,11 @@ class BaseConv(Mixer):
         self.conv_bias = nn.Parameter(torch.empty(shape))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """b1 = 1 and b2 = 0, so that the layer starts as a convolution that its gate modulates: with both
-        at 0 it would be quadratic in a small input, and its gradient would vanish. With ``skip`` u itself
-        passes: b1 = 0, and b2 of an explicit filter is uniform within ±1/√N."""
+        """Set b1 = 1 and b2 = 0, so that the layer starts as a convolution modulated by its gate.
+
+        With both at 0 it would be quadratic in a small input, and its gradient would vanish. With ``skip`` u itself
+        passes: b1 = 0, and b2 of an explicit filter is uniform within ±1/√N.
+        """
         if not self.skip:
             nn.init.ones_(self.gate_bias)
             nn.init.zeros_(self.conv_bias)
@@ -86,7 +88,7 @@ class BaseConv(Mixer):
         return y + x if self.skip else y
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""
+        """Return the last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""
         empty = torch.empty(batch, 0, self.projection.in_features, dtype=dtype, device=device)
         return Recent.of(empty, self.taps - 1), 0
 
@@ -101,17 +103,16 @@ class BaseConv(Mixer):
         return y + x if self.skip else y, (past, position + 1)
 
     def state_size(self, length: int) -> int:
-        """The inputs that the filter still reaches: min(N − 1, T)·D."""
+        """Count the inputs that the filter still reaches: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.projection.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The biases, the gate and the skip 3 or 4·B·T·D, the filter, and the convolution as `convolution_flops` has
-        it."""
+        """Count biases, gate and skip, 3 or 4·B·T·D, the filter, and the convolution (`convolution_flops`)."""
         width = self.projection.in_features
         pointwise = (3 + self.skip) * batch * length * width
         return pointwise + self.filter.flops(length) + convolution_flops(batch, length, width, self.taps)
 
 
 def _at(bias: torch.Tensor, position: slice | int | torch.Tensor) -> torch.Tensor:
-    """The bias at a position, a number or ``[1]``, or the same everywhere."""
+    """Return the bias at a position, a number or ``[1]``, or the same bias everywhere."""
     return bias if bias.ndim == 1 else bias[position]

@@ -14,11 +14,11 @@ from argap.models.past import Recent
 
 
 class BasedConv(Mixer):
-    """y = (silu(h ∗ (x W₁ + b₁)) ⊙ (x W₂ + b₂)) W_O + b_O with a filter h of N taps a channel (arXiv
-    2402.18668, section 3; sizes and biases as in the authors' configurations).
+    """y = (silu(h ∗ (x W₁ + b₁)) ⊙ (x W₂ + b₂)) W_O + b_O with a filter h of N taps per channel.
 
-    Based is a pattern of three mixers: this one, ``linear_attention`` with Taylor features, and ``attention`` with a
-    sliding window; the architecture ``based`` has them.
+    From arXiv 2402.18668, section 3; sizes and biases as in the authors' configurations. Based is a pattern of three
+    mixers: this one, ``linear_attention`` with Taylor features, and ``attention`` with a sliding window; the
+    architecture ``based`` combines them.
 
     Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width.
     """
@@ -39,7 +39,7 @@ class BasedConv(Mixer):
         return self.out(self.conv(convolved, silu=True, gate=gate)), self.conv.state_after(convolved)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
-        """The last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""
+        """Return the last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""
         return self.conv.init_state(batch, dtype, device)
 
     def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
@@ -48,20 +48,20 @@ class BasedConv(Mixer):
         return self.out(F.silu(convolved) * gate), state
 
     def state_size(self, length: int) -> int:
-        """min(N − 1, T)·I."""
+        """Return min(N − 1, T)·I."""
         return self.conv.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The convolution; biases, SiLU and gate, O(B·T·I), are not counted."""
+        """Count the convolution; biases, SiLU and gate, O(B·T·I), are not counted."""
         return self.conv.flops(batch, length)
 
 
 class ShortLongConv(Mixer):
-    """y = silu(x W + b) ⊙ (h₂ ∗ silu(h₁ ∗ x + b₁) + b₂), filters h₁ of a few and h₂ of many taps a channel.
+    """y = silu(x W + b) ⊙ (h₂ ∗ silu(h₁ ∗ x + b₁) + b₂), filters h₁ of few and h₂ of many taps per channel.
 
     The convolution of Based as first published (second blog post on the Zoology paper, hazyresearch.stanford.edu,
     2023-12-11; HazyResearch/zoology, based_refs/gated_conv_ref.py), where linear attention with Taylor features is the
-    only other mixer and no layer has a window. Both filters are free parameters, as in that code, which takes the
+    only other mixer and no layer has a window. Both filters are free parameters, as in that code, which computes the
     product in float32.
 
     Options: ``short_kernel`` and ``long_kernel``, taps of h₁ and h₂.
@@ -88,7 +88,7 @@ class ShortLongConv(Mixer):
         return y, (self.short.state_after(x), self.long.state_after(near))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[Recent, Recent]:
-        """The last N − 1 values that each convolution sees, ``[B, ≤ N − 1, D]``."""
+        """Return the last N − 1 values that each convolution sees, ``[B, ≤ N − 1, D]``."""
         return self.short.init_state(batch, dtype, device), self.long.init_state(batch, dtype, device)
 
     def step(self, x: torch.Tensor, state: tuple[Recent, Recent]) -> tuple[torch.Tensor, tuple[Recent, Recent]]:
@@ -97,10 +97,10 @@ class ShortLongConv(Mixer):
         return F.silu(self.gate(x)) * far, (short, long)
 
     def state_size(self, length: int) -> int:
-        """min(N − 1, T)·D of each convolution."""
+        """Return min(N − 1, T)·D for each convolution."""
         return self.short.state_size(length) + self.long.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The projection's bias and the gate, 2·B·T·D, and the convolutions; SiLU is not counted."""
+        """Count the projection's bias and the gate, 2·B·T·D, and the convolutions; SiLU is not counted."""
         pointwise = 2 * batch * length * self.gate.in_features
         return pointwise + self.short.flops(batch, length) + self.long.flops(batch, length)

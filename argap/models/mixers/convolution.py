@@ -31,10 +31,12 @@ SHORT = 32
 def causal_convolution(
     x: torch.Tensor, taps: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``x [B, T, D]`` with ``taps [N, D]``, where tap s weights the input s positions back. Returns the shape
-    and dtype of ``x``; accumulates in float32 or wider. With a ``gate`` g ``[B, T, D]`` and a ``skip`` s ``[D]``,
-    g ⊙ (y + s ⊙ x)."""
-    taps = taps[: x.shape[1]]  # further taps would reach before the first position
+    """Convolve ``x [B, T, D]`` with ``taps [N, D]``, where tap s weights the input s positions back.
+
+    Returns the shape and dtype of ``x``; accumulates in float32 or wider. With a ``gate`` g ``[B, T, D]`` and a
+    ``skip`` s ``[D]``, returns g ⊙ (y + s ⊙ x).
+    """
+    taps = taps[: x.shape[1]]  # later taps would reach before the first position
     if len(taps) > SHORT and trains_products(x, taps, gate, skip):
         return trained_convolution(x, taps, gate, skip)
     y = short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
@@ -42,12 +44,11 @@ def causal_convolution(
 
 
 class SpectrumCache:
-    """Caches the transforms (or shifted copies) of a mixer's filters, because scoring runs thousands of batches with
-    the same filters, and for steps the taps that an MLP computes.
+    """Caches the transforms (or shifted copies) of a mixer's filters, and for steps the taps computed by an MLP.
 
-    A write to a parameter is detected by torch's version counter or a new address. A training CUDA graph writes without
-    incrementing the counter, so the cache is active under `torch.inference_mode` only. It stores the latest sequence
-    length only.
+    Scoring runs thousands of batches with the same filters. A write to a parameter is detected by torch's version
+    counter or a new address. A training CUDA graph writes without incrementing the counter, so the cache is active only
+    under `torch.inference_mode`. It keeps only the latest sequence length.
     """
 
     def __init__(self) -> None:
@@ -56,15 +57,17 @@ class SpectrumCache:
         self._made: tuple[tuple[Any, ...], torch.Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """An empty cache: it is not copied or saved with the mixer."""
+        """Return an empty cache: it is not copied or saved with the mixer."""
         return {"_key": None, "_kept": [], "_made": None}
 
     def convolutions(
         self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
     ) -> list[Callable[..., torch.Tensor]]:
-        """`causal_convolution` with each filter ``[≤ count, D]`` that ``make`` computes from the parameters of
-        ``maker``, for sequences like ``inputs [B, T, D]``; by products with a Toeplitz matrix if their positions are
-        contiguous."""
+        """Return a `causal_convolution` for each filter ``[≤ count, D]`` that ``make`` computes.
+
+        ``make`` uses the parameters of ``maker``. The convolutions are for sequences like ``inputs [B, T, D]``, and are
+        products with a Toeplitz matrix if the positions of those are contiguous.
+        """
         length = inputs.shape[1]
         fits = min(count, length) > SHORT and inputs.dtype != torch.float64
         versions = _versions(maker) if fits and runs_kernels(inputs, *maker.parameters()) else None
@@ -77,8 +80,10 @@ class SpectrumCache:
         return self._kept
 
     def taps(self, maker: nn.Module, count: int) -> torch.Tensor:
-        """``maker(count)``, the first ``count`` taps ``[count, D]`` of a filter. They are computed for twice as many
-        positions once a step needs more than there are."""
+        """Return ``maker(count)``, the first ``count`` taps ``[count, D]`` of a filter.
+
+        If a step needs more taps than there are, they are computed for twice as many positions.
+        """
         versions = _versions(maker)
         if versions is None:
             return maker(count)
@@ -88,9 +93,12 @@ class SpectrumCache:
 
 
 def by_channel(projection: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """``projection(x)`` of ``x [B, T, D]``; where long convolutions run as products, laid out for them as
-    `argap.kernels.launch.new_by_channel` does. The product with the weight then writes it so, unless the projection has
-    a bias, is of another class, has quantised weights (of another class, too) or a hook, which expects to be called."""
+    """Compute ``projection(x)`` of ``x [B, T, D]``, laid out for long convolutions where these run as products.
+
+    The layout is that of `argap.kernels.launch.new_by_channel`, and the product with the weight writes it directly. It
+    is the plain result if the projection has a bias, another class (as for quantised weights) or a hook, which expects
+    to be called.
+    """
     products = takes_products(x) or trains_products(x, projection.weight)
     plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter and projection.bias is None
     hooked = projection._forward_hooks or projection._forward_pre_hooks or hasattr(projection, "_hf_hook")
@@ -100,7 +108,7 @@ def by_channel(projection: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 def _versions(maker: nn.Module) -> tuple[Any, ...] | None:
-    """What changes with every write to the parameters of ``maker``; None where writes are not counted."""
+    """Return a value that changes with every write to the parameters of ``maker``; None if writes are not counted."""
     # torch.compile cannot query the mode, and its graph must not depend on the cache.
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return None
@@ -111,15 +119,17 @@ def _versions(maker: nn.Module) -> tuple[Any, ...] | None:
 
 
 def _kept(taps: torch.Tensor, length: int, dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
-    """The convolution with ``taps [N, D]``: of inputs of ``dtype`` by products, of any inputs by transforms."""
+    """Return the convolution with ``taps [N, D]``, for inputs of ``dtype`` by products, for others by transforms."""
     if dtype is not None:
         return partial(toeplitz_convolution, copies=shifted_taps(taps, length, dtype))
     return partial(packed_convolution, spectrum=filter_spectrum(taps, length))
 
 
 def convolution_step(x: torch.Tensor, past: Recent, taps: torch.Tensor) -> tuple[torch.Tensor, Recent]:
-    """`causal_convolution` at one position: ``x [B, D]`` after P inputs, with at least P + 1 of the ``taps``. Returns
-    the output ``[B, D]`` and the inputs that the next position reaches."""
+    """Compute `causal_convolution` at one position: ``x [B, D]`` after P inputs, with at least P + 1 ``taps``.
+
+    Returns the output ``[B, D]`` and the inputs that the next position reaches.
+    """
     reached, past = past.append(x)
     dtype = at_least_float32(x.dtype)
     y = (reached.to(dtype) * taps[: reached.shape[1]].flip(0)).sum(dim=1).to(x.dtype)
@@ -127,8 +137,11 @@ def convolution_step(x: torch.Tensor, past: Recent, taps: torch.Tensor) -> tuple
 
 
 def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
-    """Operations of `causal_convolution`. Direct: 2·N per value. By FFT, with real transforms of length M = 2T at
-    2.5·M·log₂ M each: two per channel of each sequence, one per filter, and 3·M for products."""
+    """Count the operations of `causal_convolution`.
+
+    Direct: 2·N per value. By FFT, with real transforms of length M = 2T at 2.5·M·log₂ M each: two per channel of each
+    sequence, one per filter, and 3·M for products.
+    """
     taps = min(taps, length)
     if taps <= SHORT:
         return 2 * taps * batch * length * width
@@ -146,7 +159,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """PyTorch's default for convolutions: filter and bias uniform within ±1/√N."""
+        """Initialise as PyTorch does convolutions: filter and bias uniform within ±1/√N."""
         bound = 1 / math.sqrt(len(self.weight))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -161,9 +174,12 @@ class ShortConvolution(nn.Module):
         by_channel: bool = False,
         unit_heads: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """``x [B, T, D]``, to the same shape and dtype; SiLU, unit norms of heads and multiplication by
-        ``gate [B, T, D]`` are fused into the kernel, which lays its result out for a long convolution with
-        ``by_channel``: all as in `short_convolution`. In training ``by_channel`` goes through `trained_convolution`."""
+        """Convolve ``x [B, T, D]``, to the same shape and dtype.
+
+        SiLU, unit norms of heads and multiplication by ``gate [B, T, D]`` are fused into the kernel; ``by_channel``
+        lays the result out for a long convolution: all as in `short_convolution`. In training ``by_channel`` goes
+        through `trained_convolution`.
+        """
         if by_channel and not silu and gate is None and trains_products(x, self.weight, self.bias):
             return trained_convolution(x, self.weight, bias=self.bias)
         if len(self.weight) <= SHORT:
@@ -176,29 +192,29 @@ class ShortConvolution(nn.Module):
         return y if gate is None else y * gate
 
     def norms_heads(self, x: torch.Tensor) -> bool:
-        """Whether unit norms of heads cost no pass of their own over the result for ``x``."""
+        """Return whether unit norms of heads take no extra pass over the result for ``x``."""
         return len(self.weight) <= FEW and runs_kernels(x, self.weight, self.bias)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
-        """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
+        """Return the last N − 1 inputs ``[B, ≤ N − 1, D]``."""
         return self.state_after(torch.empty(batch, 0, self.weight.shape[1], dtype=dtype, device=device))
 
     def state_after(self, x: torch.Tensor) -> Recent:
-        """The state after the inputs ``x [B, T, D]``."""
+        """Return the state after the inputs ``x [B, T, D]``."""
         return Recent.of(x, len(self.weight) - 1)
 
     def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
-        """One position: ``x [B, D]``."""
+        """Convolve at one position: ``x [B, D]``."""
         y, state = convolution_step(x, state, self.weight)
         return self._biased(y), state
 
     def state_size(self, length: int) -> int:
-        """The inputs still within the filter's reach: min(N − 1, T)·D."""
+        """Count the inputs still within the filter's reach: min(N − 1, T)·D."""
         taps, width = self.weight.shape
         return min(taps - 1, length) * width
 
     def flops(self, batch: int, length: int) -> int:
-        """The convolution, and B·T·D of a bias."""
+        """Count the convolution, and B·T·D for a bias."""
         taps, width = self.weight.shape
         biased = 0 if self.bias is None else batch * length * width
         return biased + convolution_flops(batch, length, width, taps)
@@ -208,7 +224,7 @@ class ShortConvolution(nn.Module):
 
 
 class NoConvolution(nn.Module):
-    """In the place of a mixer's optional `ShortConvolution`: returns its input, and has neither weights nor state."""
+    """Replaces a mixer's optional `ShortConvolution`: returns its input, and has neither weights nor state."""
 
     def forward(self, x: torch.Tensor, *, silu: bool = False) -> torch.Tensor:
         return F.silu(x) if silu else x

@@ -1,4 +1,4 @@
-"""DeltaNet: linear attention whose state corrects what it holds for a key instead of adding to it.
+"""DeltaNet: linear attention whose state corrects the value stored for a key instead of adding to it.
 
 Legend: B batch, T positions, D width, H heads, K = D / H key and value size of a head.
 """
@@ -21,20 +21,21 @@ KeyNorm = Literal["l2", "l1"]
 
 
 class DeltaNet(Mixer):
-    """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), o_t = q_t S_t, y = norm(o) W_O with β = σ(x W_β)
-    (arXiv 2406.06484, sections 2.2 and 3.3), q and k = norm(silu(conv(x W))), v = silu(conv(x W)).
+    """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), o_t = q_t S_t, y = norm(o) W_O with β = σ(x W_β).
+
+    From arXiv 2406.06484, sections 2.2 and 3.3; q and k = norm(silu(conv(x W))), v = silu(conv(x W)).
 
     Options, the first value being the paper's:
 
     - ``heads``: by default one for each 128 of the width.
     - ``activation``: of q and k, ``silu``; ``elu`` (1 + elu), ``relu``, ``identity``.
-    - ``key_norm``: q and k divided by their ``l2`` or ``l1`` norm.
-    - ``conv_size``: taps of the short convolution over q, k and v, 4; None: none.
+    - ``key_norm``: divide q and k by their ``l2`` or ``l1`` norm.
+    - ``conv_size``: taps of the short convolution over q, k and v, 4; None: no convolution.
     - ``chunk_size``: positions that one triangular system solves, 64; None: all.
     - ``norm_eps``: epsilon of the output's norm, 10⁻⁵.
 
-    The output's norm is RMSNorm over a head's values. Raises `ArgapError` for a width that does not split
-    into the heads.
+    The output's norm is RMSNorm over a head's values. Raises `ArgapError` for a width that does not split into the
+    heads.
     """
 
     source = "arXiv 2406.06484, sections 2.2, 3.2 (chunks) and 3.3 (the layer)"
@@ -67,7 +68,7 @@ class DeltaNet(Mixer):
         mapped = self.qkv(x)
         fused = self.activation == "silu" and self.key_norm == "l2"  # the kernels compute these two
         convolved = fused and isinstance(self.conv, ShortConvolution) and self.conv.norms_heads(mapped)
-        if convolved:  # the convolution's, which has q and k in registers
+        if convolved:  # norms in the convolution, which has q and k in registers
             qkv = self.conv(mapped, silu=True, unit_heads=(2 * self.heads, self.width // self.heads))
         else:
             qkv = self.conv(mapped, silu=fused)
@@ -78,7 +79,7 @@ class DeltaNet(Mixer):
         return self._merge(y.transpose(1, 2), x.dtype), (memory, self.conv.state_after(mapped))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""
+        """Return S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""
         size = self.width // self.heads
         memory = torch.zeros(batch, self.heads, size, size, dtype=at_least_float32(dtype), device=device)
         return memory, self.conv.init_state(batch, dtype, device)
@@ -91,16 +92,16 @@ class DeltaNet(Mixer):
         return self._merge(y, x.dtype), (memory, past)
 
     def state_size(self, length: int) -> int:
-        """H·K², and what the short convolution keeps."""
+        """Return H·K² plus the short convolution's state."""
         return super().state_size(length) + self.conv.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The short convolution and `delta_rule_flops`; norms and nonlinearities, O(B·T·D), are not counted."""
+        """Count the short convolution and `delta_rule_flops`; norms and nonlinearities, O(B·T·D), are not counted."""
         size = self.width // self.heads
         return self.conv.flops(batch, length) + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""
+        """Return q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""
         compute_dtype = at_least_float32(qkv.dtype)
         q, k, v = qkv.to(compute_dtype).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         order = 2 if self.key_norm == "l2" else 1
@@ -108,9 +109,9 @@ class DeltaNet(Mixer):
         return q, k, F.silu(v)
 
     def _rate(self, x: torch.Tensor) -> torch.Tensor:
-        """β ``[..., H]`` in (0, 1): how much of what a key holds is replaced."""
+        """Return β ``[..., H]`` in (0, 1): the share of the value stored for a key that is replaced."""
         return self.beta(x).to(at_least_float32(x.dtype)).sigmoid()
 
     def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Outputs of the heads ``[..., H, K]``, normed and mixed, to ``[..., D]``."""
+        """Norm and mix the heads' outputs ``[..., H, K]`` to ``[..., D]``."""
         return self.out(self.norm(y).flatten(-2).to(dtype))

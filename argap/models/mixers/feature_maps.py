@@ -105,7 +105,7 @@ class Performer(FeatureMap):
         self.register_buffer("omega", torch.empty(random_features, key_size))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Blocks of orthogonal rows with uniform directions and the lengths of Gaussian vectors."""
+        """Draw blocks of orthogonal rows with uniform directions and the lengths of Gaussian vectors."""
         key_size = self.key_size
         normal = torch.randn(
             -(-self.size // key_size), key_size, key_size, device=self.omega.device, dtype=torch.float32

@@ -1,4 +1,4 @@
-"""Gated linear attention: linear attention that forgets as its input says, each row of the state by itself.
+"""Gated linear attention: linear attention with an input-dependent decay for each row of the state.
 
 Legend: B batch, T positions, D width, H heads, K key size, V = D / H value size of a head.
 """
@@ -20,20 +20,20 @@ from argap.models.recurrence import EPSILON, recurrence_flops, recurrence_step
 
 
 class GLA(Mixer):
-    """S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, o_t = q_t S_t / √K, y = (swish(x W_r + b_r) ⊙ norm(o)) W_O with
-    α = σ(x W_α¹ W_α² + b_α)^{1/τ} (arXiv 2312.06635, sections 4.1 and 4.4).
+    """S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, o_t = q_t S_t / √K, y = (swish(x W_r + b_r) ⊙ norm(o)) W_O.
 
-    The norm is RMSNorm over a head's values, as in the authors' code. Options:
+    α = σ(x W_α¹ W_α² + b_α)^{1/τ} (arXiv 2312.06635, sections 4.1 and 4.4). The norm is RMSNorm over a head's values,
+    as in the authors' code. Options:
 
     - ``heads``: 4.
     - ``key_expansion``: H·K as a share of the width, ½.
     - ``gate_rank``, ``gate_temperature``: columns of W_α¹, 16, and τ, 16.
-    - ``conv_size``: taps of a short convolution with SiLU over q, k and v; None, as in the paper: none.
-    - ``chunk_size``: positions compared at once; None: all, the parallel form. A chunk holds K decays for
-      each pair of its positions, so that it is short.
+    - ``conv_size``: taps of a short convolution with SiLU over q, k and v; None, as in the paper: no convolution.
+    - ``chunk_size``: positions compared at once; None: all, the parallel form. Chunks are short because each pair of
+      positions in one needs K decays.
     - ``norm_eps``: epsilon of the norm.
 
-    Raises `ArgapError` where the widths do not split into the heads.
+    Raises `ArgapError` if the widths do not split into the heads.
     """
 
     source = "arXiv 2312.06635, sections 4.1 (recurrent form) and 4.4 (the layer)"
@@ -74,7 +74,7 @@ class GLA(Mixer):
         return self.prefill(x, keep_state=False)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
-        """As `Mixer.prefill`; S is computed where it is to be kept."""
+        """Return `Mixer.prefill`'s results; S is computed only if ``keep_state``."""
         mapped = self.qkv(x)
         qkv = self.activation(self.conv(mapped))
         q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
@@ -83,7 +83,7 @@ class GLA(Mixer):
         return self._merge(y.transpose(1, 2), x), (memory, self.conv.state_after(mapped))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """S ``[B, H, K, V]`` in float32 or wider, and the short convolution's last inputs."""
+        """Return S ``[B, H, K, V]`` in float32 or wider, and the short convolution's last inputs."""
         sizes = self.keys // self.heads, self.width // self.heads
         memory = torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device)
         return memory, self.conv.init_state(batch, dtype, device)
@@ -97,22 +97,22 @@ class GLA(Mixer):
         return self._merge(y, x), (memory, past)
 
     def state_size(self, length: int) -> int:
-        """H·K·V, and what the short convolution keeps."""
+        """Return H·K·V plus the short convolution's state."""
         return super().state_size(length) + self.conv.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The short convolution and `recurrence_flops`; norm, gate and decays, O(B·T·D), are not counted."""
+        """Count the short convolution and `recurrence_flops`; norm, gate and decays, O(B·T·D), are not counted."""
         sizes = self.keys // self.heads, self.width // self.heads
         return self.conv.flops(batch, length) + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _heads(
         self, qkv: torch.Tensor, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k, the decays' logits ``[..., H, K]`` and v ``[..., H, V]``."""
+        """Return q, k, the decays' logits ``[..., H, K]`` and v ``[..., H, V]``."""
         parts = qkv.split((self.keys, self.keys, self.width), dim=-1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
         return q, k, v, self.decay_up(self.decay_down(x)).unflatten(-1, (self.heads, -1))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
+        """Norm the heads' outputs ``[..., H, V]``, gate them by ``x [..., D]`` and mix them to ``[..., D]``."""
         return self.out(gated_norm(y, self.gate(x), self.norm.weight, self.norm_eps, dtype=x.dtype))

@@ -1,4 +1,4 @@
-"""H3: a shift and a diagonal state space model between two gates, after linear attention's q, k and v.
+"""H3: a shift and a diagonal state space model between two gates, on linear attention's q, k and v.
 
 Legend: B batch, T positions, D width, H heads of size P = D / H, M states of the shift.
 """
@@ -16,14 +16,14 @@ State = tuple[Recent, torch.Tensor]
 
 
 class H3(Mixer):
-    """y = W_O (q ⊙ SSM_diag(SSM_shift(k) ⊙ v)), in heads of size P: k vᵀ in place of k ⊙ v (arXiv 2212.14052,
-    section 3.1, algorithm 1).
+    """y = W_O (q ⊙ SSM_diag(SSM_shift(k) ⊙ v)), in heads of size P: k vᵀ in place of k ⊙ v.
 
-    The shift matrix hands on the last M inputs, so that SSM_shift is a convolution of M taps and a free
-    filter; SSM_diag is S4D with a filter a head. Each SSM adds a skip of its input.
+    From arXiv 2212.14052, section 3.1, algorithm 1. The shift matrix stores the last M inputs, so that SSM_shift is a
+    convolution of M taps and a free filter; SSM_diag is S4D with one filter per head. Each SSM adds a skip of its
+    input.
 
-    Options: ``head_size`` P; ``shift_states`` M and ``states``, real dimensions of a diagonal model's state; None: as
-    many as the longest sequence has positions (``states`` rounded up to an even number), as in the Zoology authors'
+    Options: ``head_size`` P; ``shift_states`` M and ``states``, real dimensions of a diagonal model's state; None: the
+    number of positions of the longest sequence (``states`` rounded up to an even number), as in the Zoology authors'
     configuration of figure 2, where it makes H3 as expressive as Hyena. Raises `ArgapError` for values out of range.
     """
 
@@ -57,7 +57,7 @@ class H3(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Both skips of unit variance, as the published code has them."""
+        """Initialise both skips with unit variance, as in the published code."""
         nn.init.normal_(self.shift_skip)
         nn.init.normal_(self.ssm_skip)
 
@@ -78,7 +78,7 @@ class H3(Mixer):
         return self.out(self._read(convolve(product) + skip * product, q))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The last M − 1 keys, and the diagonal model's state ``[B·P², H, S]``."""
+        """Return the last M − 1 keys, and the diagonal model's state ``[B·P², H, S]``."""
         shift = self.shift.init_state(batch, dtype, device)
         return shift, self.ssm.init_state(batch * self.head_size**2, dtype, device)
 
@@ -93,29 +93,34 @@ class H3(Mixer):
         return self.out(self._read(mixed + self._spread(self.ssm_skip) * product, q)), (shift, ssm)
 
     def state_size(self, length: int) -> int:
-        """The keys within the shift, min(M − 1, T)·D, and the diagonal model's state for each of the P²
-        products of a head, D·P·(its ``states``)."""
+        """Count the keys within the shift and the diagonal model's state.
+
+        The keys take min(M − 1, T)·D; the state, for each of the P² products of a head, takes D·P·(its ``states``).
+        """
         return super().state_size(length) + self.shift.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """Both convolutions and the diagonal model's filter, 2·B·T·D of the shift's skip and, for the D·P products,
-        their making, skip and reading, 5·B·T·D·P (less a sum, D·(P − 1) instead of D·P of them, in reading)."""
+        """Count both convolutions, the diagonal model's filter, the shift's skip and the D·P products.
+
+        The skip takes 2·B·T·D. Making the products, their skip and their reading take 5·B·T·D·P, less one sum in
+        reading (D·(P − 1) instead of D·P).
+        """
         width, products = self.out.in_features, self.out.in_features * self.head_size
         pointwise = batch * length * (width + 5 * products)
         mixing = self.shift.flops(batch, length) + convolution_flops(batch, length, products, length)
         return pointwise + mixing + self.ssm.flops(length)
 
     def _product(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """k vᵀ of each head, flat: ``[..., D]`` twice to ``[..., H·P·P]``."""
+        """Return k vᵀ of each head, flat: ``[..., D]`` twice to ``[..., H·P·P]``."""
         k, v = (part.unflatten(-1, (self.heads, self.head_size)) for part in (k, v))
         return (k[..., :, None] * v[..., None, :]).flatten(-3)
 
     def _read(self, mixed: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """q's row of each head's matrix: ``[..., H·P·P]`` and ``[..., D]`` to ``[..., D]``."""
+        """Read q's row of each head's matrix: ``[..., H·P·P]`` and ``[..., D]`` to ``[..., D]``."""
         q = q.unflatten(-1, (self.heads, self.head_size))
         mixed = mixed.unflatten(-1, (self.heads, self.head_size, self.head_size))
         return (q[..., :, None] * mixed).sum(dim=-2).flatten(-2)
 
     def _spread(self, heads: torch.Tensor) -> torch.Tensor:
-        """What a head has, for each of its products: ``[..., H]`` to ``[..., H·P·P]``."""
+        """Repeat a head's values for each of its products: ``[..., H]`` to ``[..., H·P·P]``."""
         return heads.repeat_interleave(self.head_size**2, dim=-1)

@@ -1,4 +1,4 @@
-"""Hyena: long convolutions and gates in turn, with filters that an MLP of the position gives.
+"""Hyena: alternating long convolutions and gates, with filters computed by an MLP of the position.
 
 Legend: B batch, T positions, D width, O order, H heads, C = D / H, N taps of a filter.
 """
@@ -33,8 +33,8 @@ from argap.models.mixers.filters import position_features
 from argap.models.past import Recent
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
-"""The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
-of it, and ``SHIFT`` is added so that no tap is out of reach."""
+"""The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5 of it, and
+``SHIFT`` is added so that every tap stays within reach."""
 
 State = tuple[Recent, tuple[Recent, ...]]
 
@@ -42,14 +42,13 @@ State = tuple[Recent, tuple[Recent, ...]]
 class Hyena(Mixer):
     """y = z^{O+1} with z^1 = v and z^{n+1} = x^n ⊙ (h^n ∗ z^n + b^n ⊙ z^n) (arXiv 2302.10866, definition 3.1).
 
-    v, x^1 … x^O are linear maps of the input, each followed by a short convolution (algorithm 1); the h^n
-    are implicit filters (algorithm 2, equation 7) and b^n a skip a channel, as in the published models;
-    a projection follows. The published code leaves out h^1 as its short convolution stands there; here
-    all O filters of algorithm 3 are long.
+    v, x^1 … x^O are linear maps of the input, each followed by a short convolution (algorithm 1); the h^n are implicit
+    filters (algorithm 2, equation 7) and b^n is one skip per channel, as in the published models; a projection follows.
+    The published code omits h^1, whose place the short convolution takes; here all O filters of algorithm 3 are long.
 
-    Options: ``order`` O; ``heads`` H, channels c, c + C, … of which share a filter; ``short_kernel``, taps
-    of the short convolution; of the filter's MLP ``bands``, the frequencies of its features,
-    ``filter_width``, ``filter_depth``, its layers, and ``sine_frequency``, where ω of its sines starts.
+    Options: ``order`` O; ``heads`` H: channels c, c + C, … share a filter; ``short_kernel``, taps of the short
+    convolution; for the filter's MLP ``bands``, the frequencies of its features, ``filter_width``, ``filter_depth``,
+    its number of layers, and ``sine_frequency``, the initial ω of its sines.
 
     Raises `ArgapError` for a width that does not split into the heads, and without ``max_positions``, where the filters
     end.
@@ -83,7 +82,7 @@ class Hyena(Mixer):
         without_decay(self.skip, *self.filter.parameters())  # as the authors register them (safari, hyena.py)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """b of unit variance, as the published code has it."""
+        """Initialise b with unit variance, as in the published code."""
         nn.init.normal_(self.skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,7 +98,7 @@ class Hyena(Mixer):
         return self.out(z)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The short convolution's, and the inputs ``[B, ≤ N − 1, D]`` of each long one."""
+        """Return the short convolution's state, and the inputs ``[B, ≤ N − 1, D]`` of each long one."""
         empty = Recent.of(torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device), self.taps - 1)
         return self.short.init_state(batch, dtype, device), (empty,) * self.order
 
@@ -116,27 +115,29 @@ class Hyena(Mixer):
         return self.out(z), (short, tuple(after))
 
     def state_size(self, length: int) -> int:
-        """The short convolution's, and O·D for each position that the filters reach, min(N − 1, T)."""
+        """Count the short convolution's state, and O·D for each position that the filters reach, min(N − 1, T)."""
         return self.short.state_size(length) + self.order * min(self.taps - 1, length) * self.out.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The short convolution, the filters, and for each order a long convolution, as `convolution_flops` has it, and
-        3·B·T·D of skip and gate."""
+        """Count the short convolution, the filters, and for each order a long convolution, skip and gate.
+
+        The long convolution is that of `convolution_flops`; skip and gate take 3·B·T·D.
+        """
         width = self.out.in_features
         each = convolution_flops(batch, length, width, self.taps) + 3 * batch * length * width
         return self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
 
     def _by_order(self, taps: torch.Tensor) -> list[torch.Tensor]:
-        """Each order's filter ``[N, D]`` of the ``taps [N, channels]`` of all."""
+        """Split the ``taps [N, channels]`` of all orders into each order's filter ``[N, D]``."""
         filters = taps.chunk(self.order, dim=-1)
         return [each.repeat(1, self.heads) for each in filters] if self.heads > 1 else list(filters)
 
 
 class HyenaFilter(nn.Module):
-    """h_s = (e^{−α s/(N−1)} + shift)·MLP(features of s)/√N, each channel with a decay rate α of its own.
+    """h_s = (e^{−α s/(N−1)} + shift)·MLP(features of s)/√N, each channel with its own decay rate α.
 
-    The features are `argap.models.mixers.filters.position_features`; the MLP's nonlinearity is sin(ω·), with an ω a
-    unit that is learned. 1/√N is ours, as in `argap.models.mixers.filters.ImplicitFilter`.
+    The features are `argap.models.mixers.filters.position_features`; the MLP's nonlinearity is sin(ω·), with a learned
+    ω per unit. 1/√N is ours, as in `argap.models.mixers.filters.ImplicitFilter`.
     """
 
     def __init__(self, width: int, taps: int, bands: int, hidden: int, depth: int, frequency: float) -> None:
@@ -148,12 +149,11 @@ class HyenaFilter(nn.Module):
         self.outer = FilterLinear(hidden, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Every ω at its option's value."""
+        """Set every ω to its option's value."""
         nn.init.constant_(self.frequency, self.initial_frequency)
 
     def forward(self, taps: int) -> torch.Tensor:
-        """The first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider whatever autocast
-        says."""
+        """Return the first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider even under autocast."""
         weight = self.outer.weight
         compute_dtype = at_least_float32(weight.dtype)
         with torch.autocast(weight.device.type, enabled=False):
@@ -166,17 +166,16 @@ class HyenaFilter(nn.Module):
             return self.outer(z) * (torch.exp(-time * rates) + SHIFT) / math.sqrt(self.taps)
 
     def flops(self, taps: int) -> int:
-        """The maps of the MLP, for each tap."""
+        """Count the maps of the MLP, for each tap."""
         layers = [layer for layer in (*self.inner, self.outer) if isinstance(layer, nn.Linear)]
         return 2 * min(taps, self.taps) * sum(layer.weight.numel() for layer in layers)
 
 
 class FilterLinear(nn.Linear):
-    """A linear map of a filter's MLP, applied in the type of its input."""
+    """A linear map of a filter's MLP, applied in the dtype of its input."""
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """As torch starts a linear map, which the frequencies of the sines go with: uniform within
-        ±1/√(inputs)."""
+        """Initialise as torch does linear maps, to match the sines' frequencies: uniform within ±1/√(inputs)."""
         bound = 1 / math.sqrt(self.in_features)
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:

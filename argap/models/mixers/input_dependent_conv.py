@@ -37,26 +37,30 @@ class InputDependentConv(Mixer):
         self.conv_bias = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """b1 = ``residual_std`` and b2 = 0: the layer initially passes the convolution through at the scale of other
-        layers' outputs. (The spikes have gain 1 and no parameter that could start small.)"""
+        """Set b1 = ``residual_std`` and b2 = 0: the layer starts by passing the convolution on at other layers' scale.
+
+        The spikes have gain 1 and no parameter that could start small.
+        """
         nn.init.constant_(self.gate_bias, residual_std)
         nn.init.zeros_(self.conv_bias)
 
     @abstractmethod
     def taps(self, x: torch.Tensor, *ids: torch.Tensor) -> torch.Tensor:
-        """The filter of each sequence, ``[B, T]``, from ``x [B, T, D]`` and, with ``needs_ids``, the tokens."""
+        """Compute the filter of each sequence, ``[B, T]``, from ``x [B, T, D]`` and, with ``needs_ids``, the tokens."""
 
     def forward(self, x: torch.Tensor, *ids: torch.Tensor) -> torch.Tensor:
         read = sequence_convolution(x, self.taps(x, *ids))
         return (self.projection(x) + self.gate_bias) * (read + self.conv_bias)
 
     def state_size(self, length: int) -> int:
-        """All inputs, T·D: the filter is known only at the end of the sequence."""
+        """Return T·D, all inputs: the filter is known only at the end of the sequence."""
         return length * self.projection.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """Biases and gate 3·B·T·D, and the convolution by FFTs of length M = 2T at 2.5·M·log₂ M each: per sequence two
-        for each channel and one for the filter, plus 3·M per channel for products."""
+        """Count biases and gate, 3·B·T·D, and the convolution by FFTs of length M = 2T at 2.5·M·log₂ M each.
+
+        Per sequence there are two FFTs for each channel and one for the filter, plus 3·M per channel for products.
+        """
         width, size = self.projection.in_features, 2 * length
         pointwise = 3 * batch * length * width
         return pointwise + round(batch * ((2 * width + 1) * _transform(size) + 3 * size * width))
@@ -71,7 +75,7 @@ class ProgrammaticConv(InputDependentConv):
     needs_ids: ClassVar[bool] = True
 
     def taps(self, x: torch.Tensor, *ids: torch.Tensor) -> torch.Tensor:
-        """``[B, T]`` of zeros and ones, from the tokens ``[B, T]``."""
+        """Return zeros and ones ``[B, T]``, from the tokens ``[B, T]``."""
         (tokens,) = ids
         length = tokens.shape[1]
         before = F.pad(tokens, (length, 0), value=-1).unfold(1, length, 1)[:, :length]  # tokens t − T … t − 1
@@ -94,7 +98,7 @@ class AutocorrelationConv(InputDependentConv):
         self.key = nn.Linear(width, width, bias=False)
 
     def taps(self, x: torch.Tensor, *ids: torch.Tensor) -> torch.Tensor:
-        """``[B, T]`` with at most ``shifts`` nonzero taps, in float32 or wider even under autocast."""
+        """Return ``[B, T]`` with at most ``shifts`` nonzero taps, in float32 or wider even under autocast."""
         scores = autocorrelation(self.key(x))
         highest = scores.topk(min(self.shifts, scores.shape[1]), dim=1)
         tiny = torch.finfo(scores.dtype).tiny
@@ -102,15 +106,17 @@ class AutocorrelationConv(InputDependentConv):
         return torch.zeros_like(scores).scatter(1, highest.indices, weights)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """Those of the base class, plus the autocorrelation: one transform per channel, one inverse transform, and 4·M
-        per channel for squares and their sum."""
+        """Count the base class's operations and the autocorrelation.
+
+        That is one transform per channel, one inverse transform, and 4·M per channel for squares and their sum.
+        """
         width, size = self.projection.in_features, 2 * length
         correlation = batch * ((width + 1) * _transform(size) + 4 * size * width)
         return super().mixing_flops(batch, length) + round(correlation)
 
 
 def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """y_t = Σ_s h_s x_{t−s} for ``x [B, T, D]``, with one filter per sequence, ``taps [B, T]``.
+    """Compute y_t = Σ_s h_s x_{t−s} for ``x [B, T, D]``, with one filter per sequence, ``taps [B, T]``.
 
     Uses FFTs of length 2T, to avoid wrap-around, in float32 or wider. Returns the dtype of ``x``.
     """
@@ -123,7 +129,7 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
 
 def autocorrelation(keys: torch.Tensor) -> torch.Tensor:
-    """r_s = Σ_t ⟨k_t, k_{t−s−1}⟩ of ``keys [B, T, D]`` for s = 0 … T − 1, as ``[B, T]``; the last is 0."""
+    """Compute r_s = Σ_t ⟨k_t, k_{t−s−1}⟩ of ``keys [B, T, D]`` for s = 0 … T − 1, as ``[B, T]``; the last is 0."""
     size = 2 * keys.shape[1]
     compute_dtype = at_least_float32(keys.dtype)
     with torch.autocast(keys.device.type, enabled=False):
@@ -133,5 +139,5 @@ def autocorrelation(keys: torch.Tensor) -> torch.Tensor:
 
 
 def _transform(size: int) -> float:
-    """Operations of a real FFT of length ``size``."""
+    """Count the operations of a real FFT of length ``size``."""
     return 2.5 * size * math.log2(size)

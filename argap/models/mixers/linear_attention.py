@@ -89,12 +89,12 @@ class LinearAttention(Mixer):
         return self.prefill(x, keep_state=False)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
-        """As `Mixer.prefill`; the sums are computed where they are to be kept."""
+        """Return `Mixer.prefill`'s results; the sums are computed only if ``keep_state``."""
         qk, v = self._heads(x)
         if self.decay is not None:
             y, memory = self._decayed(qk, v, keep_state)
         else:
-            # Taylor's operator makes the features.
+            # Taylor's operator computes the features.
             q, k = qk if isinstance(self.features, Taylor) else self._features(qk).to(qk.dtype)
             y, memory = self.operator(
                 q, k, v, normalize=self.norm is None, keep_state=keep_state, chunk=self.chunk_size
@@ -102,8 +102,10 @@ class LinearAttention(Mixer):
         return self._merge(y.transpose(1, 2)), (memory, x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]`` in float32 or wider, and the number of positions so far. With ``sum``
-        normalization an extra column accumulates Σ φ(k_s)."""
+        """Return Σ φ(k_s)ᵀ v_s ``[B, H, F, V]`` in float32 or wider, and the number of positions so far.
+
+        With ``sum`` normalization an extra column accumulates Σ φ(k_s).
+        """
         sizes = self.features.size, self._columns
         return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
@@ -124,7 +126,7 @@ class LinearAttention(Mixer):
         return self._merge(y.to(x.dtype)), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """`recurrence_flops`, and of the feature maps only Performer's projection, 2·F·K per query and key."""
+        """Count `recurrence_flops` and, of the feature maps, only Performer's projection: 2·F·K per query and key."""
         random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())
         sizes = (self.heads, length, self.features.size, self._columns)
         return random + recurrence_flops(batch, *sizes, self.chunk_size)
@@ -135,12 +137,12 @@ class LinearAttention(Mixer):
         return self.out.in_features // self.heads + (self.norm is None)
 
     def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """q and k ``[2, B, H, T, K]``, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
+        """Project ``x [B, T, D]`` to q and k ``[2, B, H, T, K]``, and v ``[B, H, T, V]``."""
         qk = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return qk, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _features(self, qk: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
-        """φ of q and k ``[2, B, H, T, K]`` at positions from ``first``, ``[2, B, H, T, F]`` in float32 or wider."""
+        """Apply φ to q and k ``[2, B, H, T, K]`` at positions from ``first``: ``[2, B, H, T, F]``, at least float32."""
         qk = qk.to(at_least_float32(qk.dtype))
         with torch.autocast(qk.device.type, enabled=False):
             if self.features.alike:
@@ -148,7 +150,7 @@ class LinearAttention(Mixer):
             return torch.stack([self.features(x, first, query) for x, query in zip(qk, (True, False), strict=True)])
 
     def _decayed(self, qk: torch.Tensor, v: torch.Tensor, keep_state: bool) -> tuple[torch.Tensor, Any]:
-        """Decayed values over undecayed sums, and the state of both."""
+        """Divide decayed values by undecayed sums; also return the state of both."""
         positions = torch.arange(qk.shape[3], device=qk.device)
         q, k = self._features(qk).to(qk.dtype)
         y, memory = self.operator(
@@ -163,12 +165,12 @@ class LinearAttention(Mixer):
         return y, memory
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
-        """log γ of each head, float32 ``[H]``."""
+        """Return log γ of each head, float32 ``[H]``."""
         assert self.decay is not None
         return log_decays(self.decay, self.heads, device).float()
 
     def _scale(self, positions: torch.Tensor) -> torch.Tensor:
-        """(Σ_{s≤t} γ^(t−s))^−½ of each head at ``positions [T]``, float64 ``[H, T]``; 1 without ``decay_scale``."""
+        """Return (Σ_{s≤t} γ^(t−s))^−½ by head at ``positions [T]``, float64 ``[H, T]``; 1 without ``decay_scale``."""
         log_decay = self._log_decay(positions.device).double()[:, None]
         sums = torch.expm1(log_decay * (positions + 1)) / torch.expm1(log_decay)
         return sums.rsqrt() if self.decay_scale else torch.ones_like(sums)

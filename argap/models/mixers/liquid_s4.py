@@ -56,7 +56,7 @@ class LiquidS4(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """The skip gets variance ½, as in `argap.models.mixers.long_conv.LongConv`."""
+        """Initialise the skip with variance ½, as in `argap.models.mixers.long_conv.LongConv`."""
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,7 +69,7 @@ class LiquidS4(Mixer):
         return self.out(F.gelu(y))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The last P − 1 inputs ``[B, P − 1, D]``, latest first and padded with zeros, and the SSM's state."""
+        """Return the last P − 1 inputs ``[B, P − 1, D]``, latest first and padded with zeros, and the SSM's state."""
         past = torch.zeros(batch, self.degree - 1, self.out.in_features, dtype=dtype, device=device)
         return past, self.ssm.init_state(batch, dtype, device)
 
@@ -84,8 +84,10 @@ class LiquidS4(Mixer):
         return self.out(F.gelu(y)), (torch.cat([x[:, None], past[:, :-1]], dim=1), ssm)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The skip 2·B·T·D, and the convolution with its filter's generation; for each power the product B·T·D, plus
-        its own convolution and filter."""
+        """Count the skip, 2·B·T·D, the convolution and its filter, and for each power a product and a convolution.
+
+        The product takes B·T·D; each power's convolution has its own filter.
+        """
         width = self.out.in_features
         pointwise = (self.degree + 1) * batch * length * width
         taps = length if self.kernel == "kb" else 1
@@ -95,7 +97,7 @@ class LiquidS4(Mixer):
 
 
 def _products(x: torch.Tensor, earlier: list[torch.Tensor]) -> list[torch.Tensor]:
-    """u^(2), u^(3), …: products of the input with one, two, … of its predecessors."""
+    """Return u^(2), u^(3), …: products of the input with one, two, … of its predecessors."""
     products = []
     for previous in earlier:
         x = x * previous

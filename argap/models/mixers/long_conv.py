@@ -31,9 +31,11 @@ class DecayingFilter(nn.Module):
         without_decay(self.weight)  # squash already regularises it; the paper's code exempts it too
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Gaussian times the paper's decay e^{−(s/N)·(D/2)^{c/D}} at tap s of channel c: the first channels span the
-        whole sequence, the last ones decay early. Each filter is scaled to gain √½, so that together with the skip
-        it preserves unit variance."""
+        """Initialise with a Gaussian times the paper's decay e^{−(s/N)·(D/2)^{c/D}} at tap s of channel c.
+
+        The first channels span the whole sequence, the last ones decay early. Each filter is scaled to gain √½, so that
+        together with the skip it preserves unit variance.
+        """
         taps, width = self.weight.shape
         like = {"dtype": torch.float32, "device": self.weight.device}
         rates = (width / 2) ** (torch.arange(width, **like) / width)
@@ -41,7 +43,7 @@ class DecayingFilter(nn.Module):
         copy_(self.weight, torch.randn_like(decay) * decay / (math.sqrt(2) * decay.norm(dim=0)))
 
     def forward(self, taps: int) -> torch.Tensor:
-        """The first ``taps`` of the filter, ``[≤ taps, D]``."""
+        """Return the first ``taps`` of the filter, ``[≤ taps, D]``."""
         return F.softshrink(self.weight[:taps], self.squash)
 
 
@@ -77,7 +79,7 @@ class LongConv(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """b gets variance ½, to match the filter's gain of √½."""
+        """Initialise b with variance ½, to match the filter's gain of √½."""
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -85,7 +87,7 @@ class LongConv(Mixer):
         return self.out(F.gelu(convolve(x) + self.skip * x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
-        """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
+        """Return the last N − 1 inputs ``[B, ≤ N − 1, D]``."""
         return Recent.of(torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device), self.taps - 1)
 
     def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
@@ -93,10 +95,10 @@ class LongConv(Mixer):
         return self.out(F.gelu(mixed + self.skip * x)), state
 
     def state_size(self, length: int) -> int:
-        """The inputs still within the filter's reach: min(N − 1, T)·D."""
+        """Count the inputs still within the filter's reach: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.out.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The skip 2·B·T·D and `convolution_flops`; squash and GELU are not counted."""
+        """Count the skip, 2·B·T·D, and `convolution_flops`; squash and GELU are not counted."""
         width = self.out.in_features
         return 2 * batch * length * width + convolution_flops(batch, length, width, self.taps)

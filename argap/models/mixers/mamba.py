@@ -19,12 +19,12 @@ State = tuple[Recent, torch.Tensor]
 
 
 class Mamba(Mixer):
-    """The selective state space model S6 with a short convolution and an output gate (arXiv 2312.00752,
-    algorithm 2 and section 3.4).
+    """The selective state space model S6 with a short convolution and an output gate.
 
-    Let u = SiLU(conv(W_u x)). B, C and a rank-R vector s_Δ are linear in u, and Δ = softplus(W_Δ s_Δ + b). Each of
-    the E channels has N states: h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t B_t and y_t = C_t · h_t + D ⊙ u_t. The output is
-    W_O (y ⊙ SiLU(W_z x)). As in the paper's code, A is discretised by zero-order hold and B to first order.
+    From arXiv 2312.00752, algorithm 2 and section 3.4. Let u = SiLU(conv(W_u x)). B, C and a rank-R vector s_Δ are
+    linear in u, and Δ = softplus(W_Δ s_Δ + b). Each of the E channels has N states: h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t
+    B_t and y_t = C_t · h_t + D ⊙ u_t. The output is W_O (y ⊙ SiLU(W_z x)). As in the paper's code, A is discretised by
+    zero-order hold and B to first order.
 
     Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R, by default
     ⌈D/16⌉.
@@ -56,7 +56,7 @@ class Mamba(Mixer):
         self.out = ResidualLinear(inner, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """S4D-Real: A = −1, …, −N in every channel (section 3.6); the skip starts at 1."""
+        """Initialise as S4D-Real: A = −1, …, −N in every channel (section 3.6); the skip starts at 1."""
         numbers = torch.arange(1, self.states + 1, device=self.log_decay.device, dtype=torch.float32)
         copy_(self.log_decay, numbers.log().expand_as(self.log_decay))
         nn.init.ones_(self.skip)
@@ -70,7 +70,7 @@ class Mamba(Mixer):
         return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The short convolution's state, and h ``[B, E, N]`` in float32 or wider."""
+        """Return the short convolution's state, and h ``[B, E, N]`` in float32 or wider."""
         h = torch.zeros(batch, *self.log_decay.shape, dtype=at_least_float32(dtype), device=device)
         return self.short.init_state(batch, dtype, device), h
 
@@ -87,17 +87,19 @@ class Mamba(Mixer):
         return self.out(y * F.silu(gate)), (short, h)
 
     def state_size(self, length: int) -> int:
-        """E·N plus the short convolution's state."""
+        """Return E·N plus the short convolution's state."""
         return super().state_size(length) + self.short.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The convolution, the recurrence 6·B·T·E·N (1 for the exponent, 1 for the input, 2 for the update, 2 for the
-        readout), and 4·B·T·E for Δ u, skip and gate."""
+        """Count the convolution, the recurrence 6·B·T·E·N, and 4·B·T·E for Δ u, skip and gate.
+
+        Of the recurrence's 6, 1 is for the exponent, 1 for the input, 2 for the update and 2 for the readout.
+        """
         recurrence = (6 * self.states + 4) * self.out.in_features
         return batch * length * recurrence + self.short.flops(batch, length)
 
     def _selected(self, u: torch.Tensor) -> list[torch.Tensor]:
-        """The input-dependent parameters of u ``[..., E]``: s_Δ (R), B (N) and C (N)."""
+        """Compute the input-dependent parameters of u ``[..., E]``: s_Δ (R), B (N) and C (N)."""
         return list(self.selection(u).split([self.rank, self.states, self.states], dim=-1))
 
 
@@ -105,12 +107,15 @@ class StepSize(nn.Linear):
     """Projects R values to the step sizes of the E channels, before softplus."""
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Weights uniform within ±1/√R; the bias makes initial step sizes log-uniform in [0.001, 0.1] (section 3.6)."""
+        """Initialise weights uniformly within ±1/√R; biases give step sizes log-uniform in [0.001, 0.1].
+
+        See section 3.6.
+        """
         bound = 1 / math.sqrt(self.in_features)
         nn.init.uniform_(self.weight, -bound, bound)
         exponents = torch.empty_like(self.bias, dtype=torch.float32).uniform_(math.log(0.001), math.log(0.1))
         copy_(self.bias, exponents.exp().expm1().log())  # the inverse of softplus
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """In rows: of a slice ``[B, T, R]`` of wider rows torch would add the bias in a pass of its own."""
+        """Apply the map in rows: for a slice ``[B, T, R]`` of wider rows torch would add the bias in an extra pass."""
         return super().forward(input.flatten(0, -2)).unflatten(0, input.shape[:-1])

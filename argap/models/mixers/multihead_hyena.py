@@ -15,13 +15,14 @@ State = tuple[Recent, Recent]
 
 
 class MultiheadHyena(Mixer):
-    """y_t = Σ_s h_s (q_t · k_{t−s}) v_{t−s} in each head, s from 0, with one filter h a head and a skip added to h_0:
-    the long convolution of the outer products k_t ⊗ v_t, C² channels a head, read by q_t (arXiv 2310.18780,
-    section 4, MultiHyena; in MAD arXiv 2403.17844 as multi-head Hyena).
+    """y_t = Σ_s h_s (q_t · k_{t−s}) v_{t−s} in each head, with one filter h per head and a skip added to h_0.
+
+    This is the long convolution of the outer products k_t ⊗ v_t, C² channels per head, read by q_t (arXiv 2310.18780,
+    section 4, MultiHyena; in MAD, arXiv 2403.17844, multi-head Hyena).
 
     q, k and v are linear maps of the input, each followed by a short convolution, and the filters are Hyena's
-    (`argap.models.mixers.hyena.HyenaFilter`). Where `Hyena` with ``heads`` only shares filters between channels, here
-    every value of a head is compared with a key, so that recall no longer takes a channel for each distance.
+    (`argap.models.mixers.hyena.HyenaFilter`). `Hyena` with ``heads`` only shares filters between channels; here every
+    value of a head is compared with a key, so that recall no longer takes a channel for each distance.
 
     Options: ``heads`` H, by default D / 8 (C = 8), as MAD has 16 at width 128; ``short_kernel``, ``bands``,
     ``filter_width``, ``filter_depth`` and ``sine_frequency`` as for `Hyena`.
@@ -54,18 +55,20 @@ class MultiheadHyena(Mixer):
         without_decay(self.skip, *self.filter.parameters())
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """The skip of unit variance, as in `Hyena`."""
+        """Initialise the skip with unit variance, as in `Hyena`."""
         nn.init.normal_(self.skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._parallel(self.projection(x))[0]
 
     def _parallel(self, mapped: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The output at all positions from the projected inputs ``[B, T, 3·D]``, and keys and values
-        ``[B, T, 2, D]``."""
+        """Compute the output at all positions from the projected inputs ``[B, T, 3·D]``; also return keys and values.
+
+        Keys and values are ``[B, T, 2, D]``.
+        """
         q, k, v = self.short(mapped).unflatten(-1, (3, self.heads, -1)).unbind(dim=2)
         products = (k[..., :, None] * v[..., None, :]).flatten(2)
-        channels = k.shape[-1] ** 2  # of a head, which have the same filter
+        channels = k.shape[-1] ** 2  # channels of a head share a filter
         filters = lambda: [self.filter(k.shape[1]).repeat_interleave(channels, dim=-1)]  # noqa: E731
         (convolve,) = self.spectra.convolutions(products, self.filter, self.taps, filters)
         memory = convolve(products).view(*k.shape, k.shape[-1])
@@ -79,12 +82,15 @@ class MultiheadHyena(Mixer):
         return y, (self.short.state_after(mapped), Recent.of(past, self.taps - 1))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The short convolution's, and the keys and values ``[B, ≤ N − 1, 2, D]`` that the filters reach."""
+        """Return the short convolution's state, and keys and values ``[B, ≤ N − 1, 2, D]`` in the filters' reach."""
         past = torch.empty(batch, 0, 2, self.out.in_features, dtype=dtype, device=device)
         return self.short.init_state(batch, dtype, device), Recent.of(past, self.taps - 1)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        """As a sum over the past, which needs no outer products: each earlier key is compared with the query."""
+        """Advance one position by a sum over the past: each earlier key is compared with the query.
+
+        This needs no outer products.
+        """
         mixed, short = self.short.step(self.projection(x), state[0])
         q, k, v = mixed.chunk(3, dim=-1)
         reached, past = state[1].append(torch.stack([k, v], dim=1))
@@ -96,12 +102,15 @@ class MultiheadHyena(Mixer):
         return self.out(y.flatten(1)), (short, past)
 
     def state_size(self, length: int) -> int:
-        """The short convolution's, and 2·D for each position that the filters reach, min(N − 1, T)."""
+        """Count the short convolution's state, and 2·D for each position that the filters reach, min(N − 1, T)."""
         return self.short.state_size(length) + 2 * min(self.taps - 1, length) * self.out.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The short convolution, the filters, the convolution of D·C channels as `convolution_flops` has it, and
-        5·B·T·D·C for the outer products, the skip and the reading."""
+        """Count the short convolution, the filters, the convolution of D·C channels and 5·B·T·D·C.
+
+        The convolution is that of `convolution_flops`; the last term is for the outer products, the skip and the
+        reading.
+        """
         channels = self.out.in_features**2 // self.heads
         convolved = convolution_flops(batch, length, channels, self.taps) + 5 * batch * length * channels
         return self.short.flops(batch, length) + self.filter.flops(length) + convolved

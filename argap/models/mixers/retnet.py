@@ -1,4 +1,4 @@
-"""RetNet's multi-scale retention: linear attention in which each head forgets at a rate of its own.
+"""RetNet's multi-scale retention: linear attention in which each head has its own decay rate.
 
 Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size of a head.
 """
@@ -23,24 +23,24 @@ FIRST_EXPONENT = -5.0
 
 
 class RetNet(Mixer):
-    """(swish(X W_G) ⊙ GroupNorm_H(heads)) W_O over heads (QKᵀ ⊙ D) V with D_nm = γ^{n−m} for n ≥ m
-    (arXiv 2307.08621, eqs. 5 to 8), Q and K turned by rotary positions, γ = 1 − 2^{−5−h} in head h from 0.
+    """(swish(X W_G) ⊙ GroupNorm_H(heads)) W_O over heads (QKᵀ ⊙ D) V with D_nm = γ^{n−m} for n ≥ m.
 
-    The group norm, one group a head, makes the paper's three scalings of the scores (section 2.2) void, but
-    for the keys' 1/√K. Options:
+    From arXiv 2307.08621, eqs. 5 to 8; Q and K are rotated by position, γ = 1 − 2^{−5−h} in head h from 0. The group
+    norm, one group per head, cancels the paper's three scalings of the scores (section 2.2), except 1/√K of the keys.
+    Options:
 
     - ``heads``: by default one for each 256 of the width as in the paper, but at least 4, so that narrow
-      models have several rates too.
-    - ``value_expansion``: values and gate of this many times the width, 2 in the paper.
-    - ``norm``: of a head's values, ``layer``, the group norm, without weights; ``rms``, RMSNorm with one
-      weight for each of the V that all heads share, as in flash-linear-attention.
+      models also have several rates.
+    - ``value_expansion``: width of values and gate as a multiple of the model's width, 2 in the paper.
+    - ``norm``: of a head's values, ``layer``, the group norm, without weights; ``rms``, RMSNorm with V weights shared
+      by all heads, as in flash-linear-attention.
     - ``norm_eps``: its epsilon.
     - ``rope_theta``: the rotary base.
     - ``chunk_size``: positions compared at once; None: all, the parallel form.
-    - ``cross_chunk``: False: no state passes from one chunk to the next, so that a position sees its own chunk
-      alone, as the chunk lengths of arXiv 2312.04927, figure 6, limit recall.
+    - ``cross_chunk``: False: no state passes from one chunk to the next, so that a position sees only its own chunk,
+      as the chunk lengths of arXiv 2312.04927, figure 6, limit recall.
 
-    Raises `ArgapError` where the width does not split into heads of even width, and for ``cross_chunk`` false without a
+    Raises `ArgapError` if the width does not split into heads of even width, and for ``cross_chunk`` false without a
     chunk size.
     """
 
@@ -82,7 +82,7 @@ class RetNet(Mixer):
         return self.prefill(x, keep_state=False)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
-        """As `Mixer.prefill`; S is computed where it is to be kept."""
+        """Return `Mixer.prefill`'s results; S is computed only if ``keep_state``."""
         q, k, v = self._heads(x)
         decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
         if self.cross_chunk:
@@ -94,8 +94,10 @@ class RetNet(Mixer):
     def _within_chunks(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each chunk as a sequence of its own, and S after the last one. A full last chunk's S is unused: `step`
-        starts the next chunk with zeros."""
+        """Process each chunk as a separate sequence, and return S after the last one.
+
+        The S of a full last chunk is unused: `step` starts the next chunk with zeros.
+        """
         assert self.chunk_size is not None
         length = q.shape[2]
         full = (length - 1) // self.chunk_size * self.chunk_size  # positions before the last chunk, full or not
@@ -112,7 +114,7 @@ class RetNet(Mixer):
         return torch.cat([*parts, heads], dim=2), memory
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
+        """Return S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
         sizes = self.width // self.heads, self.inner // self.heads
         return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
@@ -127,8 +129,10 @@ class RetNet(Mixer):
         return self._merge(y, x), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """`recurrence_flops`, without ``cross_chunk`` of each chunk alone without its S; rotation, norm and gate,
-        O(B·T·D), are not counted."""
+        """Count `recurrence_flops`, without ``cross_chunk`` for each chunk alone and without its S.
+
+        Rotation, norm and gate, O(B·T·D), are not counted.
+        """
         sizes = self.width // self.heads, self.inner // self.heads
         if not self.cross_chunk and self.chunk_size is not None:
             chunk = min(self.chunk_size, length)
@@ -136,15 +140,17 @@ class RetNet(Mixer):
         return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _heads(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]`` at
-        positions from ``first``."""
+        """Project ``x [B, T, D]`` at positions from ``first`` to q, k ``[B, H, T, K]`` and v ``[B, H, T, V]``.
+
+        q and k are rotated, and k is scaled by 1/√K.
+        """
         qk = self.qk(x).unflatten(-1, (2, self.heads, -1))
         q, k = rotary(qk, first, self.rope_theta, key_scale=qk.shape[-1] ** -0.5)
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return q, k, v
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
+        """Norm the heads' outputs ``[..., H, V]``, gate them by ``x [..., D]`` and mix them to ``[..., D]``."""
         centered = isinstance(self.norm, nn.LayerNorm)
         gate, weight = self.gate(x), self.norm.weight
         return self.out(gated_norm(y, gate, weight, self.norm_eps, dtype=x.dtype, centered=centered))

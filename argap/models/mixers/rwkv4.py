@@ -16,16 +16,16 @@ from argap.kernels.recurrent.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32
 
 DEPTH = 0.5
-"""The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
+"""The initial depth of a mixer outside a model; in a model `RWKV4.set_depth` sets its own."""
 
 
 class RWKV4(Mixer):
-    """Time mixing: W_o (σ(r) ⊙ wkv) (arXiv 2305.13048, section 3.1: token shift, WKV operator,
-    output gating).
+    """Time mixing: W_o (σ(r) ⊙ wkv).
 
-    r, k and v are linear in μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, each with its own μ. wkv_t is the weighted mean of v_t, with
-    weight e^{u + k_t}, and of the earlier v_i, with weights e^{k_i − (t−1−i) w}. As in the paper's appendix, sums are
-    stored relative to their largest exponent so that nothing overflows.
+    From arXiv 2305.13048, section 3.1: token shift, WKV operator, output gating. r, k and v are linear in μ ⊙ x_t + (1
+    − μ) ⊙ x_{t−1}, each with its own μ. wkv_t is the weighted mean of v_t, with weight e^{u + k_t}, and of the earlier
+    v_i, with weights e^{k_i − (t−1−i) w}. As in the paper's appendix, sums are stored relative to their largest
+    exponent so that nothing overflows.
 
     The backbone's SwiGLU replaces channel mixing; `RWKV4Channel` implements the paper's.
     """
@@ -44,7 +44,7 @@ class RWKV4(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def set_depth(self, layer: int, layers: int) -> None:
-        """l of L: decays by l/(L − 1), token shifts by 1 − l/L and l/(L − 1)."""
+        """Set the depth of layer l of L: decays by l/(L − 1), token shifts by 1 − l/L and l/(L − 1)."""
         self._set_start(layer / max(1, layers - 1), 1 - layer / layers)
 
     def _set_start(self, depth: float, rest: float) -> None:
@@ -56,8 +56,11 @@ class RWKV4(Mixer):
             shift.exponent, shift.offset = exponent, offset
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/(L − 1)}, from averages over the far
-        past to the last token's value, and u_i = log 0.3 + (−½, 0 or ½ in turn)."""
+        """Initialise as the paper does: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/(L − 1)}.
+
+        The decays range from averages over the distant past to the last token's value. u_i = log 0.3 + (−½, 0 or ½ in
+        turn).
+        """
         width = len(self.bonus)
         channel = torch.arange(width, device=self.bonus.device, dtype=torch.float32)
         copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * self.depth))
@@ -70,7 +73,7 @@ class RWKV4(Mixer):
         return self.out(y), (x[:, -1], sums)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
-        """The last input, then the two sums and their largest exponent in float32 or wider; all ``[B, D]``."""
+        """Return the last input, then the two sums and their largest exponent in float32 or wider; all ``[B, D]``."""
         state_dtype = at_least_float32(dtype)
         size = (batch, self.out.in_features)
         zeros = torch.zeros(size, dtype=state_dtype, device=device)
@@ -89,12 +92,14 @@ class RWKV4(Mixer):
         return y, (x, (old * values + new * v, old * weights + new, top))
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """27·B·T·D: 9 for the three shifts, 17 for the recurrence (without exponentials and maxima) and 1 for the
-        gate."""
+        """Return 27·B·T·D: 9 for the three shifts, 17 for the recurrence and 1 for the gate.
+
+        Exponentials and maxima are not counted.
+        """
         return 27 * batch * length * self.out.in_features
 
     def _maps(self, mixes: list[torch.Tensor]) -> list[torch.Tensor]:
-        """r, k and v from their mixes of the inputs and the inputs one position earlier."""
+        """Compute r, k and v from their mixes of the inputs and the inputs one position earlier."""
         maps = (self.receptance, self.key, self.value)
         return [linear(mix) for linear, mix in zip(maps, mixes, strict=True)]
 
@@ -115,7 +120,7 @@ class RWKV4Channel(Mixer):
         self.value = ResidualLinear(expand * width, width, bias=False)
 
     def set_depth(self, layer: int, layers: int) -> None:
-        """l of L: token shifts by 1 − l/L."""
+        """Set the depth of layer l of L: token shifts by 1 − l/L."""
         for shift in self.shift.values():
             assert isinstance(shift, TokenShift)
             shift.exponent = 1 - layer / layers
@@ -124,14 +129,14 @@ class RWKV4Channel(Mixer):
         return self._mixed(token_shift(x, _weights(self.shift))), x[:, -1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """The last input ``[B, D]``."""
+        """Return the last input ``[B, D]``."""
         return torch.zeros(batch, self.receptance.in_features, dtype=dtype, device=device)
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._mixed(mixed(x, state, _weights(self.shift))), x
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""
+        """Return B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""
         return batch * length * (7 * self.value.out_features + self.value.in_features)
 
     def _mixed(self, mixes: list[torch.Tensor]) -> torch.Tensor:
@@ -149,13 +154,15 @@ class TokenShift(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """μ_i = (i/D)^exponent + offset, as in the published code: low channels look at the previous token, high ones
-        at the current."""
+        """Set μ_i = (i/D)^exponent + offset, as in the published code.
+
+        Low channels look at the previous token, high ones at the current.
+        """
         width = len(self.weight)
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
 
 def _weights(shift: nn.ModuleDict) -> list[torch.Tensor]:
-    """μ of each `TokenShift`, in their order."""
+    """Return μ of each `TokenShift`, in order."""
     return [one.weight for one in shift.values() if isinstance(one, TokenShift)]

@@ -20,7 +20,7 @@ Select = Literal["programmatic", "random", "learned", "full"]
 By = Literal["token", "bigram"]
 State = tuple[AttentionState, torch.Tensor]
 K, SHARE = 256, 8
-"""Positions that a learned selection keeps in the paper, of ``SHARE`` times as many."""
+"""Positions kept by a learned selection in the paper, one in ``SHARE`` of its windows' positions."""
 
 
 class SelectedAttention(Mixer):
@@ -28,7 +28,7 @@ class SelectedAttention(Mixer):
 
     Adds attention to a gated convolution only where recall may need it. Options:
 
-    - ``select``: the function f. ``programmatic``: the token occurred before (eq. 3). ``random``: equally many
+    - ``select``: the function f. ``programmatic``: the token occurred before (eq. 3). ``random``: as many
       positions, drawn by `random_as_many`. ``learned``: the score σ(u_i W) is among the ``k`` highest of positions
       0 to i. ``full``: all positions, equivalent to `Attention`.
     - ``by``: for ``programmatic`` and ``random``, whether the ``token`` or the ``bigram`` that it ends must have
@@ -79,7 +79,7 @@ class SelectedAttention(Mixer):
         return self._masked(self.attention(x), x, input_ids)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """max(0, Σ_i σ(u_i W) − k) / T, averaged over sequences: penalises more than k high scores.
+        """Return max(0, Σ_i σ(u_i W) − k) / T, averaged over sequences: penalises more than k high scores.
 
         From the paper's section on learned selection. None for the other selections, which have no parameters.
         """
@@ -89,8 +89,11 @@ class SelectedAttention(Mixer):
         return F.relu(excess).mean() / x.shape[1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """Attention's state, and the state of the selection: the tokens so far ``[B, T]``; for ``learned`` the highest
-        scores ``[B, k]``, −∞ before there are as many; nothing for ``full``."""
+        """Return attention's state and the state of the selection.
+
+        The latter is the tokens so far ``[B, T]``; for ``learned`` the highest scores ``[B, k]``, −∞ until there are k;
+        nothing for ``full``.
+        """
         attention = self.attention.init_state(batch, dtype, device)
         if self.score is None:
             return attention, torch.empty(batch, 0, dtype=torch.long, device=device)
@@ -119,16 +122,16 @@ class SelectedAttention(Mixer):
         return y * self._by_tokens(seen)[:, -1:], (after, seen)
 
     def state_size(self, length: int) -> int:
-        """Keys and values 2·T·D, plus T tokens; k scores instead for ``learned``, nothing for ``full``."""
+        """Count keys and values 2·T·D, plus T tokens; k scores instead for ``learned``, nothing for ``full``."""
         selection = {"learned": self.k, "full": 0}.get(self.select, length)
         return self.attention.state_size(length) + selection
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """Those of dense attention; comparisons of scores are not counted."""
+        """Count the operations of dense attention; comparisons of scores are not counted."""
         return self.attention.flops(batch, length)
 
     def _masked(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Attention's output ``y [B, T, D]`` for inputs ``x [B, T, D]``, with unselected positions set to zero."""
+        """Zero the unselected positions in attention's output ``y [B, T, D]`` for inputs ``x [B, T, D]``."""
         if self.score is None:
             return y * self._by_tokens(ids)[..., None]
         scores = _scores(x, self.score)
@@ -138,7 +141,7 @@ class SelectedAttention(Mixer):
         return y * mask.to(y.dtype)[..., None]
 
     def _by_tokens(self, ids: torch.Tensor) -> torch.Tensor:
-        """Which positions of ``ids [B, T]`` are selected, based on earlier tokens."""
+        """Select positions of ``ids [B, T]`` based on earlier tokens."""
         if self.select == "full":
             return torch.ones_like(ids, dtype=torch.bool)
         chosen = repeated_tokens(ids) if self.by == "token" else repeated_bigrams(ids)
@@ -146,9 +149,9 @@ class SelectedAttention(Mixer):
 
 
 def _scores(x: torch.Tensor, score: nn.Linear) -> torch.Tensor:
-    """Scores σ(u W) of ``x [B, T, D]``, as ``[B, T]``.
+    """Compute scores σ(u W) of ``x [B, T, D]``, as ``[B, T]``, in float32 or wider.
 
-    Computed in float32 or wider even under autocast, because lower precision would create ties.
+    Lower precision, as under autocast, would create ties.
     """
     compute_dtype = at_least_float32(x.dtype)
     with torch.autocast(x.device.type, enabled=False):

@@ -14,14 +14,14 @@ PRIME = 2**31 - 1
 
 
 def repeated_tokens(ids: torch.Tensor) -> torch.Tensor:
-    """Positions whose token occurred before in the sequence (arXiv 2312.04927, eq. 3)."""
+    """Select positions whose token occurred before in the sequence (arXiv 2312.04927, eq. 3)."""
     ordered, order = ids.sort(dim=1, stable=True)
     repeated = F.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
     return torch.zeros_like(repeated).scatter(1, order, repeated)
 
 
 def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
-    """Positions that end a bigram seen earlier in the sequence (arXiv 2312.04927, appendix C.2)."""
+    """Select positions that end a bigram seen earlier in the sequence (arXiv 2312.04927, appendix C.2)."""
     previous = F.pad(ids, (1, 0), value=-1)[:, :-1]  # −1 matches no token: position 0 ends no bigram
     return repeated_tokens((previous.long() << 32) + ids)
 
@@ -46,7 +46,7 @@ def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def among_highest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions of ``scores [B, T]`` whose score is among the ``count`` highest so far; ties go to the earlier one."""
+    """Select the positions of ``scores [B, T]`` that are among the ``count`` highest so far; earlier ones win ties."""
     length = scores.shape[1]
     if length <= count:
         return torch.ones_like(scores, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """The functions of the recall tasks' YAML: rows in; prompt, gold and scores out.
 
-lm-eval's ``--metadata '{"rows": "FILE.jsonl"}'`` says where the rows come from: a file, or ``fixture``. Without it they
-come from the hub.
+lm-eval's ``--metadata '{"rows": "FILE.jsonl"}'`` says where the rows come from: a file, or ``fixture``; by default the
+hub.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from argap.recall.examples import contains, load_examples, whole_word
 
 
 def dataset(*, task: str, rows: str | None = None, **_: Any) -> dict[str, Dataset]:
-    """The one split. Other metadata that lm-eval passes on is ignored."""
+    """Return the only split. Other metadata from lm-eval is ignored."""
     return {"validation": Dataset.from_list([vars(row) for row in load_examples(task, rows).rows])}
 
 

@@ -4,20 +4,21 @@ The key is that of the environment variable `KEY`. It is sent in the ``Authoriza
 user named, and is in no file, message or exception.
 """
 
-import http.client
 import json
 import os
 import random
-import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from contextlib import suppress
+from socket import SHUT_RDWR
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from argap.errors import ArgapError
 from argap.files.atomic import parse_json
+
+if TYPE_CHECKING:
+    import httpx2
 
 KEY = "ARGAP_API_KEY"
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -31,6 +32,8 @@ LARGEST = 2**28
 """Bytes of an answer."""
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which the same request may succeed."""
+CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
+"""The events of a request that open its connection."""
 
 
 class ServerRefusal(ArgapError):
@@ -53,28 +56,13 @@ class Transient(Exception):
         self.after = after
 
 
-class Address(NamedTuple):
-    """Where the completions of a server are."""
-
-    secure: bool
-    host: str
-    port: int | None
-    path: str
-    """``/v1``, below which are ``completions`` and ``models``."""
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = f":{self.port}" if self.port else ""
-        return f"http{'s' if self.secure else ''}://{host}{port}{self.path}"
-
-
 def is_address(source: str) -> bool:
-    """Whether ``source`` names a server."""
+    """Return whether ``source`` names a server."""
     return source.lower().startswith(("http://", "https://"))
 
 
-def parse_address(url: str) -> Address:
-    """The address of ``http[s]://HOST[:PORT][/v1][/completions]``.
+def parse_address(url: str) -> str:
+    """Return ``http[s]://HOST[:PORT]/v1``, below which are ``completions``, of ``http[s]://HOST[:PORT][/v1][/completions]``.
 
     Raises `ArgapError` for another form, without printing what may be a key: a user name, a query.
     """
@@ -91,27 +79,38 @@ def parse_address(url: str) -> Address:
     path = parts.path.rstrip("/").removesuffix("/completions") or "/v1"
     if not (path.isascii() and path.isprintable() and " " not in path):
         raise ArgapError(f"the server's address: {path!r} is not the path of an address")
-    return Address(parts.scheme.lower() == "https", host, port, path)
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
 
 
 class Client:
     """Requests to one server, from any number of threads. ``retries`` counts the tries after the first."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: str) -> None:
+        import httpx2  # imported late: half a second
+
         self.address = address
         self.retries = 0
         self._key = _key()
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers |= {"Accept-Encoding": "identity", "Connection": "close"}  # no more bytes than are read
         if self._key:
-            self._headers["Authorization"] = f"Bearer {self._key}"
+            headers["Authorization"] = f"Bearer {self._key}"
+        self._http = httpx2.Client(
+            headers=headers,
+            verify=ssl.create_default_context(),
+            trust_env=False,  # no proxy, which would read the key
+            timeout=httpx2.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT),
+            limits=httpx2.Limits(max_connections=None),
+        )
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open: set[Any] = set()
         self._stopped = threading.Event()
         self.again = AGAIN
         """Statuses after which a request is repeated."""
 
     def complete(self, body: dict[str, Any]) -> Any:
-        """The JSON that the server answers to a request for completions.
+        """Return the JSON that the server answers to a request for completions.
 
         Raises `ServerRefusal` for a status that another try does not change, `ArgapError` after the last try, and
         `Stopped` after `stop`.
@@ -139,48 +138,51 @@ class Client:
         with self._lock:
             for each in self._open:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    each.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     def _once(self, content: bytes) -> Any:
-        address = self.address
-        kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-        connection = kind(address.host, address.port, timeout=CONNECT_TIMEOUT)
+        import httpx2
+
+        opened: list[Any] = []
+
+        def watch(event: str, info: dict[str, Any]) -> None:
+            """Let `stop` end what the connection waits for, from the moment that it is open."""
+            if event in CONNECTED:
+                opened.append(info["return_value"])
+                with self._lock:
+                    self._open.add(opened[-1])
+                if self._stopped.is_set():
+                    opened[-1].close()
+                    raise Stopped
+
         if self._stopped.is_set():
             raise Stopped
+        answer = bytearray()
         try:
-            connection.connect()
-            connection.sock.settimeout(TIMEOUT)
-            with self._stoppable(connection.sock):
-                connection.request("POST", f"{address.path}/completions", content, self._headers)
-                with connection.getresponse() as response:  # closes its socket, which an exception may keep
-                    answer = response.read(LARGEST + 1)
-        except ssl.SSLCertVerificationError as error:
-            raise ArgapError(f"{address}: its certificate is not valid here ({error.verify_message})") from None
-        except (OSError, http.client.HTTPException) as error:
+            url, traced = f"{self.address}/completions", {"trace": watch}
+            with self._http.stream("POST", url, content=content, extensions=traced) as response:
+                for block in response.iter_raw():
+                    answer += block
+                    if len(answer) > LARGEST:
+                        break
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
             if self._stopped.is_set():
                 raise Stopped from None
-            raise Transient(_reason(error)) from None
-        finally:
-            connection.close()
-        return self._read(response, answer)
-
-    @contextmanager
-    def _stoppable(self, opened: socket.socket) -> Iterator[None]:
-        """`stop` ends what ``opened`` waits for in the ``with`` block. Raises `Stopped` where `stop` came before."""
-        with self._lock:
-            self._open.add(opened)
-        try:
-            if self._stopped.is_set():
-                raise Stopped
-            yield
+            cause = _cause(error)
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                said = f"its certificate is not valid here ({cause.verify_message})"
+                raise ArgapError(f"{self.address}: {said}") from None
+            reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+            raise Transient(" ".join(reason.split()).rstrip(".")) from None
         finally:
             with self._lock:
-                self._open.discard(opened)
+                self._open.difference_update(opened)
+        return self._read(response, bytes(answer))
 
-    def _read(self, response: http.client.HTTPResponse, answer: bytes) -> Any:
-        status = response.status
+    def _read(self, response: "httpx2.Response", answer: bytes) -> Any:
+        status = response.status_code
         if status in self.again:
-            after = response.getheader("Retry-After") or ""  # in seconds, or a date
+            after = response.headers.get("Retry-After", "")  # in seconds, or a date
             raise Transient(f"status {status}{self.said(answer)}", float(after) if after.isdecimal() else 0.0)
         if status in (401, 403):  # what the server says may quote the key
             given = "refuses the key of" if self._key else "asks for a key; set"
@@ -200,7 +202,7 @@ class Client:
             raise Transient(f"{what} where JSON was expected") from None
 
     def said(self, answer: bytes) -> str:
-        """What an error's body says, in one line and without the key."""
+        """Return what an error's body says, in one line and without the key."""
         if answer.lstrip()[:1] == b"<":
             return " (HTML)"
         text = answer.decode(errors="replace")
@@ -224,9 +226,8 @@ def _key() -> str | None:
     return key or None
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, http.client.RemoteDisconnected):
-        return "no answer, the server closed the connection"
-    return " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
+def _cause(error: BaseException) -> BaseException:
+    """Return the error of the system or of the protocol behind httpx's."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error

@@ -104,7 +104,7 @@ class Dialect(NamedTuple):
         Raises `NoLogprobs`, `MismatchError` for other tokens than were sent, and what `Client.complete` raises.
         """
         answer = self._request(client, model, windows, tokenizer)
-        where = str(client.address)
+        where = client.address
         added = tokens_added(answer, windows)
         if added is not None and added != (self.adds or self.sends is not None) * len(windows):
             own = sum(map(len, windows))

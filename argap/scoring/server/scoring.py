@@ -20,7 +20,7 @@ from argap.files.lock import one_writer
 from argap.files.parquet import read_parquet
 from argap.records import RunIdentity, RunResult, ServerRecord, SourceRecord
 from argap.runtime.progress import progress, say
-from argap.scoring.server.client import Address, Client
+from argap.scoring.server.client import Client
 from argap.scoring.server.dialects import Dialect, Scored
 from argap.scoring.server.probe import find_dialect, round_trips
 from argap.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ TEXTS = 256
 class Server(NamedTuple):
     """A model of a server."""
 
-    address: Address
+    address: str
     model: str
 
     @property
@@ -92,7 +92,7 @@ def score_server(
     Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
     tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
     """
-    record = new_record(model_name, str(server.address), source, data.record, server.identity(data, bos))
+    record = new_record(model_name, server.address, source, data.record, server.identity(data, bos))
     run = begin_run(folder, record, overwrite=overwrite)
     shards = dict(enumerate(shards_of(data)))
     missing = missing_shards(folder, data, shards)
@@ -102,7 +102,7 @@ def score_server(
     longest = int(np.argmax(np.diff(data.offsets)))
     dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer, bos)
     if dialect.prompts == "text":
-        _check_round_trips(data, tokenizer, str(server.address))
+        _check_round_trips(data, tokenizer, server.address)
     if batch_size == "auto":
         batch_size = 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
     work = _Work(client, server.model, dialect, data, tokenizer, batch_size)

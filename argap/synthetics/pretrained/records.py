@@ -12,7 +12,7 @@ from argap.records import Interval, Record, read_record
 from argap.synthetics.tasks.pretrained_mqar import layout
 
 FORMAT = 2
-"""Of the scores. In format 1 the slice ``other`` also has the keys and the first values."""
+"""Format of the scores. In format 1 the slice ``other`` also has the keys and the first values."""
 
 
 class PretrainedTest(Record, frozen=True, omit_defaults=False):
@@ -31,7 +31,7 @@ class PretrainedTest(Record, frozen=True, omit_defaults=False):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for pairs in self.pairs:  # what no example can hold is refused before a model is trained or loaded
+        for pairs in self.pairs:  # refuse impossible numbers of pairs before a model is trained or loaded
             layout(self.examples, pairs, length=self.length, alpha=self.alpha)
 
 
@@ -63,7 +63,7 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
 
     format: int
     between: str
-    """What stands between the pairs, in words."""
+    """Filling between the pairs, in words."""
     rows: tuple[ScoreRow, ...]
     device: str
     dtype: str
@@ -72,13 +72,15 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
 
     @property
     def models(self) -> list[str]:
-        """Names in the order of the rows."""
+        """The models' names in the order of the rows."""
         return list(dict.fromkeys(row.model for row in self.rows))
 
 
 def read_scores(path: Path, *, remedy: str = "") -> PretrainedScores:
-    """The scores in ``path``. Raises `FormatError` for a missing or broken file, and for a model that has no answers on
-    one of the numbers of pairs."""
+    """Read the scores in ``path``.
+
+    Raises `FormatError` for a missing or broken file, and for a model without answers on one of the numbers of pairs.
+    """
     scores = read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
     answered = {(row.model, row.pairs) for row in scores.rows if row.slice == "ar"}
     for model, pairs in product(scores.models, scores.pairs):

@@ -19,7 +19,7 @@ from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
-from argap.scoring.sources import distinct, find_target
+from argap.scoring.find import find_checkpoints
 from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
@@ -36,22 +36,21 @@ def score_pretrained(
 ) -> PretrainedScores:
     """Score every checkpoint on a test.
 
-    Raises `ArgapError` for a model that is not causal or does not take the length, for a fill that is not a single
-    token, and like `argap.synthetics.tasks.pretrained_mqar.build`.
+    Raises `ArgapError` for a model that is not causal or does not support the length, for a fill that is not a single
+    token, and as `argap.synthetics.tasks.pretrained_mqar.build` does.
     """
     rows: list[ScoreRow] = []
-    for target in {each.name: each for each in distinct([*map(find_target, checkpoints)])}.values():
-        checkpoint = target.checkpoint
-        data = _examples(target.tokenizer, test)
-        model = load_model(checkpoint, dtype=dtype, device=str(device))
-        _check(model, target.name, test, max(int(each.inputs.max()) for each in data))
-        with progress(f"scoring {target.name}", len(data) * test.examples, "examples") as advance:
+    for source in find_checkpoints(checkpoints):
+        data = _examples(source.tokenizer, test)
+        model = load_model(source.checkpoint, dtype=dtype, device=str(device))
+        _check(model, source.name, test, max(int(each.inputs.max()) for each in data))
+        with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
                 logprob, correct = _score(model, each.inputs, device)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
-                    rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
+                    rows.append(ScoreRow(model=source.name, pairs=pairs, slice=name, **measures))
         del model
     fill = repr(test.fill) if test.fill else "the end-of-sequence token"
     return PretrainedScores(
@@ -66,8 +65,10 @@ def score_pretrained(
 
 
 def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:
-    """The slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each. ``other`` is left out where
-    pairs fill the whole length."""
+    """Return the slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each.
+
+    ``other`` is omitted if pairs fill the whole length.
+    """
     ar = examples.labels != IGNORED
     drawn = np.zeros_like(ar)
     drawn[:, : 2 * pairs] = True
@@ -77,7 +78,7 @@ def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pair
 
 
 def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
-    """The examples for each number of KV pairs."""
+    """Build the examples for each number of KV pairs."""
     vocabulary = np.array(sorted(set(tokenizer.vocabulary.values()) - tokenizer.special))
     if test.text is not None and test.fill is not None:
         raise ArgapError("`fill` and `text`: expected only one of the two")
@@ -107,7 +108,7 @@ def _fill(tokenizer: Tokenizer, text: str | None) -> int:
 
 
 def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
-    """The first tokens of a corpus, with its documents concatenated."""
+    """Return the first tokens of a corpus, with its documents concatenated."""
     tokens: list[np.ndarray] = []
     for document in open_corpus(source):
         if not isinstance(document, TextDocument):
@@ -132,7 +133,7 @@ def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int
 
 @torch.inference_mode()
 def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
+    """Return log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
     size = max(1, LOGITS_AT_ONCE // (inputs.shape[1] * model.config.get_text_config().vocab_size))
     logprob, correct = [], []
     for start in range(0, len(inputs), size):
@@ -146,7 +147,7 @@ def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> 
 
 
 def _measure(logprob: np.ndarray, correct: np.ndarray, chosen: np.ndarray, seed: int) -> Measures:
-    """Means over the ``chosen [E, N − 1]`` tokens, with intervals from a bootstrap over examples."""
+    """Compute means over the ``chosen [E, N − 1]`` tokens, with intervals from a bootstrap over examples."""
     n = chosen.sum(axis=1).astype(np.float64)
     loss = -np.where(chosen, logprob.astype(np.float64), 0).sum(axis=1)
     hits = (correct & chosen).sum(axis=1).astype(np.float64)

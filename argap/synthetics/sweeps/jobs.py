@@ -1,12 +1,10 @@
-"""The jobs of a sweep, and the function that runs what is left of a sweep on an engine.
+"""The jobs of a sweep, and the function that runs what is left of a sweep on an engine (`argap.runtime.jobs`).
 
-An engine decides where jobs run: on this machine's devices (`argap.synthetics.sweeps.devices`) or on a Ray cluster
-(`argap.synthetics.sweeps.ray`). Jobs leave each result as a file, so an engine only reports which jobs have ended; then
-the files are collected in one table (`argap.synthetics.sweeps.store`).
+Jobs leave each result as a file; then the files are collected in one table (`argap.synthetics.sweeps.store`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import torch
 from argap.files.atomic import write_json
 from argap.files.lock import one_writer
 from argap.files.resumable import environment
+from argap.runtime.jobs import Engine, Stop
 from argap.runtime.progress import say
 from argap.synthetics.sweeps.store import (
     UNFINISHED,
@@ -40,39 +39,38 @@ class Job:
     """All runs of the group: another job may train some of them."""
     first_ends: bool
     """End the group as soon as its first run solves the task."""
-    out: Path
+    folder: Path
     """Folder of the sweep's results."""
     compiled: bool = False
     """Train compiled layers."""
 
     def unfinished(self) -> list[RunConfig]:
         """Return the runs without a result, which are still to be trained; none once ``first_ends`` applies."""
-        if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.out, self.group)):
+        if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.folder, self.group)):
             return []
-        return [config for config in self.runs if not run_path(self.out, config).exists()]
+        return [config for config in self.runs if not run_path(self.folder, config).exists()]
 
-    def train(self, device: torch.device, stop: Callable[[], bool]) -> None:
+    def is_done(self) -> bool:
+        """Return whether nothing is left to train."""
+        return not self.unfinished()
+
+    def run(self, device: torch.device, stop: Stop) -> None:
         """Train the unfinished runs and write each result. Once ``stop`` returns true, runs in progress are kept."""
         configs = self.unfinished()
         if configs and not stop():
             train_group(
                 configs,
                 device,
-                finished=lambda result: write_run(self.out, result),
-                kept=self.out / UNFINISHED,
+                finished=lambda result: write_run(self.folder, result),
+                kept=self.folder / UNFINISHED,
                 first_ends=self.first_ends,
                 compiled=self.compiled,
                 stop=stop,
             )
 
 
-Engine = Callable[[Sequence[Job], Callable[[], bool]], Iterator[Job]]
-"""Trains jobs and yields each when it has ended. Once the second argument returns true, it starts no more jobs and
-ends the runs in progress."""
-
-
 def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
-    """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
+    """Split the unfinished runs of a sweep into jobs of at most ``together`` runs."""
     jobs, finished = [], read_results(out)
     solved = {key for key, result in finished.items() if result.stopped == "solved"}
     for group in map(tuple, sweep.groups()):
@@ -94,21 +92,21 @@ def run_sweep(
     *,
     together: int = 64,
     compiled: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = lambda: False,
     time_limit: float = float("inf"),
 ) -> pd.DataFrame:
-    """Train the unfinished runs of a sweep, at most ``together`` side by side, and return the table of all that are
-    finished (`collect_runs`).
+    """Train the unfinished runs of a sweep, at most ``together`` side by side; return all finished ones.
 
-    ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
+    The table is that of `collect_runs`. ``compiled``: train compiled layers, which every job compiles anew and whose
+    rounding differs.
 
-    Runs in progress are kept where it stops or ``time_limit`` (in seconds) runs out; a kill loses some minutes of them.
+    Runs in progress are kept when it stops or ``time_limit`` (in seconds) runs out; a kill loses a few minutes of them.
     Raises `MismatchError` if the folder belongs to another sweep.
     """
     started = time.monotonic()
     check_folder(sweep, out)
     write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
-    jobs = pending_jobs(sweep, out, together, compiled)
+    jobs = pending_jobs(sweep, out.absolute(), together, compiled)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)
     if done:

@@ -17,11 +17,11 @@ class PublishedScores(NamedTuple):
     member: str | None
     """The same mixer in `argap.synthetics.training.models.MEMBERS`, or None."""
     scores: tuple[float, ...]
-    """In the order of `MAD_TASKS`."""
+    """Scores in the order of `MAD_TASKS`."""
     average: float
 
     def score(self, task: str) -> float | None:
-        """The score on a task, given by its label; None if the table does not have it."""
+        """Return the score on a task, given by its label; None if the table does not have it."""
         return self.scores[MAD_TASKS.index(task)] if task in MAD_TASKS else None
 
 
@@ -36,5 +36,5 @@ PUBLISHED = (
 
 
 def published_scores(member: str) -> PublishedScores | None:
-    """The row of a member's mixer, or None."""
+    """Return the row of a member's mixer, or None."""
     return next((row for row in PUBLISHED if row.member == member), None)

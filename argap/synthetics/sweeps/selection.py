@@ -1,4 +1,4 @@
-"""Selection of runs: the best of a group by validation, and the smallest models that solve a task.
+"""Select runs: the best of a group by validation, and the smallest models that solve a task.
 
 The first blog post on the Zoology paper asks for the FLOPs to solve a task, not the FLOPs of a layer: a mixer whose
 layers are cheap is not cheap if it needs four times the width.
@@ -13,7 +13,7 @@ MEASURES = ("flops", "state_size", "parameters")
 
 
 def best_by_validation(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """For each value of ``keys``, the run with the best *validation* accuracy across learning rates and seeds.
+    """Select, for each value of ``keys``, the run with the best *validation* accuracy across learning rates and seeds.
 
     Its test accuracy is then not a maximum over test scores. The lower learning rate wins a tie.
     """
@@ -22,7 +22,7 @@ def best_by_validation(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """`best_by_validation` by length, number of KV pairs, member and width, sorted so; members keep their order."""
+    """Apply `best_by_validation` by length, KV pairs, member and width, sorted so; members keep their order."""
     ranks = {
         "pairs": {pairs: int(str(pairs).split(",")[0]) for pairs in runs["pairs"]},  # pairs are text: "16" < "4"
         "name": {name: rank for rank, name in enumerate(dict.fromkeys(runs["name"]))},
@@ -36,11 +36,11 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """How far seeds differ: one row per length, number of KV pairs, member and width, in the order of `best_runs`.
+    """Summarise the spread over seeds: one row per length, number of KV pairs, member and width.
 
-    Each seed counts with the learning rate of its best validation accuracy. ``accuracy`` is the mean of the test
-    accuracies, ``deviation`` their sample standard deviation (NaN for one seed), ``lowest`` and ``highest`` their
-    range.
+    Rows are in the order of `best_runs`. Each seed counts with the learning rate of its best validation accuracy.
+    ``accuracy`` is the mean of the test accuracies, ``deviation`` their sample standard deviation (NaN for one seed),
+    ``lowest`` and ``highest`` their range.
     """
     keys = ["length", "pairs", "name", "width"]
     of_seeds = best_by_validation(runs, [*keys, "seed"]).groupby(keys)["accuracy"]
@@ -49,11 +49,10 @@ def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def smallest_solving(runs: pd.DataFrame) -> pd.DataFrame:
-    """What it takes to solve each task: one row per length, number of KV pairs and member.
+    """Find the cost of solving each task: one row per length, number of KV pairs and member.
 
-    ``flops``, ``state_size``, ``parameters`` and ``width`` are minima, each on its own, over the models with a test
-    accuracy of at least `SOLVED`, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the
-    largest width tried.
+    ``flops``, ``state_size``, ``parameters`` and ``width`` are separate minima over the models with a test accuracy of
+    at least `SOLVED`, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the largest width tried.
     """
     best, keys, sizes = best_runs(runs), ["length", "pairs", "name"], [*MEASURES, "width"]
     solving = best[sizes].astype("Int64").where(best["accuracy"] >= SOLVED)

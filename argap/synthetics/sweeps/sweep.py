@@ -10,8 +10,8 @@ import torch
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
+from argap.files.plain_yaml import read_yaml
 from argap.files.resumable import plain_name
-from argap.files.yaml import read_yaml
 from argap.models.cost import cost
 from argap.synthetics.tasks.registry import TASKS, parse_task, resolve_task
 from argap.synthetics.training.config import LEARNING_RATES, RunConfig, default_pairs
@@ -25,10 +25,9 @@ OTHER_FIELDS = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_A
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every member at every width, length, number of KV pairs, learning rate and seed; or on every task instead of
-    pairs."""
+    """Every member at every width, length, number of KV pairs (or task), learning rate and seed."""
 
-    members: Mapping[str, Any]
+    members: Mapping[Any, Any]
     """Name to the fields of a `Member` that differ from its default, or None; once checked, to all its fields."""
     lengths: tuple[int, ...] = ()
     """N; with ``tasks``, the default is each task's own."""
@@ -75,12 +74,14 @@ class Sweep:
             raise ArgapError(f"tasks: {twice[0].task_label} is listed twice")
 
     def configs(self) -> list[RunConfig]:
-        """All runs of the grid, group by group."""
+        """List all runs of the grid, group by group."""
         return [config for group in self.groups() for config in group]
 
     def groups(self) -> list[list[RunConfig]]:
-        """The runs in groups that train side by side: they differ in learning rate and seed only. Narrow models come
-        first."""
+        """List the runs in groups that train side by side: they differ only in learning rate and seed.
+
+        Narrow models come first.
+        """
         groups = []
         for width, case in itertools.product(self.widths, self._cases()):
             for name, member in self.members.items():
@@ -97,8 +98,11 @@ class Sweep:
             raise ArgapError(f"task {own['task']['name']}: {error}") from None  # a task's own fields may be wrong
 
     def task_labels(self) -> dict[str, str]:
-        """The label of each run's task in tables, by run key. Tasks with the same `RunConfig.task_label` are
-        distinguished by their fields of the run, as in ``memorization, train_examples 256``."""
+        """Return the label of each run's task in tables, by run key.
+
+        Tasks with the same `RunConfig.task_label` are distinguished by their fields of the run, as in ``memorization,
+        train_examples 256``.
+        """
         alike: dict[str, list[RunConfig]] = {}
         for config in self.configs():
             alike.setdefault(config.task_label, []).append(config)
@@ -112,7 +116,7 @@ class Sweep:
         return labels
 
     def _cases(self) -> Iterator[dict[str, Any]]:
-        """Length, task and pairs of a run, with the fields that only this task sets."""
+        """Yield length, task and pairs of a run, with the fields that only this task sets."""
         if self.tasks:
             for given in self.tasks:
                 yield from self._task_cases(given)
@@ -142,7 +146,7 @@ def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -
 def load_sweep(path: Path) -> Sweep:
     """Read a sweep from a YAML file and check that its models and data can be built.
 
-    Raises `ArgapError`, one line that starts with the file's name.
+    Raises a one-line `ArgapError` that starts with the file's name.
     """
     values = read_yaml(path)
     with within(path):

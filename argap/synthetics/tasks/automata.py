@@ -1,8 +1,8 @@
 """In-context language learning: each example is drawn from its own regular language, given by a random automaton.
 
-The defaults follow RegBench (arXiv 2401.12973, section 3; berlino/seq_icl, src/dataloaders/dfa.py): 10 to 20 strings an
-example, no transition from a state to itself, and no two from a state to the same one. The published code draws every
-range without its upper end. The rule that holds out languages is ours.
+The defaults follow RegBench (arXiv 2401.12973, section 3; berlino/seq_icl, src/dataloaders/dfa.py): 10 to 20 strings
+per example, no transition from a state to itself, and no two from a state to the same one. The published code draws
+every range without its upper end. The rule that holds out languages is ours.
 
 Legend: E examples, N tokens, V vocabulary.
 """
@@ -23,7 +23,8 @@ from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, gener
 HELD_OUT = 8
 """One language in eight is held out for validation and test."""
 DRAWS = 4096
-"""Automata tried per example. If languages are plentiful, all of them fall into training with chance (7/8)^4096."""
+"""Automata tried per example. If languages are plentiful, all of them fall into training with probability
+(7/8)^4096."""
 
 Transitions = tuple[dict[int, int], ...]
 """Maps each symbol to the next state, for every state; state 0 is the initial one."""
@@ -37,8 +38,8 @@ class AutomataConfig(TaskConfig):
     symbols: int = 18
     """Number of symbols. The vocabulary has one more token, which separates strings."""
     split: Literal["train", "heldout"] = "train"
-    """The splits share no language, whatever the seeds. Validation and test both use ``heldout`` with seeds of their
-    own, so they may share languages."""
+    """The splits share no language, whatever the seeds. Validation and test both use ``heldout`` with their own seeds,
+    so they may share languages."""
     states: tuple[int, int] = (4, 12)
     """Minimum and maximum number of states before the automaton is minimized."""
     alphabet: tuple[int, int] = (4, 18)
@@ -48,11 +49,12 @@ class AutomataConfig(TaskConfig):
     longest: Count = 50
     """Maximum length of a string in symbols; all lengths from 1 are equally likely."""
     strings: tuple[int, int] | None = (10, 20)
-    """Minimum and maximum number of strings of an example; separators fill the rest, and a longer example is cut. If
+    """Minimum and maximum number of strings in an example; separators fill the rest, and a longer example is cut. If
     None, strings fill the whole length."""
     self_loops: bool = False
-    """Draw the target of every transition independently, so that a state may lead to itself, or to another by several
-    symbols. Otherwise a state leads to distinct other states, and has at most as many transitions as there are."""
+    """Draw the target of every transition independently, so that a state may lead to itself, or to another state by
+    several symbols. Otherwise a state leads to distinct other states, and has at most as many transitions as there are
+    other states."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +102,7 @@ def build(config: AutomataConfig, seed: int) -> Examples:
 
 
 def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
-    """The tokens that are correct at each label of `build`, bool ``[E, N, V]``."""
+    """Return the tokens that are correct at each label of `build`, bool ``[E, N, V]``."""
     allowed = np.zeros((config.examples, config.length, config.vocab_size), dtype=bool)
     for row, (automaton, walk) in enumerate(_examples(config, seed)):
         for t, (state, token) in enumerate(walk):
@@ -159,7 +161,7 @@ def minimize(automaton: Transitions) -> Transitions:
 
 
 def is_held_out(automaton: Transitions) -> bool:
-    """Whether a language belongs to validation and test, decided by the hash of its minimized automaton."""
+    """Return whether a language belongs to validation and test, decided by the hash of its minimized automaton."""
     text = repr([sorted(ways.items()) for ways in automaton])
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
 

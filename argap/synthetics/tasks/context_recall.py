@@ -86,6 +86,6 @@ def build(config: ContextRecallConfig, seed: int) -> Examples:
 
 
 def _earlier_occurrences(keys: np.ndarray, noisy: np.ndarray, count: int) -> np.ndarray:
-    """How often each key occurs in the earlier pairs, noise excluded, ``[E, P, keys]``."""
+    """Count how often each key occurs in the earlier pairs, noise excluded, ``[E, P, keys]``."""
     here = (keys[..., None] == np.arange(count)) & ~noisy[..., None]
     return np.cumsum(here, axis=1, dtype=np.int32) - here

@@ -15,7 +15,7 @@ IGNORED = -100
 
 
 LARGEST = 2**34
-"""Tokens of a data set, which is held in memory, eight bytes each."""
+"""Most tokens in a data set, which is held in memory at eight bytes per token."""
 
 
 class Examples(NamedTuple):
@@ -32,7 +32,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """The sizes of a data set. Raises `ArgapError` for one outside the range that it is declared with."""
+    """The sizes of a data set. Raises `ArgapError` for a size outside its declared range."""
 
     examples: Count
 
@@ -41,12 +41,12 @@ class TaskConfig:
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The only source of randomness of a data set: PCG64, identical on every platform."""
+    """Return the only source of randomness of a data set: PCG64, identical on every platform."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
 def check_size(examples: int, length: int) -> None:
-    """Raise `ArgapError` where a data set of ``examples`` with ``length`` tokens each would not fit in memory."""
+    """Raise `ArgapError` if a data set of ``examples`` with ``length`` tokens each would not fit in memory."""
     if examples * length > LARGEST:
         raise ArgapError(
             f"{examples:,} examples of length {length:,} are {examples * length:,} tokens; expected at most {LARGEST:,}"
@@ -54,7 +54,7 @@ def check_size(examples: int, length: int) -> None:
 
 
 def examples_file(out: Path) -> Path:
-    """The file of `write_examples` for ``out``: the suffix ``.npz`` is added where it has another."""
+    """Return the file of `write_examples` for ``out``: the suffix ``.npz`` is added if it has another."""
     return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
 
 

@@ -95,7 +95,7 @@ def _draw_units(rng: np.random.Generator, config: FuzzyRecallConfig) -> _Units:
 
 
 def _lay_out(units: _Units, config: FuzzyRecallConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, labels and the slice of `ROWS` examples, ``[ROWS, N]`` each."""
+    """Lay out inputs, labels and the slice of `ROWS` examples, ``[ROWS, N]`` each."""
     sizes = units.key_size + units.value_size
     ends = np.cumsum(sizes, axis=1)
     padding = config.length - np.take_along_axis(ends, units.last[:, None], axis=1) if config.padding == "left" else 0
@@ -118,7 +118,7 @@ def _lay_out(units: _Units, config: FuzzyRecallConfig) -> tuple[np.ndarray, np.n
 def _motifs(
     rng: np.random.Generator, shape: tuple[int, int], vocabulary: np.ndarray, longest: int, shorter: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct tokens of the vocabulary, ``[*shape, M]``, and how many of them count, ``shape``."""
+    """Draw distinct tokens of the vocabulary, ``[*shape, M]``, and how many of them count, ``shape``."""
     order = rng.random((*shape, len(vocabulary))).argsort(axis=-1)[..., :longest]
     size = rng.integers(1, longest + 1, shape) if shorter else np.full(shape, longest)
     return vocabulary[order], size

@@ -1,6 +1,6 @@
 """Induction heads: which token followed the special token the first time?
 
-Source: arXiv 2209.11895; as a task of its own, arXiv 2212.14052, section 3.1.
+Source: arXiv 2209.11895; as a separate task, arXiv 2212.14052, section 3.1.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, gener
 
 @dataclass(frozen=True)
 class MemorizationConfig(TaskConfig):
-    """One data set. Raises `ArgapError` for an odd length too."""
+    """One data set. Also raises `ArgapError` for an odd length."""
 
     length: Annotated[int, Meta(ge=2)] = 32
     vocab_size: Annotated[int, Meta(ge=3)] = 256
@@ -24,9 +24,9 @@ class MemorizationConfig(TaskConfig):
     facts_seed: Seed = 0
     """Assigns a value to each key, in training and test alike; independent of the seed of the examples."""
     read_at: Literal["insert", "key"] = "insert"
-    """The token whose output is the answer: the marker after the key, as in MAD (athms/mad-lab,
-    mad/data/instances.py, which does not shift its targets), so that a mixer must carry the key one position on; or the
-    key itself, at which a model without any mixing can answer."""
+    """The token whose output is the answer: the marker after the key, as in MAD (athms/mad-lab, mad/data/instances.py,
+    which does not shift its targets), so that a mixer must carry the key one position further; or the key itself, at
+    which a model without any mixing can answer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +35,7 @@ class MemorizationConfig(TaskConfig):
 
     @property
     def facts(self) -> np.ndarray:
-        """The value of each key. Values are distinct and assigned by ``facts_seed``."""
+        """Return the value of each key. Values are distinct and assigned by ``facts_seed``."""
         keys = (self.vocab_size - 1) // 2
         values = np.arange(keys, self.vocab_size - 1, dtype=np.int32)
         return generator(self.facts_seed).permutation(values)[:keys]

@@ -59,12 +59,12 @@ class MqarConfig(TaskConfig):
 
     @property
     def keys(self) -> np.ndarray:
-        """Tokens that may be keys."""
+        """Return the tokens that may be keys."""
         return self._without_fill(1 if self.layout == "zoology" else 0, self.vocab_size // 2)
 
     @property
     def values(self) -> np.ndarray:
-        """Tokens that may be values."""
+        """Return the tokens that may be values."""
         return self._without_fill(self.vocab_size // 2, self.vocab_size)
 
     def _without_fill(self, start: int, stop: int) -> np.ndarray:
@@ -75,13 +75,12 @@ class MqarConfig(TaskConfig):
 def build(config: MqarConfig, seed: int) -> Examples:
     """Build the examples of a seed.
 
-    An example starts with D pairs of distinct keys and distinct values. The rest is divided into slots of two
-    tokens. The pairs take a free slot for their second occurrence one after the other, with probability
-    proportional to d^(α − 1), where d is the distance from the key to the query, its second occurrence. The
-    distribution is thus the same for every pair, wherever it stands. The label is the value after the query;
-    the inputs contain it as well, as text contains its own next token. Noise is drawn from the tokens that are
-    neither a key nor a value of the example, so a key is always followed by its value. (`MqarConfig.layout`
-    says what "zoology" changes.)
+    An example starts with D pairs of distinct keys and distinct values. The rest is divided into slots of two tokens.
+    One after the other, the pairs take a free slot for their second occurrence, with probability proportional to d^(α −
+    1), where d is the distance from the key to the query, its second occurrence. The distribution is thus the same for
+    every pair, wherever it is. The label is the value after the query; the inputs contain it as well, as text contains
+    its own next token. Noise is drawn from the tokens that are neither a key nor a value of the example, so a key is
+    always followed by its value. (`MqarConfig.layout` says what "zoology" changes.)
 
     ``slices["distance"]`` is d at each label.
     """
@@ -111,7 +110,7 @@ def build(config: MqarConfig, seed: int) -> Examples:
 
 
 def slot_probabilities(config: MqarConfig, pair: int) -> np.ndarray:
-    """Probability of each slot ``[S]`` for a pair's second occurrence if all slots are free: ∝ d^(α − 1)."""
+    """Return the probability of each slot ``[S]`` for a pair's second occurrence if all are free: ∝ d^(α − 1)."""
     slots = np.arange((config.length - 2 * config.pairs) // 2)
     distances = slots + 1 if config.layout == "zoology" else config.pairs + slots - pair  # in slots of two tokens
     weights = distances.astype(np.float64) ** (config.alpha - 1)
@@ -158,7 +157,7 @@ def draw_without_replacement(rng: np.random.Generator, tokens: np.ndarray, count
 
 
 def _noise(rng: np.random.Generator, config: MqarConfig, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """``[ROWS, N]`` of the fill token, or of tokens that are neither a key nor a value of their row."""
+    """Return the fill token, or tokens that are neither a key nor a value of their row, ``[ROWS, N]``."""
     shape = (ROWS, config.length)
     if config.fill is not None:
         return np.full(shape, config.fill, dtype=np.int32)

@@ -13,7 +13,10 @@ from argap.synthetics.tasks.mqar import MqarConfig, draw_slots
 
 
 def layout(examples: int, pairs: int, *, length: int = 1024, alpha: float = 0.1) -> MqarConfig:
-    """Where the pairs stand: the same task in the smallest vocabulary that fits. The paper has 16 to 256 pairs."""
+    """Return the placement of the pairs: the same task in the smallest vocabulary that fits.
+
+    The paper has 16 to 256 pairs.
+    """
     return MqarConfig(examples, length, pairs, vocab_size=4 * pairs, alpha=alpha)
 
 
@@ -27,13 +30,13 @@ def build(
 ) -> Examples:
     """Build the examples of a seed, laid out as `layout` says.
 
-    Keys and values are ids from ``vocabulary`` (all tokens of a tokenizer but its special ones), distinct within
-    an example. All other positions hold the token ``fill`` or a window of ``text``, the token ids of real text,
-    at a random offset per example; a key or value never occurs in the window of its example.
-    ``slices["distance"]`` is the distance from the key to the query.
+    Keys and values are ids from ``vocabulary`` (all tokens of a tokenizer but its special ones), distinct within an
+    example. All other positions hold the token ``fill`` or a window of ``text``, the token ids of real text, at a
+    random offset per example; a key or value never occurs in the window of its example. ``slices["distance"]`` is the
+    distance from the key to the query.
 
-    Raises `ArgapError` unless exactly one of ``fill`` and ``text`` is given, if the text is shorter than N, and
-    if the vocabulary leaves fewer than 2·D tokens.
+    Raises `ArgapError` unless exactly one of ``fill`` and ``text`` is given, if the text is shorter than N, and if the
+    vocabulary leaves fewer than 2·D tokens.
     """
     if (fill is None) == (text is None):
         raise ArgapError("mqar for a pretrained model: expected either a fill token or a text")

@@ -12,7 +12,7 @@ import numpy as np
 
 from argap.errors import ArgapError, within
 from argap.files.configs import build
-from argap.files.yaml import parse_yaml
+from argap.files.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
     compression,
@@ -41,7 +41,7 @@ class Task:
     test: Mapping[str, Any] = field(default_factory=dict)
     """Fields that differ between training and validation or test."""
     valid: Callable[[Any, int], np.ndarray] | None = None
-    """Returns the tokens that are correct at each label, bool ``[E, N, V]``; if None, only the label is."""
+    """Returns the tokens that are correct at each label, bool ``[E, N, V]``; if None, only the label is correct."""
     from_last: bool = False
     """Whether answers are decoded from the last position's hidden state instead of predicted as next tokens."""
     own_position: Callable[[Any], bool] = lambda config: False
@@ -83,7 +83,7 @@ def parse_task(value: Any) -> dict[str, Any]:
 
 
 def parse_yaml_task(text: str) -> dict[str, Any]:
-    """`parse_task` of a name or mapping written in YAML. Raises `ArgapError` for anything else."""
+    """Apply `parse_task` to a name or mapping in YAML. Raises `ArgapError` for anything else."""
     try:
         given = parse_yaml(text)
     except ArgapError as error:
@@ -92,10 +92,10 @@ def parse_yaml_task(text: str) -> dict[str, Any]:
 
 
 def resolve_task(value: Any, length: int) -> dict[str, Any]:
-    """The record of a task in a run of ``length`` tokens: its name and every field of its own configuration.
+    """Return the record of a task in a run of ``length`` tokens: its name and every field of its own configuration.
 
-    Raises `ArgapError` for an unknown name or field, for a field that the run or the split sets, and for
-    inconsistent sizes.
+    Raises `ArgapError` for an unknown name or field, for a field that the run or the split sets, and for inconsistent
+    sizes.
     """
     given = parse_task(value)
     name = given.pop("name")
@@ -115,14 +115,14 @@ def resolve_task(value: Any, length: int) -> dict[str, Any]:
 
 
 def data_config(task: Mapping[str, Any], examples: int, length: int, *, training: bool) -> Any:
-    """The configuration of one data set of a task, given as `resolve_task` returns it."""
+    """Return the configuration of one data set of a task, given as `resolve_task` returns it."""
     entry = TASKS[task["name"]]
     own = {key: value for key, value in task.items() if key != "name"}
     return entry.config(**own, **({} if training else entry.test), examples=examples, length=length)
 
 
 def task_label(task: Mapping[str, Any], length: int) -> str:
-    """The label in tables of a task as `resolve_task` returns it: its name and what differs from its preset.
+    """Label a task for tables, given as `resolve_task` returns it: its name and differences from its preset.
 
     For example ``noisy_recall, noise 0.4, length 256``.
     """

@@ -13,7 +13,7 @@ from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, gener
 
 @dataclass(frozen=True)
 class SelectiveCopyConfig(TaskConfig):
-    """One data set. Raises `ArgapError` for a length without room for the copy too."""
+    """One data set. Also raises `ArgapError` for a length without room for the copy."""
 
     length: int = 256
     tokens: Count = 16

@@ -38,7 +38,7 @@ LEARNING_RATES = (1e-4, 10**-3.3333333333333335, 10**-2.6666666666666665, 1e-2)
 LAYERS = 2
 """Minimum number of layers."""
 MQAR_ONLY = ("vocab_size", "alpha", "fill", "layout")
-"""Fields of a run that only MQAR uses; other tasks have a vocabulary of their own."""
+"""Fields of a run that only MQAR uses; other tasks have their own vocabulary."""
 Examples = Annotated[int, Meta(ge=1, le=10**8)]
 
 
@@ -85,7 +85,8 @@ class RunConfig:
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
     ``{"name": "noisy_recall", "noise": 0.4}``; if None, MQAR. The run sets the length and the number of examples."""
     layout: Literal["paper", "zoology"] = "paper"
-    """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
+    """Layout of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public
+    code's."""
 
     def __post_init__(self) -> None:
         with within(self.name):
@@ -153,27 +154,27 @@ class RunConfig:
         return self.task is not None and TASKS[self.task["name"]].from_last
 
     def as_json(self) -> dict[str, Any]:
-        """All fields that the task uses, as JSON values."""
+        """Return all fields that the task uses, as JSON values."""
         unused = ("task",) if self.task is None else MQAR_ONLY  # keeps existing run hashes stable
         unused = unused if self.layout != "paper" else (*unused, "layout")
         return json.loads(json.dumps({key: value for key, value in asdict(self).items() if key not in unused}))
 
     def examples(self, split: str) -> int:
-        """Number of examples in the training, validation or test set."""
+        """Return the number of examples in the training, validation or test set."""
         return {"train": self.train_examples, "validation": self.validation_examples, "test": self.test_examples}[split]
 
     def mqar(self, examples: int, pairs: int) -> MqarConfig:
-        """An MQAR data set with ``pairs`` KV pairs per example."""
+        """Return an MQAR data set with ``pairs`` KV pairs per example."""
         own = {key: getattr(self, key) for key in MQAR_ONLY}
         return MqarConfig(examples, self.length, pairs, **own)
 
     def data(self, split: str) -> Any:
-        """The configuration of the training, validation or test set of a task other than MQAR."""
+        """Return the configuration of the training, validation or test set of a task other than MQAR."""
         assert self.task is not None
         return data_config(self.task, self.examples(split), self.length, training=split == "train")
 
     def model_config(self) -> ArgapConfig:
-        """The member's layers with LayerNorm and a tied head. Raises `ArgapError` like `ArgapConfig`."""
+        """Return the member's layers with LayerNorm and a tied head. Raises `ArgapError` like `ArgapConfig`."""
         return ArgapConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.width,
@@ -187,7 +188,7 @@ class RunConfig:
 
 
 def learning_rate(step: int, config: RunConfig) -> float:
-    """The learning rate of ``step`` (from 0): linear warm-up to ``config.lr``, then half a cosine down to 0."""
+    """Return the learning rate of ``step`` (from 0): linear warm-up to ``config.lr``, then half a cosine down to 0."""
     rise = math.ceil(config.warmup * config.steps)
     if step < rise:
         return config.lr * (step + 1) / rise
@@ -204,11 +205,11 @@ def run_configs(
     mlp: bool = False,
     **further: Any,
 ) -> list[RunConfig]:
-    """One run per learning rate of a model on a task; ``further`` are other fields of `RunConfig`.
+    """Build one run per learning rate of a model on a task; ``further`` are other fields of `RunConfig`.
 
     ``model`` is one of `argap.synthetics.training.models.MEMBERS`, a mixer or ``module:Class``. ``task`` is ``mqar``,
-    the name of a task, or a YAML mapping as `parse_yaml_task` takes it. By default N is 64, or the task's own, and D is
-    N / 16. Raises `ArgapError` for unknown fields and values out of range.
+    the name of a task, or a YAML mapping as in `parse_yaml_task`. By default N is 64, or the task's own, and D is N /
+    16. Raises `ArgapError` for unknown fields and values out of range.
     """
     own: dict[str, Any] = {"name": model, "member": asdict(member_from(model, {"mlp": True} if mlp else None))}
     if task == "mqar":
@@ -221,5 +222,5 @@ def run_configs(
 
 
 def default_pairs(length: int) -> tuple[int]:
-    """D = N / 16, as in figure 2 of the paper."""
+    """Return D = N / 16, as in figure 2 of the paper."""
     return (max(1, length // 16),)

@@ -1,9 +1,9 @@
-"""Steps of several runs at once: on a GPU, one CUDA graph in which each run has its own stream.
+"""Run steps of several trainings at once: on a GPU, one CUDA graph in which each run has its own stream.
 
-A step of a small model is a few hundred kernels that each occupy a few multiprocessors for some microseconds:
-launching them from Python takes longer than running them. With a CUDA graph, a step of all models is one launch, and
-the branches of the graph run in parallel. Mixers need no support for this: the graph records the kernels of autograd
-as they are launched.
+A step of a small model is a few hundred kernels that each occupy a few multiprocessors for some microseconds: launching
+them from Python takes longer than running them. With a CUDA graph, a step of all models is one launch, and the branches
+of the graph run in parallel. Mixers need no support for this: the graph records the kernels of autograd as they are
+launched.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ class TrainerGroup:
         self.use_graph = self.trainers[0].stream is not None
 
     def keep_only(self, trainers: Sequence[Trainer]) -> None:
-        """Continue with these runs only."""
+        """Continue with only these runs."""
         if len(trainers) != len(self.trainers):
             self.trainers, self.graph = list(trainers), None
 
     def step(self) -> None:
-        """Take one step of every run."""
+        """Take one step in every run."""
         self.steps += 1
         if self.graph is None and self.use_graph and self.steps > WARM_UP:
             self._capture()
@@ -42,7 +42,7 @@ class TrainerGroup:
             self._step_each()
 
     def _step_each(self) -> None:
-        """Take one step of every run, on its own stream if there are streams."""
+        """Take one step in every run, on its own stream if there are streams."""
         for trainer in self.trainers:
             if trainer.stream is None:
                 trainer.step()

@@ -64,7 +64,7 @@ class RunResult(Record, frozen=True, forbid_unknown_fields=True):
     """Whether the layers were compiled, whose rounding differs."""
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values, of the configuration those that its task uses."""
+        """Return all fields as JSON values; of the configuration only those that its task uses."""
         return as_json(self) | {"config": self.config.as_json()}
 
 
@@ -80,11 +80,11 @@ def train_group(
 ) -> list[RunResult]:
     """Train runs with the same number of steps and evaluations; call ``finished`` with each result once it is scored.
 
-    A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends``
-    are scored at that point. ``compiled``: steps run compiled layers, whose rounding differs. Once ``stop`` returns
-    true, also while examples are generated, training ends. Unfinished runs are then kept in the folder ``kept``, and
-    every five minutes, and go on from there (`argap.synthetics.training.unfinished`). On a CPU the results depend
-    neither on that nor on the other runs of the group.
+    A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends`` are
+    scored at that point. ``compiled``: steps run compiled layers, whose rounding differs. Once ``stop`` returns true,
+    even while examples are generated, training ends. Unfinished runs are kept in the folder ``kept``, then and every
+    five minutes, and resume from there (`argap.synthetics.training.unfinished`). On a CPU the results depend neither on
+    that nor on the other runs of the group.
 
     Raises `ArgapError` for runs of different lengths, for an unknown mixer, for data that cannot be built, and for a
     broken file in ``kept``.
@@ -133,7 +133,7 @@ def _check_alike(configs: Sequence[RunConfig]) -> None:
 def _data_by_seed(
     configs: Sequence[RunConfig], device: torch.device, stop: Callable[[], bool]
 ) -> dict[int, Data] | None:
-    """Training and validation examples of each seed; None once ``stop`` returns true.
+    """Generate the training and validation examples of each seed; None once ``stop`` returns true.
 
     They are generated in a thread, since this can take minutes in which ``stop`` must still be checked. An abandoned
     thread ends when its examples are done or with the process.
@@ -158,7 +158,7 @@ def _data_by_seed(
 def _ended(
     trainers: Sequence[Trainer], data: Mapping[int, Data], step: int, first_ends: bool
 ) -> dict[Trainer, Stopped]:
-    """Validate the runs. Returns those that end at this step, and why."""
+    """Validate the runs. Returns those that end at this step, with the reason."""
     for trainer in trainers:
         trainer.validate(data[trainer.config.seed]["validation"], step)
     solved = [trainer for trainer in trainers if trainer.best >= trainer.config.stop_at]
@@ -168,7 +168,7 @@ def _ended(
 
 
 def _score(trainer: Trainer, step: int, why: Stopped, group: int, seconds: float) -> RunResult:
-    """The result of a run that has ended: its best weights on the test set."""
+    """Score a run that has ended: its best weights on the test set."""
     config = trainer.config
     trainer.restore_best()
     test = supervision(config, "test").to(trainer.device)

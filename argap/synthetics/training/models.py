@@ -48,19 +48,19 @@ MEMBERS: dict[str, Member] = {
 }
 """Members by name. As in the paper's synthetic models, attention has one head and only attention has positions.
 
-Of figure 2 of arXiv 2312.04927 as published (HazyResearch/zoology, experiments/iclr24_zoology_figure2): BaseConv's
+As published for figure 2 of arXiv 2312.04927 (HazyResearch/zoology, experiments/iclr24_zoology_figure2), BaseConv's
 short filter is a depthwise Conv1d of 3 taps; Hyena's filter has ω = 1 and 3 features; H3 has heads of 2 and N states;
 Based alternates the short convolution and Taylor features of 8 dimensions. BaseConv's long filter is listing 2's; the
 published code has Hyena's there. DeltaNet is that of arXiv 2406.06484, section 5.1: "2 heads", "we do not use
-convolutions". A sweep lists four layers where the publication has them."""
+convolutions". A sweep lists four layers if the publication has them."""
 
 
 def member_from(name: str, value: Any = None) -> Member:
-    """The member that a sweep file describes.
+    """Build the member that a sweep file describes.
 
-    ``name`` is one of `MEMBERS`, or a registered mixer or ``module:Class`` for both layers; ``value`` maps the
-    fields that differ. Raises `ArgapError` for unknown keys and for a value that is not a mapping; an unknown mixer
-    raises when the model is built.
+    ``name`` is one of `MEMBERS`, or a registered mixer or ``module:Class`` for both layers; ``value`` maps the fields
+    that differ. Raises `ArgapError` for unknown keys and for a value that is not a mapping; an unknown mixer raises
+    when the model is built.
     """
     if not isinstance(value, Mapping | None):
         known = ", ".join(f.name for f in fields(Member))
@@ -70,11 +70,11 @@ def member_from(name: str, value: Any = None) -> Member:
 
 
 class LastVectorDecoder(nn.Module):
-    """Logits of every token of a sequence from the last hidden state and the token's position alone.
+    """Computes logits of every token of a sequence from only the last hidden state and the token's position.
 
     As in MAD's published code (arXiv 2403.17844, section 3): sinusoidal positions, an MLP of two layers of constant
-    width with a norm before and a GELU after each, and an untied head with a norm. The hidden state is taken after
-    the model's final norm. Raises `ArgapError` for an odd width.
+    width with a norm before and a GELU after each, and an untied head with a norm. The hidden state is taken after the
+    model's final norm. Raises `ArgapError` for an odd width.
     """
 
     positions: torch.Tensor

@@ -15,7 +15,7 @@ from argap.synthetics.tasks.registry import TASKS
 from argap.synthetics.training.config import RunConfig
 
 STREAMS = ("train", "validation", "test", "order")
-"""What is drawn from a run's seed, each from its own stream of random numbers."""
+"""Draws from a run's seed, each from its own stream of random numbers."""
 
 
 class Supervision(NamedTuple):
@@ -67,12 +67,12 @@ def supervise(examples: Examples, valid: np.ndarray | None = None, *, own_positi
 
 
 def stream_seed(seed: int, name: str) -> int:
-    """The seed of one of `STREAMS`. They are 65,536 apart, so that a number of pairs can be added."""
+    """Return the seed of one of `STREAMS`. They are 65,536 apart, so that a number of pairs can be added."""
     return (seed * len(STREAMS) + STREAMS.index(name)) * 2**16
 
 
 def supervision(config: RunConfig, split: str) -> Supervision:
-    """The training, validation or test examples of a run, drawn from separate streams of one seed.
+    """Draw the training, validation or test examples of a run, from separate streams of one seed.
 
     Several numbers of KV pairs share the examples equally; ``slices["pairs"]`` records the number.
     """
@@ -89,7 +89,7 @@ def supervision(config: RunConfig, split: str) -> Supervision:
 
 @lru_cache(maxsize=6)
 def _task_supervision(name: str, data: Any, seed: int, scored: bool) -> Supervision:
-    """The examples of a task other than MQAR, cached for the next model; with ``valid`` only if they are scored."""
+    """Draw the examples of a task other than MQAR, cached for the next model; ``valid`` only if they are scored."""
     task = TASKS[name]
     valid = task.valid(data, seed) if task.valid is not None and scored else None
     return supervise(task.build(data, seed), valid, own_position=task.own_position(data))
@@ -97,7 +97,7 @@ def _task_supervision(name: str, data: Any, seed: int, scored: bool) -> Supervis
 
 @lru_cache(maxsize=6)
 def _mqar_supervision(parts: tuple[tuple[MqarConfig, int], ...]) -> Supervision:
-    """The concatenated examples of several MQAR configurations and seeds, cached for the next model."""
+    """Concatenate the examples of several MQAR configurations and seeds, cached for the next model."""
     made = []
     for config, seed in parts:
         built = build(config, seed)
@@ -113,8 +113,10 @@ def _mqar_supervision(parts: tuple[tuple[MqarConfig, int], ...]) -> Supervision:
 
 
 def batch_order(config: RunConfig) -> torch.Tensor:
-    """The examples of each step, ``[steps, batch]`` int64. Every epoch is shuffled anew; a last partial batch is
-    dropped."""
+    """Return the examples of each step, ``[steps, batch]`` int64.
+
+    Every epoch is shuffled anew; a partial last batch is dropped.
+    """
     rng = generator(stream_seed(config.seed, "order"))
     used = config.steps_per_epoch * config.examples_per_step
     epochs = [rng.permutation(config.train_examples)[:used] for _ in range(config.epochs)]

@@ -83,7 +83,7 @@ class Trainer:
 
     @torch.no_grad()
     def correct(self, data: Supervision) -> np.ndarray:
-        """Whether the most probable token is correct at each supervised position, ``[E, M]`` bool."""
+        """Return whether the most probable token is correct at each supervised position, ``[E, M]`` bool."""
         size = max(1, TOKENS_PER_BATCH // self.config.length)
         correct = []
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():  # batches of other shapes
@@ -111,15 +111,17 @@ class Trainer:
             weight.copy_(best)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What `load` needs beside the step, by name and number of the parameter: weights, those that were best, and
-        AdamW's moments."""
+        """Return what `load` needs besides the step, by name and number of the parameter.
+
+        These are the weights, the best weights so far, and AdamW's moments.
+        """
         found = {f"weight.{k}": weight.detach() for k, weight in enumerate(self.weights)}
         found |= {f"best.{k}": best for k, best in enumerate(self._best_weights)}
         return {name: each.contiguous() for name, each in found.items()} | moments(self.optimizer, self._numbered())
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Take over the `tensors` of a trainer of this configuration after ``step`` steps.
+        """Restore the `tensors` of a trainer with this configuration after ``step`` steps.
 
         Raises `KeyError` or `RuntimeError` for those of another model.
         """
@@ -134,7 +136,7 @@ class Trainer:
         return {str(k): weight for k, weight in enumerate(self.weights)}
 
     def logits(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Logits ``[B, M, V]`` of ``inputs [B, N]`` at ``positions [B, M]``."""
+        """Return logits ``[B, M, V]`` of ``inputs [B, N]`` at ``positions [B, M]``."""
         hidden = self.model.model(inputs).last_hidden_state
         if self.decoder is not None:
             return self.decoder(hidden, positions + 1)  # the label at t is supervised at t - 1
@@ -151,12 +153,15 @@ class SliceAccuracy(Record, frozen=True):
 
 
 def accuracy(correct: np.ndarray, data: Supervision) -> float:
-    """Fraction of the supervised positions that are ``correct [E, M]``."""
+    """Return the fraction of the supervised positions that are ``correct [E, M]``."""
     return float(correct[data.supervised].mean())
 
 
 def accuracy_by_slice(correct: np.ndarray, data: Supervision) -> dict[str, list[SliceAccuracy]]:
-    """Accuracy by the values of each slice. Distances are binned by powers of two; ``value`` is the lower bound."""
+    """Return accuracy by the values of each slice.
+
+    Distances are binned by powers of two; ``value`` is the lower bound.
+    """
     supervised = data.supervised
     return {
         name: list(_accuracies(name, values[supervised], correct[supervised])) for name, values in data.slices.items()

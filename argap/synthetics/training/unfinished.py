@@ -1,7 +1,7 @@
-"""Runs that are not finished, ``unfinished/KEY.safetensors``: from these files a group goes on after a kill.
+"""Unfinished runs, ``unfinished/KEY.safetensors``: from these files a group resumes after a kill.
 
 A file has the run's tensors (`Trainer.tensors`) and, in its header, its `Position`. The files of a group are renamed
-together once all are written, so that they are of one step; if a kill comes in between, the group begins anew.
+together once all are written, so that they are of one step; after a kill in between, the group starts over.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Position(Record, frozen=True):
     """The progress of a run."""
 
     step: Annotated[int, msgspec.Meta(ge=0)]
-    """Steps taken."""
+    """Finished steps."""
     seconds: float
     """Time spent so far."""
     best: float
@@ -38,7 +38,7 @@ class Position(Record, frozen=True):
 
 
 def path_of(folder: Path, config: RunConfig) -> Path:
-    """The file of a run."""
+    """Return the file of a run."""
     return folder / f"{config.key}.safetensors"
 
 
@@ -52,10 +52,10 @@ def keep(folder: Path, trainers: Sequence[Trainer], step: int, seconds: float) -
 
 
 def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
-    """Load the runs of a group. Returns the steps that they have taken and the seconds spent: 0 and 0 where not all of
-    them were kept at one step.
+    """Load the runs of a group; return the steps taken and the seconds spent.
 
-    Raises `FormatError` for a file that is broken or of another model.
+    Both are 0 if not all runs were kept at one step. Raises `FormatError` for a file that is broken or of another
+    model.
     """
     remove_leftovers(folder)
     paths = [path_of(folder, trainer.config) for trainer in trainers]
@@ -66,7 +66,7 @@ def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
     if [position.step for position in positions] != [first.step] * len(paths):
         say(f"{title}: begins anew, its runs were not kept at one step")
         return 0, 0.0
-    say(f"{title}: goes on after {first.step:,} of {trainers[0].config.steps:,} steps")
+    say(f"{title}: resumes after {first.step:,} of {trainers[0].config.steps:,} steps")
     for trainer, path, position in zip(trainers, paths, positions, strict=True):
         with _readable(path), safe_open(path, "pt", str(trainer.device)) as file:
             trainer.load({name: file.get_tensor(name).clone() for name in file.keys()}, position.step)  # noqa: SIM118
@@ -75,7 +75,7 @@ def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
 
 
 def discard(folder: Path, config: RunConfig) -> None:
-    """Remove the file of a run that is finished, and the folder with its last file."""
+    """Remove the file of a finished run, and the folder with its last file."""
     path_of(folder, config).unlink(missing_ok=True)
     with suppress(OSError):  # absent, or not empty
         folder.rmdir()

@@ -12,7 +12,8 @@ from argap.corpus import open_corpus
 from argap.errors import MismatchError
 from argap.evaluation.windows import build_evaluation_set
 from argap.records import SourceRecord
-from argap.scoring.scorer import ScoreOptions, score
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
 from argap.tokens.runs import read_logprobs
 
 
@@ -24,14 +25,8 @@ def test_both_backends_score_alike_and_are_not_mixed(tokenizer, shaken, tmp_path
     data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=200)
 
     def run(folder: str, **options: Any) -> Any:
-        return score(
-            checkpoint,
-            data,
-            tmp_path / folder,
-            model_name="m",
-            source=SourceRecord(),
-            options=ScoreOptions("float32", **options),
-        )
+        source = CheckpointSource("m", checkpoint, ScoreConfig.of(dtype="float32", **options))
+        return source.score(data, tmp_path / folder, SourceRecord())
 
     native, original = run("native"), run("hf", backend="hf")
     assert native.record.identity.backend == "native"

@@ -1,8 +1,9 @@
-"""YAML as argap reads it: mappings, sequences and plain scalars, of bounded size and depth.
+"""YAML as argap reads it: mappings, sequences and plain scalars, of bounded size, depth and number.
 
-Text, whole numbers, numbers, true and false, and null mean what YAML 1.1 says; a date is text. Anchors, aliases,
-tags and keys listed twice are refused, each in one line with file, line and key: an alias can stand for gigabytes,
-and a tag names a type to construct.
+PyYAML parses the text and reads the scalars; the values are built from its events, so that what is refused is never
+constructed: anchors, aliases, tags and keys listed twice, each in one line with file, line and key. An alias can stand
+for gigabytes, and a tag names a type to construct. Text, whole numbers, numbers, true and false, and null mean what
+YAML 1.1 says; a date is text.
 """
 
 from collections.abc import Iterator
@@ -17,8 +18,12 @@ LARGEST = 1_000_000
 """Bytes of a file."""
 DEEPEST = 20
 """Mappings and sequences within each other."""
+MOST = 100_000
+"""Keys, scalars, and starts and ends of mappings and sequences."""
 LONGEST_NUMBER = 64
 """Characters of a scalar that may be a number; a longer one is text."""
+TYPED = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
+"""What a plain scalar may be besides text."""
 
 Events = Iterator[Any]
 
@@ -26,26 +31,20 @@ Events = Iterator[Any]
 class _Scalars(yaml.SafeLoader):
     """Decides the type of a scalar and reads it; the YAML itself is parsed elsewhere."""
 
-    def __init__(self) -> None:
-        super().__init__("")
-        self._readers = {
-            "tag:yaml.org,2002:null": lambda node: None,
-            "tag:yaml.org,2002:bool": self.construct_yaml_bool,
-            "tag:yaml.org,2002:int": self.construct_yaml_int,
-            "tag:yaml.org,2002:float": self.construct_yaml_float,
-        }
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        sign: [(tag, pattern) for tag, pattern in patterns if tag in TYPED]
+        for sign, patterns in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def read(self, text: str, *, plain: bool) -> Any:
-        """``plain``: not in quotes, so that ``12`` is a number."""
+        """Return the value of a scalar. ``plain``: not in quotes, so that ``12`` is a number."""
         if not plain or len(text) > LONGEST_NUMBER:
             return text
-        tag = self.resolve(yaml.ScalarNode, text, (True, False))
-        reader = self._readers.get(tag)
-        return text if reader is None else reader(yaml.ScalarNode(tag, text))
+        return self.construct_object(yaml.ScalarNode(self.resolve(yaml.ScalarNode, text, (True, False)), text))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises `ArgapError` for a file that is missing, not plain YAML, or not a mapping."""
+    """Return the mapping in a file. Raises `ArgapError` for one that is missing, not plain YAML, or not a mapping."""
     try:
         if path.stat().st_size > LARGEST:
             raise ArgapError(f"{path}: {path.stat().st_size:,} bytes; expected YAML of at most {LARGEST:,}")
@@ -65,11 +64,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that ``text`` spells. Raises `ArgapError` with line and key, without a file's name."""
+    """Return the value that ``text`` spells. Raises `ArgapError` with line and key, without a file's name."""
     if len(text) > LARGEST:
         raise ArgapError(f"not readable as YAML ({len(text):,} characters, expected at most {LARGEST:,})")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    events = yaml.parse(text, Loader=loader)
+    events = _bounded(yaml.parse(text, Loader=loader))
     try:
         next(events)  # the stream
         if isinstance(next(events), yaml.StreamEndEvent):
@@ -83,15 +82,22 @@ def parse_yaml(text: str) -> Any:
         raise ArgapError(f"not readable as YAML ({' '.join(str(error).split())})") from None
 
 
+def _bounded(events: Events) -> Events:
+    for count, event in enumerate(events):
+        if count > MOST:
+            raise _refusal(event, (), f"more than {MOST:,} values, expected at most that many")
+        yield event
+
+
 class _Reader:
     """Builds values from the parser's events, and refuses whatever is not plain."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._scalars = _Scalars()
+        self._scalars = _Scalars("")
 
     def value(self, event: Any, keys: tuple[str, ...]) -> Any:
-        """The value that begins with ``event``, at ``keys`` from the root."""
+        """Return the value that begins with ``event``, at ``keys`` from the root."""
         if isinstance(event, yaml.AliasEvent):
             raise _refusal(event, keys, f"the alias *{event.anchor}; expected the value itself")
         if event.anchor is not None:

@@ -1,4 +1,8 @@
-"""Jobs of a sweep on this machine: in this process on one device, in one process per device on several."""
+"""Independent jobs whose results are files: run in this process, in one process per device, or on a Ray cluster.
+
+A job skips what is finished in its folder, so that it can be run again after a stop, a kill or a lost worker, and an
+engine need only say which jobs have ended. The engine for Ray is in `argap.runtime.cluster`.
+"""
 
 import multiprocessing
 import os
@@ -8,6 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -15,21 +21,45 @@ from argap.errors import ArgapError
 from argap.runtime.device import use_device
 from argap.runtime.processes import exit_with_parent, interrupts_blocked
 from argap.runtime.trust import call_with_trust, is_trusted
-from argap.synthetics.sweeps.jobs import Engine, Job
 
 POLL_SECONDS = 0.2
 """Seconds between checks of ``stop`` while the processes work."""
 START_METHOD = "spawn"
 """How processes start. CUDA does not survive a fork."""
 
+Stop = Callable[[], bool]
+"""Whether to stop: no job is started any more, and those in progress end soon."""
+
+
+class Job(Protocol):
+    """What an engine runs. A job is pickled to reach another process."""
+
+    @property
+    def folder(self) -> Path | str:
+        """Where its results are; the nodes of a cluster all reach it by this path."""
+        ...
+
+    def run(self, device: torch.device, stop: Stop) -> None:
+        """Do what is not yet done and write it to files, whole or not at all."""
+        ...
+
+    def is_done(self) -> bool:
+        """Return whether all its files are there."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+Engine = Callable[[Sequence[Any], Stop], Iterator[Any]]
+"""Runs jobs in order, each on the first free device, and yields each when it has ended. Raises what a job raises."""
+
 
 def local_engine(device: str) -> Engine:
-    """Train on this machine, on the devices of `devices_of`."""
-    return partial(train_on, devices_of(device))
+    """Return the engine of this machine, on the devices of `devices_of`."""
+    return partial(run_on, devices_of(device))
 
 
 def devices_of(name: str) -> list[torch.device]:
-    """Every GPU for ``auto`` (the CPU if there is none), otherwise the named device.
+    """Return every GPU for ``auto`` (the CPU if there is none), otherwise the named device.
 
     Raises `ArgapError` if there is no such device.
     """
@@ -38,10 +68,10 @@ def devices_of(name: str) -> list[torch.device]:
     return [use_device(name)]
 
 
-def train_on(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Job]:
-    """Train the jobs in order, each on the first free device, and yield each when it has ended.
+def run_on(devices: Sequence[torch.device], jobs: Sequence[AnyJob], stop: Stop) -> Iterator[AnyJob]:
+    """Run jobs in this process on one device, in a process for each of several; see `Engine`.
 
-    Raises whatever training raises, and `ArgapError` if a process is lost.
+    Raises `ArgapError` if a process is lost.
     """
     if min(len(devices), len(jobs)) > 1:
         yield from _in_processes(devices[: len(jobs)], jobs, stop)
@@ -49,12 +79,11 @@ def train_on(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Callabl
     for job in jobs:
         if stop():
             return
-        job.train(devices[0], stop)
+        job.run(devices[0], stop)
         yield job
 
 
-def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Callable[[], bool]) -> Iterator[Job]:
-    """Train the jobs in one process per device."""
+def _in_processes(devices: Sequence[torch.device], jobs: Sequence[AnyJob], stop: Stop) -> Iterator[AnyJob]:
     context = multiprocessing.get_context(START_METHOD)
     free, over = context.SimpleQueue(), context.Event()
     for device in devices:
@@ -63,7 +92,7 @@ def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Ca
     pool = ProcessPoolExecutor(len(devices), context, initializer=_initialize, initargs=(free, over, threads))
     try:
         with interrupts_blocked():
-            pending = {pool.submit(call_with_trust, is_trusted(), _train, job): job for job in jobs}
+            pending = {pool.submit(call_with_trust, is_trusted(), _run, job): job for job in jobs}
         while pending and not stop():
             for future in wait(pending, POLL_SECONDS, FIRST_COMPLETED).done:
                 future.result()
@@ -71,8 +100,7 @@ def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Ca
     except BrokenProcessPool:
         if not stop():  # the signal that stopped this process may have ended the others
             raise ArgapError(
-                "a training process was lost (killed or out of memory); finished runs are kept, run the same command "
-                "again"
+                "a worker process was lost (killed or out of memory); finished work is kept, run the same command again"
             ) from None
     finally:
         over.set()
@@ -91,6 +119,6 @@ def _initialize(free: "SimpleQueue[torch.device]", over: Event, threads: int) ->
     exit_with_parent()
 
 
-def _train(job: Job) -> None:
+def _run(job: Job) -> None:
     assert _over is not None
-    job.train(_device, _over.is_set)
+    job.run(_device, _over.is_set)

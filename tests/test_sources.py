@@ -8,34 +8,32 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.scoring.sources import CheckpointTarget, distinct, split_name, with_name
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.find import split_name, with_name
+from argap.scoring.sources import distinct
 
 
-def target(folder: str, weights: str = "") -> CheckpointTarget:
+def source(folder: str, weights: str = "") -> CheckpointSource:
     checkpoint: Any = SimpleNamespace(folder=Path(folder), fingerprint=weights or folder)
-    return CheckpointTarget(Path(folder).name, checkpoint)
+    return CheckpointSource(Path(folder).name, checkpoint)
 
 
 def test_a_checkpoint_without_a_tokenizer_can_be_given_one(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     checkpoint: Any = SimpleNamespace(folder=tmp_path, name="bare", gguf=None)
     with pytest.raises(ArgapError, match=r"^bare: no tokenizer there, .*; save one there, or name one to `argap sco"):
-        _ = CheckpointTarget("bare", checkpoint).tokenizer
+        _ = CheckpointSource("bare", checkpoint).tokenizer
 
 
 def test_equal_names_get_the_parent_folder_s_name():
-    named = distinct([target("a/final"), target("b/final"), target("b/other")])
+    named = distinct([source("a/final"), source("b/final"), source("b/other")])
     assert [one.name for one in named] == ["final", "b/final", "other"]
-    assert [str(one.checkpoint.folder) for one in named if isinstance(one, CheckpointTarget)] == [
-        "a/final",
-        "b/final",
-        "b/other",
-    ]
+    assert [str(one.checkpoint.folder) for one in named] == ["a/final", "b/final", "b/other"]
 
 
 def test_names_still_equal_with_parents_are_refused():
     with pytest.raises(ArgapError, match="b/final: two models have this name"):
-        distinct([target("x/final"), target("a/b/final"), target("c/b/final")])
+        distinct([source("x/final"), source("a/b/final"), source("c/b/final")])
 
 
 def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
@@ -50,15 +48,15 @@ def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
 
 
 def test_the_name_given_is_not_changed():
-    named = replace(target("b/final"), name="final", named=True)
+    named = replace(source("b/final"), name="final", named=True)
     with pytest.raises(ArgapError, match="final: two models have this name; write NAME=CKPT for one"):
-        distinct([target("a/final"), named])
+        distinct([source("a/final"), named])
 
 
 def test_repeated_models_are_the_first_of_them_with_a_line_each(capsys):
-    same = [target("a/final", "w"), target("b/final", "v"), target("c/copy", "v"), target("a/final", "w")]
-    own = [replace(target("c/copy", "v"), name="own", named=True) for _ in range(2)]
-    models = distinct([*own, *same, target("d/copy", "v")])
+    same = [source("a/final", "w"), source("b/final", "v"), source("c/copy", "v"), source("a/final", "w")]
+    own = [replace(source("c/copy", "v"), name="own", named=True) for _ in range(2)]
+    models = distinct([*own, *same, source("d/copy", "v")])
     assert [model.name for model in models] == ["own", "own", "final", "b/final", "b/final", "final", "b/final"]
     twice = [line.partition(", scored once; NAME=CKPT gives it")[0] for line in capsys.readouterr().err.splitlines()]
     as_first = "copy: the same model as b/final"

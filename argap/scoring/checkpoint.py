@@ -1,0 +1,149 @@
+"""A checkpoint, loaded and run on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from argap.checkpoints.find import Checkpoint
+from argap.checkpoints.gguf import gguf_tokenizer
+from argap.checkpoints.load import check_loadable, load_model, runs_native
+from argap.errors import ArgapError, FormatError
+from argap.evaluation.windows import EvaluationSet
+from argap.records import RunIdentity, SourceRecord
+from argap.runtime.progress import say
+from argap.scoring.bos import bos_id
+from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.runs import Run
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from argap.runtime.torchrun import Parallel
+
+
+NOTHING = SourceRecord()
+
+
+@dataclass(frozen=True)
+class CheckpointSource:
+    """A checkpoint under the name of its row, with the text and index recorded for it if a reference names it."""
+
+    name: str
+    checkpoint: Checkpoint
+    config: ScoreConfig = DEFAULT
+    recorded: SourceRecord = NOTHING
+    named: bool = False
+    finished = None
+    shared = False
+
+    @property
+    def fingerprint(self) -> str:
+        return self.checkpoint.fingerprint
+
+    @property
+    def origin(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        """As named for this model, else its own, else the one named for models that have none."""
+        given = self.config.tokenizer
+        if self.name in given.named:
+            return load_tokenizer(given.named[self.name])
+        try:
+            if self.checkpoint.gguf is not None:
+                return gguf_tokenizer(self.checkpoint.gguf)
+            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+        except FormatError:
+            raise
+        except ArgapError as error:
+            if given.default is None:
+                raise ArgapError(f"{error}; save one there, or name one to `argap score` by `tokenizer=T`") from None
+            return load_tokenizer(given.default)
+
+    @property
+    def bos(self) -> int | None:
+        return bos_id(self, self.config.bos.of(self.name))
+
+    @property
+    def dtype(self) -> str:
+        """As asked for: ``auto`` is resolved on a device."""
+        return self.config.dtype.of(self.name) or "auto"
+
+    @property
+    def longest(self) -> int | None:
+        return self.checkpoint.longest
+
+    def qualified(self) -> Self:
+        """Put the name of the parent folder before one that the user did not choose."""
+        if self.named:
+            return self
+        return replace(self, name=f"{self.checkpoint.folder.resolve().parent.name}/{self.name}")
+
+    def check(self, parallel: "Parallel | None") -> None:
+        from argap.runtime.device import resolve_device
+
+        if self.config.device_map and parallel is not None:
+            raise ArgapError("`device_map` gives one process all GPUs; run without torchrun")
+        device = str(parallel.device) if parallel else resolve_device(self.config.device)
+        check_loadable(self.checkpoint, self.config.backend, device=device, device_map=self.config.device_map)
+
+    def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
+        """Raise `ArgapError` for windows that the model cannot take. Windows longer than those of training are taken,
+        and a line says so."""
+        from argap.scoring.scorer import check_length
+
+        check_length(self.origin, self.longest, data, bos=self.bos is not None)
+        trained = self.checkpoint.trained_on
+        if trained is not None and data.longest > trained and (parallel is None or parallel.is_main):
+            say(
+                f"{self.name}: trained on windows of {trained:,} tokens, scored on windows of "
+                f"{data.longest:,}; positions beyond {trained:,} are new to it, --seq-len {trained} leaves them out"
+            )
+
+    def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
+        from argap.runtime.device import resolve_device, resolve_dtype
+
+        device = str(parallel.device) if parallel else resolve_device(self.config.device)
+        return RunIdentity(
+            checkpoint=self.fingerprint,
+            evaluation_set=data.fingerprint,
+            dtype=resolve_dtype(self.dtype, device),
+            device=device.partition(":")[0],
+            batch_size=self.config.batch_size,
+            backend="native" if runs_native(self.checkpoint, self.config.backend) else "hf",
+            bos=self.bos,
+            rank=self.config.rank,
+        )
+
+    def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:
+        from argap.scoring.scorer import score
+
+        return score(self, data, folder, text, parallel)
+
+    def device(self) -> "torch.device":
+        from argap.runtime.device import use_device
+
+        return use_device(self.config.device)
+
+    @contextmanager
+    def loaded(self, device: str) -> "Iterator[PreTrainedModel]":
+        """Load the model, in evaluation mode."""
+        from argap.runtime.device import DTYPES, resolve_dtype
+
+        yield load_model(
+            self.checkpoint,
+            dtype=DTYPES[resolve_dtype(self.dtype, device)],
+            device=device,
+            backend=self.config.backend,
+            device_map=self.config.device_map,
+        )

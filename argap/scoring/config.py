@@ -1,0 +1,157 @@
+"""The options of `argap score`, each declared once: name, type, default and help.
+
+The command's flags, `argap.score` and the YAML files of series all build a `ScoreConfig`. What decides which tokens are
+scored is declared in `argap.records.EvaluationSpec`, which stands in run folders too.
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from argap.errors import ArgapError
+from argap.files.record import Record
+from argap.metric.threshold import PAPER_THRESHOLD, Threshold, parse_threshold
+from argap.records import EvaluationSpec
+from argap.scoring.per_model import NO_SETTING, PerModel, per_model
+
+LARGEST_BATCH = 2**20
+"""Windows."""
+BY_MODEL = ("dtype", "tokenizer", "bos")
+"""Options that a model may have for itself."""
+
+
+class ScoreConfig(Record, frozen=True, kw_only=True):
+    """How models are scored and compared.
+
+    A field's description is its help on the command line; ``extra`` has the flag and the placeholder where these do not
+    follow from its name and type.
+    """
+
+    text: EvaluationSpec = EvaluationSpec()
+    """The text and its windows. Fields not given are completed by what is recorded with the reference."""
+    index: Annotated[str | None, Meta(description="Bigram index of the training text.", extra={"metavar": "DIR"})] = (
+        None
+    )
+    threshold: Annotated[
+        Threshold,
+        Meta(
+            description="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.",
+        ),
+    ] = PAPER_THRESHOLD
+    model_name: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="A server's model, as it knows it; once for each server.",
+            extra={"flag": "--model", "metavar": "NAME"},
+        ),
+    ] = ()
+    tokenizer: Annotated[
+        PerModel,
+        Meta(
+            description="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own.",
+            extra={"metavar": "[NAME=]T"},
+        ),
+    ] = NO_SETTING
+    bos: Annotated[
+        PerModel,
+        Meta(
+            description="Token before each window: own (the tokenizer's BOS) or a token's text; NAME=TOKEN for one "
+            "model.",
+            extra={"metavar": "[NAME=]TOKEN"},
+        ),
+    ] = NO_SETTING
+    concurrency: Annotated[int, Meta(ge=1, description="Requests at once to a server.", extra={"metavar": "N"})] = 8
+    dtype: Annotated[
+        PerModel,
+        Meta(
+            description="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16; NAME=TYPE for one model.",
+            extra={"metavar": "[NAME=]TYPE"},
+        ),
+    ] = PerModel("auto")
+    device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N.")] = "auto"
+    device_map: Annotated[
+        bool,
+        Meta(description="Spread models over all GPUs, then the CPU's memory.", extra={"flag": "--device-map"}),
+    ] = False
+    batch_size: Annotated[
+        int | Literal["auto"], Meta(description="Windows at once, or auto (halved when out of memory).")
+    ] = "auto"
+    rank: Annotated[
+        bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
+    ] = False
+    backend: Annotated[
+        Literal["auto", "native", "hf"],
+        Meta(description="Run known families by argap's own code (native), or as transformers does (hf)."),
+    ] = "auto"
+    base: Annotated[str | None, Meta(description="Also show the share of this model's gap that the others close.")] = (
+        None
+    )
+    slices: Annotated[
+        str | Mapping[str, str] | None,
+        Meta(
+            description="YAML with slices of the tokens to show as well [those of the earlier result].",
+            extra={"metavar": "FILE"},
+        ),
+    ] = None
+    overwrite: Annotated[bool, Meta(description="Replace earlier output that was made from other inputs.")] = False
+
+    @classmethod
+    def of(cls, **given: Any) -> "ScoreConfig":
+        """Build the configuration from options as users write them; None stands for an option that is not given.
+
+        One text does for a list of them, ``NAME=VALUE`` or a mapping for a `PerModel`, text for a number. Raises
+        `ArgapError` for text that is none of these.
+        """
+        own = {name: READ.get(name, _as_it_is)(name, value) for name, value in given.items() if value is not None}
+        text = {name: own.pop(name) for name in OF_TEXT if name in own}
+        return cls(text=EvaluationSpec(**text), **own)
+
+    def of_model(self, name: str) -> tuple[str | None, ...]:
+        """Return the options that one model has for itself, in the order of `BY_MODEL`."""
+        return self.dtype.of(name), self.tokenizer.of(name), self.bos.of(name)
+
+    def check_models(self, names: Sequence[str]) -> None:
+        """Raise `ArgapError` for an option of a model that is not among ``names``."""
+        for option in BY_MODEL:
+            getattr(self, option).check(option, names)
+
+
+DEFAULT = ScoreConfig()
+OF_TEXT = tuple(name for name in EvaluationSpec.__struct_fields__ if name not in ScoreConfig.__struct_fields__)
+"""The options that are fields of ``text``."""
+
+
+def parse_batch_size(text: str) -> int | Literal["auto"]:
+    """Parse a batch size. Raises `ArgapError` for anything but a positive number and auto."""
+    if text == "auto":
+        return "auto"
+    if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
+        raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
+    return int(text)
+
+
+def _as_it_is(name: str, value: Any) -> Any:
+    return value
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(map(str, [value] if isinstance(value, str | PathLike) else value))
+
+
+def _path(name: str, value: Any) -> Any:
+    return str(value) if isinstance(value, PathLike) else value
+
+
+READ = {
+    "data": _texts,
+    "keep": _texts,
+    "model_name": _texts,
+    "index": _path,
+    "slices": _path,
+    "threshold": lambda name, value: parse_threshold(value) if isinstance(value, str) else value,
+    "batch_size": lambda name, value: parse_batch_size(value) if isinstance(value, str) else value,
+    **dict.fromkeys(BY_MODEL, per_model),
+}
+"""How to read what users write for an option, where it is not the value itself."""

@@ -1,0 +1,101 @@
+"""Find the sources that users name: checkpoints, servers, finished runs."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.references import find_reference
+from argap.errors import ArgapError
+from argap.records import SourceRecord
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.finished import FinishedSource
+from argap.scoring.server.client import is_address, parse_address
+from argap.scoring.server.scoring import Server
+from argap.scoring.server.source import ServerSource
+from argap.scoring.sources import Source, distinct, once
+from argap.tokens.runs import open_run
+from argap.tokens.segment_runs import check_tokens
+
+NAMED = re.compile(r"([^/=:]+)=(.+)", re.DOTALL)
+"""``NAME=CKPT``."""
+
+
+def find_source(source: str, config: ScoreConfig = DEFAULT) -> CheckpointSource:
+    """Return the checkpoint of a folder, a hub id or the name of a reference, or of ``NAME=`` and one of these.
+
+    An existing path wins over a name.
+    """
+    given, source = split_name(source)
+    if is_address(source):
+        raise ArgapError("a server is scored by `argap score` alone; expected a checkpoint")
+    path = Path(source)
+    known = find_reference(source)
+    if known is not None and not path.exists():
+        name, checkpoint, recorded = source, find_checkpoint(known.checkpoint), known
+    else:
+        name = path.resolve().name if path.exists() else path.name
+        checkpoint, recorded = find_checkpoint(source), SourceRecord()
+    return CheckpointSource(given or name, checkpoint, config, recorded, named=given is not None)
+
+
+def find_checkpoints(sources: Iterable[str], config: ScoreConfig = DEFAULT) -> list[CheckpointSource]:
+    """Return the checkpoints of ``sources``, repeated ones once (`distinct`)."""
+    return once(distinct([find_source(source, config) for source in sources], config))
+
+
+def find_sources(
+    sources: Sequence[str | Source], reference: str | Source, config: ScoreConfig
+) -> tuple[Source, list[Source]]:
+    """Return the reference and the other models (`distinct`), each once.
+
+    Any may be a server, and the reference the folder of a finished run. The names of servers' models are taken from
+    ``config`` in the order of ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer names than
+    servers, for a run of segments, and what `find_source` raises.
+    """
+    given = [split_name(source)[1] for source in (*sources, reference) if isinstance(source, str)]
+    servers = [source for source in given if is_address(source)]
+    if len(servers) != len(config.model_name):
+        raise ArgapError(
+            f"{len(servers)} servers and {len(config.model_name)} names of their models; give `model_name` once for "
+            "each server, as the server knows it"
+        )
+    names = iter(config.model_name)
+
+    def find(source: str | Source) -> Source:
+        if not isinstance(source, str):
+            return source
+        own, address = split_name(source)
+        if not is_address(address):
+            return find_source(source, config)
+        model = next(names)
+        name = own or model.rpartition("/")[2] or model
+        return ServerSource(name, Server(parse_address(address), model), config, named=own is not None)
+
+    models: list[Source] = [find(source) for source in sources]
+    if isinstance(reference, str) and (Path(reference) / "run.json").is_file():
+        run = open_run(reference)
+        check_tokens([run])
+        first: Source = FinishedSource(run)
+    else:
+        first = find(reference)
+    first, *models = once(distinct([first, *models], config))
+    return first, models
+
+
+def split_name(source: str) -> tuple[str | None, str]:
+    """Split ``NAME=CKPT``; the name is None where there is none. A path that exists may have a ``=``.
+
+    >>> split_name("bf16=org/model"), split_name("runs/lr=0.1/final")
+    (('bf16', 'org/model'), (None, 'runs/lr=0.1/final'))
+    """
+    match = NAMED.fullmatch(source)
+    return (None, source) if match is None or Path(source).exists() else (match[1], match[2])
+
+
+def with_name(name: str, source: str) -> str:
+    """Return ``NAME=CKPT``. Raises `ArgapError` for a name that `split_name` would not find again."""
+    if split_name(both := f"{name}={source}") != (name, source):
+        raise ArgapError(f"model name {name!r}: expected a plain name without /, = and :")
+    return both

@@ -1,0 +1,81 @@
+"""A model of a server."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from argap.errors import ArgapError
+from argap.evaluation.windows import EvaluationSet
+from argap.records import RunIdentity, SourceRecord
+from argap.scoring.bos import bos_id
+from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.server.scoring import Server, score_server
+from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.runs import Run
+
+if TYPE_CHECKING:
+    from argap.runtime.torchrun import Parallel
+
+
+@dataclass(frozen=True)
+class ServerSource:
+    """A model that a server runs, with the tokenizer that the user names for it."""
+
+    name: str
+    server: Server
+    config: ScoreConfig = DEFAULT
+    named: bool = False
+    recorded = SourceRecord()
+    finished = None
+    longest = None
+
+    @property
+    def fingerprint(self) -> str:
+        return self.server.fingerprint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        source = self.config.tokenizer.of(self.name)
+        if source is None:
+            raise ArgapError(f"{self.name}: a server does not give its tokenizer; name it with `tokenizer=T`")
+        return load_tokenizer(source)
+
+    @property
+    def bos(self) -> int | None:
+        return bos_id(self, self.config.bos.of(self.name))
+
+    def qualified(self) -> Self:
+        return self
+
+    def check(self, parallel: "Parallel | None") -> None:
+        if parallel is not None:
+            raise ArgapError(f"{self.name}: one process asks a server; run without torchrun")
+        if self.config.rank:
+            raise ArgapError(f"{self.name}: `rank`: a server gives no logits to rank; leave `rank` out")
+        if self.config.concurrency < 1:
+            raise ArgapError(f"`concurrency` {self.config.concurrency}: expected a positive whole number")
+
+    def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
+        """Take any windows: the server says itself what it cannot read."""
+
+    def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
+        return self.server.identity(data, self.bos)
+
+    def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:
+        return score_server(
+            self.server,
+            data,
+            self.tokenizer,
+            folder,
+            model_name=self.name,
+            source=text,
+            batch_size=self.config.batch_size,
+            concurrency=self.config.concurrency,
+            bos=self.bos,
+            overwrite=self.config.overwrite,
+        )
