@@ -62,9 +62,24 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     return pd.DataFrame({"document": document, **columns})
 
 
-def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The sums of all other columns over each group, in the order of ``by``, which stay columns."""
-    return cast(pd.DataFrame, frame.groupby(by, sort=True, observed=True).sum()).reset_index()
+def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the sums of all other columns over each group, in the order of ``by``, which stay columns."""
+    others = [name for name in frame.columns if name not in by]
+    coded = [_coded(frame[name]) for name in by]
+    groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
+    keys = [code if values is None else values.take(code) for code, (_, values) in zip(groups.keys, coded, strict=True)]
+    sums = {
+        name: each if frame[name].dtype.kind == "f" else each.astype(np.int64)
+        for name, each in zip(others, groups.sums, strict=True)
+    }
+    return pd.DataFrame(dict(zip(by, keys, strict=True)) | sums)
+
+
+def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
+    """Return integers for a column, and what they number, ascending; None where they are the values."""
+    if column.dtype.kind in "iub" and isinstance(column.dtype, np.dtype):
+        return column.to_numpy(), None
+    return pd.factorize(column, sort=True, use_na_sentinel=False)
 
 
 def models_of(cells: "pd.DataFrame | CellFile | Margins") -> list[str]:
@@ -156,7 +171,7 @@ class CellWriter(ParquetPortions):
         for name in cells.columns:
             columns[name] = pa.array(cells[name])
             for bound, values in self._bounds.get(name, {}).items():
-                columns[bound] = values.take(columns[name])
+                columns[bound] = pa.DictionaryArray.from_arrays(columns[name], values).dictionary_decode()
         table = pa.table(columns)
         if self._metadata is None:  # what pandas reads types from: a bound may be null, and is a whole number
             first = table.slice(0, 1).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)

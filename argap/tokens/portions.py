@@ -49,7 +49,8 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
 def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bool = True) -> Iterator[Made]:
     """Yield what a function makes of each portion of the tokens, in order; it is called in several threads.
 
-    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function raises.
+    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function
+    raises.
     """
     check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
     for run in table.runs:
