@@ -4,6 +4,7 @@ Each binning partitions the scored tokens, so that contributions to the gap add 
 """
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from argap.records import Bin, Bins
 POSITIONS = 8
 """Equal parts of a window."""
 LAST_DECADE = 10**9
+LOOKED_UP = 2**16
+"""Values below this one are looked up in a table, not searched."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,19 @@ class Binning:
 
     def index(self, values: np.ndarray) -> np.ndarray:
         """Return the bin of each value, int16; values above the last bound get one more bin."""
-        return np.searchsorted(np.array(self.upper), values, side="left").astype(np.int16)
+        found = self._of_small.take(values, mode="clip")
+        if self.upper[-1] >= LOOKED_UP:
+            large = np.flatnonzero(values >= LOOKED_UP)
+            found[large] = np.searchsorted(self.upper, values[large])
+        return found
+
+    @cached_property
+    def _of_small(self) -> np.ndarray:
+        """The bins of 0, 1 … up to the first value beyond the bounds, at most `LOOKED_UP`.
+
+        Looking a bin up is several times as fast as searching for it.
+        """
+        return np.searchsorted(self.upper, np.arange(min(self.upper[-1] + 2, LOOKED_UP))).astype(np.int16)
 
     def bins(self) -> tuple[Bin, ...]:
         """Return label and bounds of each bin, in order."""
@@ -50,6 +65,7 @@ def bins_of(threshold: int | None, seq_len: int) -> Bins:
     )
 
 
+@lru_cache(maxsize=8)
 def frequency_bins(threshold: int) -> Binning:
     """Return the bins of training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …
 
@@ -63,6 +79,7 @@ def frequency_bins(threshold: int) -> Binning:
     return Binning(tuple(sorted(bounds)), first=0)
 
 
+@lru_cache(maxsize=8)
 def distance_bins(seq_len: int) -> Binning:
     """Return the bins of tokens back to the nearest occurrence: 0 (not repeated), then upper bounds 1, 2, 4, 8 …"""
     bounds = [0, 1]
@@ -71,6 +88,7 @@ def distance_bins(seq_len: int) -> Binning:
     return Binning(tuple(bounds), first=0, zero="not repeated")
 
 
+@lru_cache(maxsize=8)
 def position_bins(seq_len: int) -> Binning:
     """Return `POSITIONS` bins of (nearly) equal length over the position in the window."""
     parts = min(POSITIONS, seq_len - 1)
