@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
+from argap.files.remedies import remedy_for
 from argap.runtime.interrupt import current
 
 FILE = "checksums.json"
@@ -54,13 +55,13 @@ def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
     return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
-def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
-    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what to do about it."""
-    for _ in checked(folder, paths, remedy=remedy):
+def check_files(folder: Path, paths: Iterable[Path]) -> None:
+    """Raise `FormatError` for the first of ``paths`` that is damaged."""
+    for _ in checked(folder, paths):
         pass
 
 
-def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
+def checked(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
     """``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
 
     A file is checked once in a process as long as its size and time of change stay. Raises `Interrupted` where that is
@@ -70,18 +71,18 @@ def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterato
     for path in paths:
         interrupt.check()
         if path.is_file():
-            check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=remedy)
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()))
         yield path
 
 
-def check_file(path: Path, checksum: Checksum | None, *, remedy: str = "") -> None:
+def check_file(path: Path, checksum: Checksum | None) -> None:
     """Raise `FormatError` for a file whose checksum is another than the recorded one; None: none was recorded."""
     if checksum is None:
         return
     status = path.stat()
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, checksum.digest)
     if version not in _whole and _digest(path, checksum.algorithm) != checksum.digest:
-        raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
+        raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy_for(path)}")
     _whole.add(version)
 
 
@@ -93,7 +94,7 @@ def read_checksums(folder: Path) -> dict[str, Checksum]:
     """The checksum of each file, by its name below ``folder``; empty where there are none."""
     if not (folder / FILE).is_file():
         return {}
-    record = read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked")
+    record = read_record(folder / FILE, FileChecksums)
     return {name: Checksum(record.algorithm, digest) for name, digest in record.files.items()}
 
 

@@ -36,7 +36,7 @@ class Portion:
 
 def read_portions(table: TokenTable) -> Iterator[Portion]:
     """All tokens, in order. Raises `FormatError` naming the file that is missing, damaged or of other tokens."""
-    check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
+    check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
         if table.by_segment:  # only the last token of a segment has a log-prob
