@@ -19,7 +19,7 @@ REBUILD = "copy the index again or build it with `argap index build`"
 
 
 class Part(Record, frozen=True, forbid_unknown_fields=True):
-    """One Parquet part, with its checksums (`argap.bigram_index.checksums`)."""
+    """One Parquet part, with its checksums (`argap.files.checksums`)."""
 
     file: str
     rows: Count
@@ -119,6 +119,6 @@ def refuse_existing(out: Path, *, overwrite: bool, marker: str = FILE) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / marker).is_file():
-        raise ArgapError(f"{out}: exists and is no index; choose another `out`")
+        raise ArgapError(f"{out}: exists and is not an index; choose another `out`")
     if not overwrite:
         raise ArgapError(f"{out}: an index is already there; use `overwrite=True` to replace it")

@@ -158,7 +158,7 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
 
 def test_sums_of_portions_are_added_up(result, monkeypatch):
     expected = discover(result.folder, result.record, "m-1")
-    monkeypatch.setattr("argap.slices.tally.ROWS", 1)
+    monkeypatch.setattr("argap.slices.queries.ROWS", 1)
     monkeypatch.setattr("argap.slices.discover.GROUPS", 5)
     found = discover(result.folder, result.record, "m-1")
     assert [each.where for each in found.slices] == [each.where for each in expected.slices]

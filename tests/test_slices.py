@@ -133,7 +133,7 @@ def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
         assert looked_up(table, checked(table, other)) is None
     assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
     found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
-    monkeypatch.setattr("argap.slices.tally.looked_up", lambda *_: None)
+    monkeypatch.setattr("argap.slices.sums.looked_up", lambda *_: None)
     assert_close(score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2), found)
     assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
 
@@ -188,9 +188,9 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
 def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monkeypatch, threads):
     slices = {name: sql for name, (sql, _) in CONDITIONS.items()} | {f"late {k}": f"pos > {k}" for k in range(40)}
     expected, by = result.gap(slices), result.breakdown("source")
-    monkeypatch.setattr("argap.slices.tally.ROWS", 1)
+    monkeypatch.setattr("argap.slices.queries.ROWS", 1)
     monkeypatch.setattr("argap.metric.intervals.COLUMNS_AT_ONCE", 7)
-    monkeypatch.setattr("argap.slices.tally.available_cores", lambda: threads)
+    monkeypatch.setattr("argap.slices.queries.available_cores", lambda: threads)
     pd.testing.assert_frame_equal(result.gap(slices), expected, rtol=1e-12)
     pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""The base of all records, and how they are read and written."""
+"""Define the base of all records; read and write them as JSON."""
 
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -10,11 +10,11 @@ from argap.files.atomic import read_json, write_json
 from argap.files.remedies import remedy_for
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""How many there are of something: sums of such numbers fit 64 bits, and float64 holds each exactly."""
+"""A count: sums of counts fit in 64 bits, and float64 represents each exactly."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of all records. Fields that have their default value are not written."""
+    """Base of all records. Fields with their default value are not written."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -48,5 +48,5 @@ def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """The record as JSON's plain types, in the order of its fields."""
+    """Return the record in JSON's plain types, fields in order."""
     return msgspec.to_builtins(record)

@@ -13,6 +13,7 @@ from argap.metric.share import gap_due_to_ar
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Unit
 from argap.results.compare import labels_of, threshold_of
+from argap.slices.tally import tally
 from argap.text.tokenizer import tokenizer_in_memory
 from argap.tokens.aligned import SegmentedText, open_text_of_runs
 from argap.tokens.labels import Labels, read_labels
@@ -142,21 +143,21 @@ class RecallGap:
         return self._figures(self._aligned(logprob, 1))
 
     def _aligned(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
-        """float64: the log-probs of the rows compared, from those of all tokens."""
+        """Return the log-probs of the rows compared, float32, from those of all tokens."""
         aligned = logprob if self._text is None else self._text.align(logprob, tokenizer)
-        return aligned[self._rows].astype(np.float64)
+        return aligned[self._rows]
 
     def _figures(self, logprob: np.ndarray) -> GapFigures:
-        hits, n = self._hits, self._n
+        (hits,), n, (reference, own) = tally([self._hits], [self._reference, logprob], self._n)
         with np.errstate(invalid="ignore"):  # −∞ − −∞
-            lost = self._reference - logprob
+            lost = reference - own
         share = n[hits].sum() / n.sum()
         on_hits = float(lost[hits].sum() / n[hits].sum()) if hits.any() else 0.0
         gap = float(lost.sum() / n.sum())
         return GapFigures(
-            nll=float(-logprob.sum() / n.sum()),
-            nll_ar_hits=float(-logprob[hits].sum() / n[hits].sum()) if hits.any() else None,
-            nll_other=float(-logprob[~hits].sum() / n[~hits].sum()) if not hits.all() else None,
+            nll=float(-own.sum() / n.sum()),
+            nll_ar_hits=float(-own[hits].sum() / n[hits].sum()) if hits.any() else None,
+            nll_other=float(-own[~hits].sum() / n[~hits].sum()) if not hits.all() else None,
             gap=gap,
             gap_ar_hits=float(share) * on_hits,
             gap_due_to_ar=gap_due_to_ar(-on_hits, -gap, float(share)).value,

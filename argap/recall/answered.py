@@ -55,7 +55,7 @@ class Answered:
 
 
 def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
-    """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
+    """Find the answers to ``tasks`` in a model's folder ``source`` or ``NAME=FOLDER``; None for anything else.
 
     Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
     of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for damaged

@@ -1,4 +1,4 @@
-"""What `argap recall` asks: checkpoints and the copy baseline. Both answer every task, resuming where they stopped."""
+"""The models of `argap recall`: checkpoints and the copy baseline. Each resumes where it stopped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from argap.scoring.sources import Named
 
 @dataclass(frozen=True)
 class Asking:
-    """What every model is asked, and where its answers go."""
+    """The questions for every model, and the folder for its answers."""
 
     tasks: Sequence[Examples]
     out: Path
@@ -44,7 +44,7 @@ class Asking:
 
 
 class Asked(Named, TypingProtocol):
-    """A model under the name of its row: one that answers now, or answers that are there."""
+    """A model under the name of its row: one that answers now, or finished answers."""
 
     def answers(self, asking: Asking) -> list[list[Sample]]:
         """Write the samples of each task below ``out`` and return them."""
@@ -115,7 +115,7 @@ def _answer(
 def _answer_rows(
     decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rule: HitRule, rows: list[int]
 ) -> list[Sample]:
-    """Return generation and teacher forcing for some examples."""
+    """Generate answers and force the golds for some examples."""
     tokenizer = decoder.tokenizer
     ids = [prompts[row].ids for row in rows]
     golds = [gold_ids(examples.rows[row], tokenizer) for row in rows]

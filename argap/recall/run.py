@@ -107,10 +107,10 @@ def run_upstream(
 
 
 def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) -> list[Asked]:
-    """Return the model of each name, as `argap.scoring.sources.distinct` tells them apart; ``answered`` finds finished
-    runs.
+    """Find the model of each name; ``answered`` finds finished runs.
 
-    Raises `ArgapError` for the copy baseline without a checkpoint.
+    Equal names are told apart by `argap.scoring.sources.distinct`. Raises `ArgapError` for the copy baseline without a
+    checkpoint.
     """
     finished = {name: answered(name) for name in names if name != COPY}
     sources = {name: find_source(name) for name, each in finished.items() if each is None}

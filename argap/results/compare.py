@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import pandas as pd
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
@@ -27,10 +29,11 @@ from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.summary import summarize
 from argap.runtime.progress import say
-from argap.slices.cells import CellFile, CellWriter, build_cells
+from argap.slices.cells import CellWriter, build_cells
+from argap.slices.margins import Margin, Margins, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
-from argap.tokens.portions import read_portions
+from argap.tokens.portions import Portion, map_portions, read_portions
 from argap.tokens.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
 from argap.tokens.segment_runs import align_finished, check_tokens
 from argap.tokens.table import TokenTable
@@ -145,15 +148,23 @@ def write_gap(
     bins = bins_of(tau, evaluation.seq_len)
     earlier = _recorded(out) if slices is None else ()
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
+    n = table.scored_of_document
+    margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
+
+    def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
+        made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau)
+        return portion, made, margins_of(made)
+
     with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion in read_portions(table):
-            cells.add_cells(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
+        for portion, made, of_portion in map_portions(table, summed, copies=False):
+            cells.add_cells(made)
+            margins.add(of_portion)
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
-        CellFile(out / "cells.parquet"),
+        margins,
         reference=runs[0].model,
         threshold=tau,
         evaluation=msgspec.structs.replace(evaluation, data=runs[0].record.source.data),

@@ -114,7 +114,8 @@ class ExampleChooser:
     def _candidates(self, of: _Portion) -> list[Candidate]:
         """The best hit of each stratum in each document."""
         labels, reference = of.labels, of.scores[self._reference].logprob
-        rows = np.flatnonzero(of.ar_hit & labels.scored & (np.exp(reference) >= KNOWN))
+        rows = np.flatnonzero(of.ar_hit & labels.scored)
+        rows = rows[np.exp(reference[rows]) >= KNOWN]
         if not self._models or not len(rows):
             return []
         loss = np.stack([reference[rows] - of.scores[m].logprob[rows] for m in self._models], axis=1)

@@ -26,11 +26,12 @@ from argap.records import (
 )
 from argap.slices.cells import CellFile, hits_and_others, models_of
 from argap.slices.figures import documents_of, slices_of_cells
+from argap.slices.margins import Margins
 from argap.slices.partitions import By, Partitions, hits_by_threshold, share_by_threshold
 
 
 def summarize(
-    cells: pd.DataFrame | CellFile,
+    cells: pd.DataFrame | CellFile | Margins,
     *,
     reference: str,
     threshold: int | None,
@@ -53,7 +54,8 @@ def summarize(
     partitions = Partitions(bins, threshold)
 
     def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
-        return hits_and_others(part, threshold) | partitions.masks(part) | hits_by_threshold(part, bins)
+        hits = hits_and_others(part, threshold) if "repeated" in part else {}
+        return hits | partitions.masks(part) | hits_by_threshold(part, bins)
 
     whole, *others = slices_of_cells(cells, masks, reference)
     scored = {each.name: each for each in others}

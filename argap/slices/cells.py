@@ -6,11 +6,11 @@ frequency. The file has the bounds of the bins beside their numbers, so that it 
 byte, a row counts the bytes of segments (`argap.tokens.labels.Labels.shown` says which labels a segment has).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,11 @@ from argap.files.checksums import check_files
 from argap.files.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.metric.bins import distance_bins, frequency_bins, position_bins
 from argap.records import Bins
+from argap.slices.tally import tally
 from argap.tokens.labels import Labels
+
+if TYPE_CHECKING:
+    from argap.slices.margins import Margins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
@@ -29,17 +33,16 @@ BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
 
 
-def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
-    """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``).
+def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
+    """Return the cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``).
 
     Cells of different windows are apart, so that those of portions of whole windows are together those of all.
     """
     seq_len = labels.record.evaluation.seq_len
-    rows, shown = np.flatnonzero(labels.weight), labels.shown
-    window = labels.window[shown]
+    shown, by_segment = labels.shown, labels.segment_bytes is not None
+    rows = np.flatnonzero(labels.weight) if by_segment else shown
     keys = {
-        "document": labels.document_of_window[window].astype(np.int32),
-        "window": window.astype(np.int32),
+        "window": labels.window[shown].astype(np.int32),
         "domain": labels.domain[shown].astype(np.int32),
         "repeated": labels.repeated[shown],
         "frequency": None,
@@ -49,31 +52,36 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int 
     if labels.train_count is not None and threshold is not None:
         keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
     keys = {name: values for name, values in keys.items() if values is not None}
-    order, starts = _groups(list(keys.values()))
-    columns: dict[str, Any] = {name: values[order[starts]] for name, values in keys.items()}
+    weight = labels.weight[rows] if by_segment else None
+    groups = tally(list(keys.values()), [values[rows] for values in logprobs.values()], weight)
+    columns: dict[str, Any] = dict(zip(keys, groups.keys, strict=True))
+    document = labels.document_of_window[columns["window"]].astype(np.int32)
     columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
-    columns["n"] = np.add.reduceat(labels.weight[rows][order], starts)
-    for model, values in logprobs.items():
-        columns[PREFIX + model] = np.add.reduceat(values[rows].astype(np.float64)[order], starts)
-    return pd.DataFrame(columns)
+    columns |= {"n": groups.n, **{PREFIX + model: sums for model, sums in zip(logprobs, groups.sums, strict=True)}}
+    return pd.DataFrame({"document": document, **columns})
 
 
-def _groups(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A stable order of the rows by ``keys``, and where in it each combination starts."""
-    code = np.zeros(len(keys[0]), dtype=np.int64)
-    for values in keys:
-        low = int(values.min(initial=0))
-        code = code * (int(values.max(initial=0)) - low + 1) + (values - low)
-    order = np.argsort(code, kind="stable")
-    return order, np.flatnonzero(np.diff(code[order], prepend=-1))
+def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the sums of all other columns over each group, in the order of ``by``, which stay columns."""
+    others = [name for name in frame.columns if name not in by]
+    coded = [_coded(frame[name]) for name in by]
+    groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
+    keys = [code if values is None else values.take(code) for code, (_, values) in zip(groups.keys, coded, strict=True)]
+    sums = {
+        name: each if frame[name].dtype.kind == "f" else each.astype(np.int64)
+        for name, each in zip(others, groups.sums, strict=True)
+    }
+    return pd.DataFrame(dict(zip(by, keys, strict=True)) | sums)
 
 
-def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The sums of all other columns over each group, in the order of ``by``, which stay columns."""
-    return cast(pd.DataFrame, frame.groupby(by, sort=True, observed=True).sum()).reset_index()
+def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
+    """Return integers for a column, and what they number, ascending; None where they are the values."""
+    if column.dtype.kind in "iub" and isinstance(column.dtype, np.dtype):
+        return column.to_numpy(), None
+    return pd.factorize(column, sort=True, use_na_sentinel=False)
 
 
-def models_of(cells: "pd.DataFrame | CellFile") -> list[str]:
+def models_of(cells: "pd.DataFrame | CellFile | Margins") -> list[str]:
     """The models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
@@ -147,20 +155,28 @@ class CellWriter(ParquetPortions):
 
     def __init__(self, path: Path, bins: Bins) -> None:
         super().__init__(path, split_by_byte=lambda name: name.startswith(PREFIX))
-        self._bins = bins
+        self._bounds = {
+            name: {
+                f"{name}_{end}": pa.array([getattr(each, end) for each in getattr(bins, name)], pa.int64())
+                for end in ("low", "high")
+            }
+            for name in BINNED
+        }
+        self._metadata: dict[bytes, bytes] | None = None
 
     def add_cells(self, cells: pd.DataFrame) -> None:
         """Append cells, of windows that are not there yet."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, pa.Array] = {}
         for name in cells.columns:
-            columns[name] = cells[name]
-            if name in BINNED:
-                described = getattr(self._bins, name)
-                number = cells[name].to_numpy()
-                for end in ("low", "high"):
-                    bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
-                    columns[f"{name}_{end}"] = bounds[number]
-        self.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
+            columns[name] = pa.array(cells[name])
+            for bound, values in self._bounds.get(name, {}).items():
+                columns[bound] = pa.DictionaryArray.from_arrays(columns[name], values).dictionary_decode()
+        table = pa.table(columns)
+        if self._metadata is None:  # what pandas reads types from: a bound may be null, and is a whole number
+            first = table.slice(0, 1).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+            described = first.astype({name: cells[name].dtype for name in cells.columns})
+            self._metadata = pa.Schema.from_pandas(described, preserve_index=False).metadata
+        self.add(table.replace_schema_metadata(self._metadata))
 
 
 @dataclass(frozen=True)

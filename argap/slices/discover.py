@@ -22,7 +22,7 @@ from argap.slices.conditions import TABLE, connect, literal, quoted
 from argap.slices.figures import slices_of_cells
 from argap.slices.kept_features import kept_features
 from argap.slices.of_tokens import Slice, open_tokens, score_slices
-from argap.slices.tally import query_portions
+from argap.slices.queries import query_portions
 from argap.tokens.batches import TokenReader
 from argap.tokens.table import TokenTable
 

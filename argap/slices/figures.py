@@ -21,6 +21,8 @@ from argap.metric.intervals import DocumentBootstrap, effective_documents, inter
 from argap.metric.share import gap_due_to_ar, perplexity
 from argap.records import INFINITE, Delta, GapShare, Interval, ModelOnSlice, SliceResult
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
+from argap.slices.margins import Margins, sum_margins
+from argap.slices.tally import joined, tally
 
 ALL = "all"
 """The slice of all scored tokens, always there."""
@@ -204,28 +206,36 @@ def _intervals(
 
 
 Masks = Callable[[pd.DataFrame], Mapping[str, np.ndarray]]
-"""Of some cells ``[C]``, those of each slice (bool ``[C]``)."""
+"""Of some cells ``[C]``, those of each slice that their keys tell (bool ``[C]``)."""
 
 
 def slices_of_cells(
-    cells: pd.DataFrame | CellFile, masks: Masks | Mapping[str, np.ndarray], reference: str
+    cells: pd.DataFrame | CellFile | Margins, masks: Masks | Mapping[str, np.ndarray], reference: str
 ) -> list[SliceResult]:
     """The slices that boolean ``masks`` over the cells select; the first result is `ALL`.
 
-    The cells are read twice, some rows at a time. With a function, a slice that none of them names is not there.
+    A function is called with each of the `Margins` in place of the cells, and names the slices that depend on its keys
+    alone. A slice that it never names is not there.
     """
+    documents, n = documents_of(cells)
+    if callable(masks):
+        margins = cells if isinstance(cells, Margins) else sum_margins(cells, documents, n)
+        chosen = [(part, part["unit"].to_numpy(), masks(part)) for part in margins.frames()]
+        bootstrap = margins.bootstrap
+    else:
+        assert isinstance(cells, pd.DataFrame)
+        bootstrap = DocumentBootstrap(len(documents))
+        unit = bootstrap.unit[np.searchsorted(documents, cells["document"].to_numpy())]
+        chosen = [(cells, unit, masks)]
     models = models_of(cells)
-    names, n = documents_of(cells)
-    bootstrap = DocumentBootstrap(len(names))
     sums: dict[str, np.ndarray] = {}
-    for part in parts_of(cells):
-        unit = bootstrap.unit[np.searchsorted(names, part["document"].to_numpy())]
+    for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
-        chosen = masks(part) if callable(masks) else masks
-        for name, mask in {ALL: np.ones(len(part), dtype=bool), **chosen}.items():
-            rows = np.flatnonzero(mask)
-            added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
-            sums[name] = sums.get(name, 0) + np.column_stack(added)
+        for name, mask in {ALL: np.ones(len(part), dtype=bool), **of_part}.items():
+            if name not in sums:  # every margin gives all tokens
+                rows = np.flatnonzero(mask)
+                added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
+                sums[name] = np.column_stack(added)
     whole = sums.pop(ALL)
     scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], by_unit=(bootstrap, effective_documents(n)))
     for name, columns in sums.items():
@@ -233,12 +243,12 @@ def slices_of_cells(
     return scorer.results()
 
 
-def documents_of(cells: pd.DataFrame | CellFile) -> tuple[np.ndarray, np.ndarray]:
+def documents_of(cells: pd.DataFrame | CellFile | Margins) -> tuple[np.ndarray, np.ndarray]:
     """The documents in the cells, ascending, and the tokens of each."""
-    parts = [np.empty((2, 0), dtype=np.int64)]
-    for part in parts_of(cells, ["document", "n"]):
-        names, code = np.unique(part["document"].to_numpy(), return_inverse=True)
-        parts.append(np.stack([names, np.bincount(code, part["n"].to_numpy()).astype(np.int64)]))
-    document, n = np.concatenate(parts, axis=1)
-    names, code = np.unique(document, return_inverse=True)
-    return names, np.bincount(code, n)
+    if isinstance(cells, Margins):
+        return cells.documents, cells.n
+    parts = [
+        tally([part["document"].to_numpy()], [], part["n"].to_numpy()) for part in parts_of(cells, ["document", "n"])
+    ]
+    groups = joined(parts)
+    return groups.keys[0], groups.n

@@ -27,7 +27,8 @@ from argap.slices.conditions import (
 )
 from argap.slices.figures import SliceScorer
 from argap.slices.library import BUILT_IN, SliceSpec, check_names, filled, library
-from argap.slices.tally import Sums, as_text, sums
+from argap.slices.queries import as_text
+from argap.slices.sums import Sums, sums
 from argap.tokens.batches import Mask
 from argap.tokens.labels import WINDOWS
 from argap.tokens.runs import Run, open_run, token_parts

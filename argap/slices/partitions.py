@@ -58,7 +58,7 @@ def partition(
 
 def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[str, np.ndarray]:
     """The cells of the AR hits (bool ``[C]``) with the upper end of each frequency bin as τ."""
-    if not bins.frequency:
+    if not bins.frequency or "frequency" not in cells:
         return {}
     repeated, number = cells["repeated"].to_numpy(), cells["frequency"].to_numpy()
     return {_at(each.high): repeated & (number <= k) for k, each in enumerate(bins.frequency) if each.high is not None}
@@ -84,14 +84,14 @@ def threshold_share(threshold: int, hits: SliceResult) -> ThresholdShare:
 
 def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> dict[Key, np.ndarray]:
     """The cells of each group of a partition; none by a key that the cells lack, as the frequency without counts."""
+    if ("repeated" if by == "slice" else by) not in cells:
+        return {}
     if by == "slice":
         hits = ar_hits(cells, threshold)
         return {(REPEATED if threshold is None else AR_HITS, None): hits, (OTHER, None): ~hits}
     if by == "domain":
         code, names = pd.factorize(cells["domain"].astype(object))
         return {(str(name), None): code == k for k, name in enumerate(names)}
-    if by not in cells:
-        return {}
     number = cells[by].to_numpy()
     if by == "frequency":
         repeated = cells["repeated"].to_numpy()

@@ -13,6 +13,7 @@ from argap.errors import ArgapError
 from argap.metric.share import gap_due_to_ar
 from argap.records import GapShare, ThresholdShare
 from argap.slices.cells import PREFIX, models_of, sum_by
+from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
 SINGLE = 10
@@ -40,17 +41,17 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
         raise ArgapError("labels without training counts have no curve over thresholds; label them with an index")
     counts = labels.train_count[rows]
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
-    first = labels.document_of_window[:1].astype(np.int64) * len(bounds)
-    cell = labels.document_of_window[labels.window[rows]].astype(np.int64) * len(bounds)
-    cell += np.searchsorted(bounds, counts)
-    cells, code = np.unique(np.concatenate([first + np.arange(len(bounds)), cell]), return_inverse=True)
-    code = code[len(bounds) :]
-    document, number = np.divmod(cells, len(bounds))
-    columns: dict[str, np.ndarray] = {"document": document.astype(np.int32), "high": bounds[number]}
-    columns["n"] = np.bincount(code, minlength=len(cells))
-    for model, values in logprobs.items():
-        columns[PREFIX + model] = np.bincount(code, values[rows].astype(np.float64), minlength=len(cells))
-    return pd.DataFrame(columns)
+    every = np.arange(len(bounds))  # of the first document, with a weight of 0
+    document = np.append(
+        np.repeat(labels.document_of_window[:1], len(every)), labels.document_of_window[labels.window[rows]]
+    )
+    number = np.append(every, np.searchsorted(bounds, counts))
+    weight = np.append(np.zeros_like(every), np.ones_like(rows))
+    columns = [np.append(np.zeros(len(every), dtype=values.dtype), values[rows]) for values in logprobs.values()]
+    groups = tally([document, number], columns, weight)
+    sums = {PREFIX + model: each for model, each in zip(logprobs, groups.sums, strict=True)}
+    document, number = groups.keys
+    return pd.DataFrame({"document": document.astype(np.int32), "high": bounds[number], "n": groups.n, **sums})
 
 
 def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[ThresholdShare]:

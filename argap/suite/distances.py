@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.intervals import DocumentBootstrap, interval
-from argap.slices.cells import sum_by
+from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
 GRID = np.linspace(-2, 6, 1601)
@@ -26,17 +26,14 @@ def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.Da
     ``log_distance``, the sum of log d.
     """
     rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
-    hits = pd.DataFrame(
-        {
-            "document": labels.document_of_window[labels.window[rows]],
-            "domain": np.array(labels.domains, dtype=object)[labels.domain[rows]],
-            "distance": labels.distance[rows],
-            "n": 1,
-            "log_distance": np.log(labels.distance[rows]),
-        }
-    )
-    histogram = sum_by(hits.drop(columns=["document", "log_distance"]), ["domain", "distance"])
-    return histogram, sum_by(hits.drop(columns="distance"), ["document", "domain"])
+    domain, distance = labels.domain[rows], labels.distance[rows]
+    document = labels.document_of_window[labels.window[rows]]
+    names = np.array(labels.domains, dtype=object)
+    groups = tally([domain, distance], [])
+    histogram = pd.DataFrame({"domain": names[groups.keys[0]], "distance": groups.keys[1], "n": groups.n})
+    groups = tally([document, domain], [np.log(distance)])
+    of_documents = {"document": groups.keys[0], "domain": names[groups.keys[1]], "n": groups.n}
+    return histogram, pd.DataFrame(of_documents | {"log_distance": groups.sums[0]})
 
 
 def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.bins import position_bins
-from argap.slices.cells import sum_by
+from argap.slices.tally import tally
 from argap.text.content import content_bigrams, has_letters
 from argap.text.tokenizer import Tokenizer
 from argap.text.words import PieceBytes
@@ -20,13 +20,9 @@ def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -
     words = PieceBytes(tokenizer.piece_bytes).words(tokens, labels.window)
     content = content_bigrams(tokens, words, has_letters(tokenizer))
     rows = np.flatnonzero(labels.scored)
-    frame = pd.DataFrame(
-        {
-            "domain": np.array(labels.domains, dtype=object)[labels.domain[rows]],
-            "position": position_bins(labels.record.evaluation.seq_len).index(labels.position[rows]),
-            "content": content[rows],
-            "n": 1,
-            "repeated": labels.repeated[rows].astype(np.int64),
-        }
-    )
-    return sum_by(frame, ["domain", "position", "content"])
+    position = position_bins(labels.record.evaluation.seq_len).index(labels.position[rows])
+    groups = tally([labels.domain[rows], position, content[rows]], [labels.repeated[rows]])
+    domain, position, content = groups.keys
+    names = np.array(labels.domains, dtype=object)
+    columns = {"domain": names[domain], "position": position, "content": content, "n": groups.n}
+    return pd.DataFrame(columns | {"repeated": groups.sums[0].astype(np.int64)})

@@ -9,6 +9,7 @@ import pandas as pd
 
 from argap.metric.share import gap_due_to_ar
 from argap.records import as_json
+from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_logprobs
 from argap.train.log import read_log
@@ -25,16 +26,16 @@ def build_trajectory(
 
     ``trajectories``: for each model its runs by step. ``tokens_per_step``: for each model, in training.
     """
-    hits = labels.ar_hit(threshold) & labels.scored
-    slices = {"ar_hits": np.flatnonzero(hits), "other": np.flatnonzero(labels.scored & ~hits)}
+    scored = np.flatnonzero(labels.scored)
+    hits = labels.ar_hit(threshold)[scored]
     rows = []
     for model, runs in trajectories.items():
         for step, run in runs.items():
-            logprob = read_logprobs(run)[0]
+            (of_hits,), n, (logprob,) = tally([hits], [read_logprobs(run)[0][scored]])
             row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_per_step[model]}
-            for name, chosen in slices.items():
-                row[f"n_{name}"] = len(chosen)
-                row[f"nll_{name}"] = -float(logprob[chosen].mean(dtype=np.float64)) if len(chosen) else np.nan
+            for name, chosen in (("ar_hits", of_hits), ("other", ~of_hits)):
+                row[f"n_{name}"] = count = int(n[chosen].sum())
+                row[f"nll_{name}"] = -float(logprob[chosen].sum()) / count if count else np.nan
             rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

@@ -305,5 +305,5 @@ def labels_of_rows(
         record=record,
         segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
         kept=kept,
-        **{name: _unmasked(rows[name]) for name in copied_columns(record)},
+        **{name: _unmasked(rows[name]) for name in copied_columns(record) if name in rows.column_names},
     )

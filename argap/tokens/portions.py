@@ -1,17 +1,24 @@
 """Labels and scores of a result's tokens, some windows at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from argap.files.checksums import check_files
-from argap.runtime.threads import read_ahead
+from argap.files.parquet import whole_column
+from argap.records.columns import COPIED
+from argap.runtime.threads import available_cores, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.runs import check_logprobs, check_parts, no_logprob
 from argap.tokens.table import TokenTable
+
+Made = TypeVar("Made")
+THREADS = 8
+"""At most, so that few portions are in memory."""
 
 
 class Scores(NamedTuple):
@@ -36,26 +43,35 @@ class Portion:
 
 def read_portions(table: TokenTable) -> Iterator[Portion]:
     """All tokens, in order. Raises `FormatError` naming the file that is missing, damaged or of other tokens."""
+    return map_portions(table, lambda portion: portion)
+
+
+def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bool = True) -> Iterator[Made]:
+    """Yield what a function makes of each portion of the tokens, in order; it is called in several threads.
+
+    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function
+    raises.
+    """
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
         if table.by_segment:  # only the last token of a segment has a log-prob
             check_logprobs(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
+    of_labels = [name for name in table.label_columns if copies or name not in COPIED]
     folders = [run.folder for run in table.runs]
 
-    def portions() -> Iterator[Portion]:
-        for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=table.label_columns):
-            scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
-            labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
-            yield Portion(rows.tokens, labels, scores)
+    def made(rows: Rows) -> Made:
+        scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
+        labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
+        return of(Portion(rows.tokens, labels, scores))
 
-    yield from read_ahead(portions())
+    with closing(read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels)) as rows:
+        yield from map_ahead(made, rows, min(THREADS, available_cores()))
 
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if not table.by_segment and no_logprob(logprob[rows.pos > 0]).any():
+    if not table.by_segment and (rows.pos[np.flatnonzero(no_logprob(logprob))] > 0).any():
         check_logprobs(table.runs[run])
-    top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
-    return Scores(logprob, top1)
+    return Scores(logprob, whole_column(rows.runs[run]["top1"]).fill_null(-1).to_numpy())

@@ -16,7 +16,7 @@ from argap.runtime.interrupt import Interrupt
 from argap.runtime.threads import available_cores, map_ahead
 from argap.slices.conditions import TABLE, Condition, connect, quoted
 from argap.slices.of_tokens import checked
-from argap.slices.tally import query_portions
+from argap.slices.queries import query_portions
 from argap.tokens.batches import TokenReader
 from argap.tokens.runs import token_parts
 from argap.tokens.table import TokenTable

@@ -178,7 +178,7 @@ def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
     if all(word.isascii() and word.isdigit() for word in words):
         ids = {word: int(word) for word in words}
         if (largest := max(ids.values(), default=0)) > np.iinfo(np.int64).max:
-            raise ValueError(f"token {largest} is no token's id")
+            raise ValueError(f"token {largest} is not a token id")
         return ids
     return tokenizer.vocabulary
 

@@ -123,7 +123,7 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
         with pytest.raises(FormatError, match=r"lm\.arpa, line 17: not a line of an ARPA file \("):
             index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text(ARPA.format(a="0", b="1", c=str(2**63)))
-    with pytest.raises(FormatError, match=rf"lm\.arpa, line 14: .*\(token {2**63} is no token's id\)"):
+    with pytest.raises(FormatError, match=rf"lm\.arpa, line 14: .*\(token {2**63} is not a token id\)"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text("a novel\n")
     with pytest.raises(ArgapError, match=r"lm\.arpa: contains no bigram"):

@@ -29,7 +29,7 @@ MIXER = "planted:Planted"
 REFUSED = "mixer 'planted:Planted': would import the module 'planted', which is not part of argap"
 MODULE = """
 from pathlib import Path
-from argap.models.attention import Attention
+from argap.models.mixers.attention import Attention
 Path(__file__).with_name("created").touch()
 
 class Planted(Attention):

@@ -77,7 +77,7 @@ def test_it_goes_on_where_it_was_and_time_adds_up(tmp_path, monkeypatch, capsys)
     assert position["seconds"] >= 100
     capsys.readouterr()
     (resumed,) = train_group([config], CPU, kept=tmp_path)
-    assert capsys.readouterr().err == f"{config.title}: goes on after 5 of 8 steps\n"
+    assert capsys.readouterr().err == f"{config.title}: resumes after 5 of 8 steps\n"
     (whole,) = train_group([config], CPU)
     assert told([resumed]) == told([whole])
     assert resumed.seconds > position["seconds"]

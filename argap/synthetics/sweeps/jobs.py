@@ -95,12 +95,12 @@ def run_sweep(
     stop: Stop = lambda: False,
     time_limit: float = float("inf"),
 ) -> pd.DataFrame:
-    """Train the unfinished runs of a sweep, at most ``together`` side by side, and return the table of all that are
-    finished (`collect_runs`).
+    """Train the unfinished runs of a sweep, at most ``together`` side by side; return all finished ones.
 
-    ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
+    The table is that of `collect_runs`. ``compiled``: train compiled layers, which every job compiles anew and whose
+    rounding differs.
 
-    Runs in progress are kept where it stops or ``time_limit`` (in seconds) runs out; a kill loses some minutes of them.
+    Runs in progress are kept when it stops or ``time_limit`` (in seconds) runs out; a kill loses a few minutes of them.
     Raises `MismatchError` if the folder belongs to another sweep.
     """
     started = time.monotonic()

@@ -115,8 +115,7 @@ def check_folder(sweep: Sweep, out: Path) -> None:
 
 
 def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
-    """Move the finished runs that have a file of their own into the table; return its runs of the sweep as `read_runs`
-    does.
+    """Move finished runs with files of their own into the table; return the sweep's runs as `read_runs` does.
 
     Lines have the order of the sweep; runs of an earlier grid come last. No process may be training in the folder.
     """

@@ -66,7 +66,7 @@ def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
     if [position.step for position in positions] != [first.step] * len(paths):
         say(f"{title}: begins anew, its runs were not kept at one step")
         return 0, 0.0
-    say(f"{title}: goes on after {first.step:,} of {trainers[0].config.steps:,} steps")
+    say(f"{title}: resumes after {first.step:,} of {trainers[0].config.steps:,} steps")
     for trainer, path, position in zip(trainers, paths, positions, strict=True):
         with _readable(path), safe_open(path, "pt", str(trainer.device)) as file:
             trainer.load({name: file.get_tensor(name).clone() for name in file.keys()}, position.step)  # noqa: SIM118

@@ -1,0 +1,93 @@
+"""Margins: the cells summed over all keys but those of one partition.
+
+Every bin of a partition, and the AR hits at any threshold, is a union of values of few keys. So the margins, which are
+small, give all of them, however many cells there are; and they are added up while the cells are written.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from argap.metric.intervals import DocumentBootstrap
+from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
+from argap.slices.tally import Groups, joined, tally
+
+AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)))
+"""Keys that margins keep together; a key that the cells lack is left out. The margins of a row share a pass."""
+WAITING = 2**18
+"""Rows of portions that are added up at a time."""
+
+
+class Margin(NamedTuple):
+    """Some cells by document and by the keys of one of `AXES`."""
+
+    names: tuple[str, ...]
+    domains: list[str] | None
+    """What the key ``domain`` numbers."""
+    groups: Groups
+    """The first key is the document, or its unit."""
+
+
+def margins_of(cells: pd.DataFrame) -> list[Margin]:
+    """Return the margins of some cells by document."""
+    document, n = cells["document"].to_numpy(), cells["n"].to_numpy()
+    sums = [cells[PREFIX + model].to_numpy() for model in models_of(cells)]
+    domain = pd.Categorical(cells["domain"]) if "domain" in cells else None
+    domains = None if domain is None else domain.categories.tolist()
+    margins = []
+    for axes in AXES:
+        known = [tuple(name for name in axis if name in cells) for axis in axes]
+        names = [name for axis in known for name in axis]
+        keys = [domain.codes if domain is not None and name == "domain" else cells[name].to_numpy() for name in names]
+        both = tally([document, *keys], sums, n)
+        of_names = dict(zip(names, both.keys[1:], strict=True))
+        for axis in filter(None, known):
+            groups = tally([both.keys[0], *(of_names[name] for name in axis)], list(both.sums), both.n)
+            margins.append(Margin(axis, domains if axis == ("domain",) else None, groups))
+    return margins
+
+
+class Margins:
+    """The margins of all cells of a result by unit of the bootstrap, added some cells at a time."""
+
+    def __init__(self, models: Sequence[str], documents: np.ndarray, n: np.ndarray) -> None:
+        """``documents``, ``n`` ``[D]``: those in the cells, ascending, and the tokens of each."""
+        self.columns = [PREFIX + model for model in models]
+        self.documents, self.n = documents, n
+        self.bootstrap = DocumentBootstrap(len(documents))
+        self._domains: dict[str, int] = {}
+        self._waiting: dict[tuple[str, ...], list[Groups]] = {}
+
+    def add(self, margins: Sequence[Margin]) -> None:
+        """Add the margins of further cells."""
+        for names, domains, groups in margins:
+            document, *keys = groups.keys
+            if domains is not None:
+                numbers = [self._domains.setdefault(each, len(self._domains)) for each in domains]
+                keys = [np.array(numbers)[keys[0]]]
+            unit = self.bootstrap.unit[np.searchsorted(self.documents, document)]
+            waiting = self._waiting.setdefault(names, [])
+            waiting.append(groups._replace(keys=[unit, *keys]))
+            if sum(len(each.n) for each in waiting[1:]) > WAITING:
+                waiting[:] = [joined(waiting)]
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """Yield each margin as cells with ``unit`` in place of the document."""
+        for names, waiting in self._waiting.items():
+            groups = joined(waiting)
+            columns = dict(zip(("unit", *names), groups.keys, strict=True))
+            if "domain" in columns:
+                columns["domain"] = np.array([*self._domains], dtype=object)[columns["domain"]]
+            sums = zip(self.columns, groups.sums, strict=True)
+            yield pd.DataFrame({**columns, "n": groups.n, **dict(sums)})
+
+
+def sum_margins(cells: pd.DataFrame | CellFile, documents: np.ndarray, n: np.ndarray) -> Margins:
+    """Return the margins of all cells, read some rows at a time; ``documents``, ``n``: as `Margins` takes them."""
+    models = models_of(cells)
+    margins = Margins(models, documents, n)
+    for part in parts_of(cells, [name for name in cells.columns if name != "window"]):
+        margins.add(margins_of(part))
+    return margins

@@ -1,0 +1,177 @@
+"""Sums over the tokens by unit of the bootstrap, of all slices and models in one pass.
+
+Portions of the tokens are read ahead, and several are added up at once, each by one thread.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from argap.errors import ArgapError
+from argap.records.columns import LOGPROB, UNIT
+from argap.runtime.interrupt import Interrupt
+from argap.slices.bits import BITS, VALUE, Word, as_bits, bits_query, looked_up
+from argap.slices.conditions import Condition
+from argap.slices.queries import as_text, each_portion, queried
+from argap.slices.tally import tally
+from argap.tokens.batches import Mask, TokenReader
+from argap.tokens.table import TokenTable
+
+MOST_BINS = 100
+"""Values of a column that may be the bins of a breakdown."""
+
+
+class Sums:
+    """Sums over the tokens of a slice. Legend: U units of the bootstrap, M models, G groups of tokens."""
+
+    def __init__(self, units: int, models: int) -> None:
+        self.n = np.zeros(units)
+        """``[U]``: tokens, or bytes of segments."""
+        self.logprob = np.zeros((units, models))
+        """``[U, M]``: sums of log p in nats."""
+        self.ar_hits = 0
+        """How many of the tokens are AR hits."""
+
+    def add(self, groups: "_Groups", member: np.ndarray) -> None:
+        """Add those of some groups (bool ``[G]``)."""
+        rows = np.flatnonzero(member)
+        unit = groups.unit[rows]
+        self.n += np.bincount(unit, groups.n[rows], minlength=len(self.n))
+        for m, logprob in enumerate(groups.logprob):
+            self.logprob[:, m] += np.bincount(unit, logprob[rows], minlength=len(self.n))
+        self.ar_hits += int(groups.n[rows[groups.member(0)[rows]]].sum())
+
+
+class AllSums(NamedTuple):
+    """The sums of one pass over the tokens."""
+
+    whole: Sums
+    slices: list[Sums]
+    values: dict[str | None, Sums]
+    """By value of the column asked for, as text; None: null."""
+
+
+def sums(
+    table: TokenTable,
+    slices: Mapping[str, Condition | Mask],
+    of_document: np.ndarray,
+    units: int,
+    *,
+    by: str | None = None,
+) -> AllSums:
+    """Sums of all tokens, of each of ``slices`` (the AR hits first), and of each value of the column ``by``.
+
+    ``of_document``: int32 ``[D]``, the unit of each document; the tokens of those with -1 are left out. A segment of
+    several tokens is in a slice where one of them is, and has the value of its last. Raises `FailsOnToken`, naming
+    slice and condition, for one that fails on a token, and `ArgapError` for a column of more than `MOST_BINS` values.
+    """
+    found = {name: looked_up(table, each) or each for name, each in slices.items()}
+    conditions = {name: each for name, each in found.items() if isinstance(each, Condition)}
+    named = {name for each in conditions.values() for name in each.columns} | {by}
+    named |= {"segment_bytes"} if table.by_segment else set()
+    calls = any(callable(each) for each in found.values())
+    asked = {name for each in conditions.values() for name in each.models}
+    words, masks = as_bits(found)
+    reader = TokenReader(
+        table,
+        [UNIT, *(name for name in table.columns if name in named), *_logprobs(table)],
+        masks=masks,
+        models=[name for name in table.models if calls or name in asked],
+        units=of_document,
+    )
+    models = len(table.models)
+    query = bits_query(words, as_text(by, table) if by else None)
+    sql_of = {name: each.sql for name, each in conditions.items()}
+
+    def grouped(batches: Sequence[pa.RecordBatch], interrupt: Interrupt) -> list[_Groups]:
+        evaluated = queried(batches, interrupt, query, sql_of) if query else None
+        ends = [*accumulate(map(len, batches))]
+        return [
+            _grouped(table, batch, words, None if evaluated is None else evaluated.slice(end - len(batch), len(batch)))
+            for batch, end in zip(batches, ends, strict=True)
+        ]
+
+    made = AllSums(Sums(units, models), [Sums(units, models) for _ in slices], {})
+    for parts in each_portion(reader, grouped):
+        groups = _Groups.joined(parts)
+        made.whole.add(groups, np.ones(len(groups.n), dtype=bool))
+        for k, each in enumerate(made.slices):
+            each.add(groups, groups.member(k))
+        for value in dict.fromkeys(groups.value.tolist()) if by else ():
+            if value not in made.values and len(made.values) == MOST_BINS:
+                raise ArgapError(f"`by` {by}: more than {MOST_BINS} values; slice by conditions")
+            made.values.setdefault(value, Sums(units, models)).add(groups, groups.value == value)
+    return made
+
+
+def _logprobs(table: TokenTable) -> list[str]:
+    return [f"{LOGPROB}{m}" for m in range(len(table.models))]
+
+
+class _Groups(NamedTuple):
+    """Sums of the tokens of each combination of unit, value and slices. Legend: G groups, W words, M models."""
+
+    unit: np.ndarray
+    """``[G]``."""
+    value: np.ndarray
+    """object ``[G]``: of the column asked for, as text."""
+    words: np.ndarray
+    """int64 ``[W, G]``: `BITS` slices in each."""
+    n: np.ndarray
+    """``[G]``: tokens, or bytes of segments."""
+    logprob: np.ndarray
+    """``[M, G]``."""
+
+    def member(self, k: int) -> np.ndarray:
+        """bool ``[G]``: whether they are in a slice."""
+        return (self.words[k // BITS] >> (k % BITS) & 1).astype(bool)
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Groups"]) -> "_Groups":
+        """Groups of several batches."""
+        return cls(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+
+
+def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], evaluated: pa.Table | None) -> _Groups:
+    """The groups of a batch; ``evaluated``: the rows of `bits_query` for it."""
+    unit = batch[UNIT].to_numpy()
+    keys = [word.of(batch, evaluated) for word in words]
+    logprob = [batch[name].fill_null(0).to_numpy() for name in _logprobs(table)]
+    n, values = None, np.array([None])
+    if evaluated is not None and VALUE in evaluated.column_names:
+        encoded = evaluated[VALUE].combine_chunks().dictionary_encode(null_encoding="encode")
+        values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+        keys.append(encoded.indices.to_numpy())
+    if table.by_segment:
+        size = batch["segment_bytes"].to_numpy(zero_copy_only=False)
+        last, of_words = _segments(unit, size, keys[: len(words)])
+        keys = [*of_words, *(key[last] for key in keys[len(words) :])]
+        n, unit, logprob = size[last], unit[last], [each[last] for each in logprob]
+    units, local = _numbered(unit)
+    groups = tally([local, *keys], logprob, n)
+    of_unit, of_keys = units[groups.keys[0]], groups.keys[1:]
+    kept = np.flatnonzero((of_unit >= 0) & (groups.n > 0))
+    value = values[of_keys[len(words)][kept]] if len(of_keys) > len(words) else np.full(len(kept), None)
+    of_words = np.array(of_keys[: len(words)], dtype=np.int64).reshape(len(words), len(of_unit))
+    return _Groups(of_unit[kept], value, of_words[:, kept], groups.n[kept], groups.sums[:, kept])
+
+
+def _segments(unit: np.ndarray, size: np.ndarray, words: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The row of each segment's last token, which has its bytes in ``size``, and of each word the bits of all its
+    tokens."""
+    scored = np.flatnonzero(unit >= 0)
+    ends = np.flatnonzero(size[scored] > 0)
+    if not len(ends):
+        return ends, [word[:0] for word in words]
+    first, within = np.append(0, ends[:-1] + 1), scored[: ends[-1] + 1]
+    return scored[ends], [np.bitwise_or.reduceat(word[within], first) for word in words]
+
+
+def _numbered(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The units of some rows, ascending, and which of them each row has, int32 ``[N]``. Rows of a unit are together."""
+    starts = np.append(0, np.flatnonzero(unit[1:] != unit[:-1]) + 1)[: len(unit)]
+    units, numbers = np.unique(unit[starts], return_inverse=True)
+    return units, np.repeat(numbers.astype(np.int32), np.diff(starts, append=len(unit)))
