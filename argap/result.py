@@ -19,7 +19,7 @@ from argap.metric.threshold import Threshold
 from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
 from argap.results.frames import part_row, slice_frame
 from argap.results.restated import threshold_in
-from argap.slices.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
+from argap.slices.cells import CellFile, hits_and_others, read_cells, with_models
 from argap.slices.figures import slices_of_cells
 from argap.slices.partitions import By, as_part, partition
 
@@ -101,7 +101,7 @@ class Result:
         no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
-        check_files(self.folder, [self.folder / "cells.parquet"], remedy=REMEDY)
+        check_files(self.folder, [self.folder / "cells.parquet"])
         cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
         built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
         return slice_frame([*built_in, *recorded])

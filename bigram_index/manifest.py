@@ -101,7 +101,7 @@ def read_manifest(folder: Path) -> Manifest:
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
     value.pop("stats", None)  # a table of single tokens' counts, which indexes no longer have
-    manifest = to_record(path, value, Manifest, remedy=REBUILD)
+    manifest = to_record(path, value, Manifest)
     for number, part in enumerate(manifest.parts):
         if not re.fullmatch(r"part-\d+\.parquet", part.file):
             raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")

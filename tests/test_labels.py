@@ -141,7 +141,7 @@ def test_labels_round_trip(example, tokenizer, tmp_path):
     assert [field.name for field in schema if field.nullable] == ["induction"]
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
-    with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; score again"):
+    with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; repeat its"):
         read_labels(tmp_path / "labels")
     (tmp_path / "labels" / "labels.json").write_text(record)
     (tmp_path / "labels" / "labels.parquet").write_bytes(b"PAR1")

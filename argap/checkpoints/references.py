@@ -88,10 +88,7 @@ def _own() -> dict[str, Reference]:
     path = _file()
     if not path.is_file():
         return {}
-    return {
-        name: to_record(f"{path}: entry {name!r}", entry, Reference, remedy="correct or remove it")
-        for name, entry in read_json(path).items()
-    }
+    return {name: to_record(path, entry, Reference, part=f"entry {name!r}") for name, entry in read_json(path).items()}
 
 
 def _write(own: dict[str, Reference]) -> None:

@@ -179,10 +179,10 @@ def _what(value: Any) -> str:
     return next(name for kind, name in KINDS.items() if isinstance(value, kind))
 
 
-def read_documents(folder: Path, *, remedy: str) -> Documents | None:
+def read_documents(folder: Path) -> Documents | None:
     """Read the documents of a folder of labels; None if no column was kept. Raises `FormatError`."""
     path = folder / FILE
-    return Documents(read_parquet(path, remedy=remedy)) if path.is_file() else None
+    return Documents(read_parquet(path)) if path.is_file() else None
 
 
 def write_documents(documents: Documents | None, folder: Path) -> None:

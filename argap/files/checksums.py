@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
+from argap.files.remedies import remedy_for
 from argap.runtime.interrupt import current
 
 FILE = "checksums.json"
@@ -67,13 +68,13 @@ def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
     return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
-def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
-    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what the user can do about it."""
-    for _ in checked(folder, paths, remedy=remedy):
+def check_files(folder: Path, paths: Iterable[Path]) -> None:
+    """Raise `FormatError` for the first of ``paths`` that is damaged."""
+    for _ in checked(folder, paths):
         pass
 
 
-def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
+def checked(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
     """Yield ``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
 
     A process checks a file again only if its size or modification time has changed. Raises `Interrupted` if asked to
@@ -83,18 +84,18 @@ def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterato
     for path in paths:
         interrupt.check()
         if path.is_file():
-            check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=remedy)
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()))
         yield path
 
 
-def check_file(path: Path, recorded: str | None, *, remedy: str = "") -> None:
+def check_file(path: Path, recorded: str | None) -> None:
     """Raise `FormatError` for a file whose checksums are not the ``recorded`` ones; None: none were recorded."""
     if recorded is None:
         return
     status = path.stat()
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, recorded)
     if version not in _whole:
-        _check_blocks(path, [recorded[at : at + DIGITS] for at in range(0, len(recorded), DIGITS)], remedy)
+        _check_blocks(path, [recorded[at : at + DIGITS] for at in range(0, len(recorded), DIGITS)], remedy_for(path))
     _whole.add(version)
 
 
@@ -106,7 +107,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
     """Return the checksums of each file, by its name below ``folder``; empty where there are none."""
     if not (folder / FILE).is_file():
         return {}
-    return read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked").files
+    return read_record(folder / FILE, FileChecksums).files
 
 
 def checksums_of(path: Path) -> Checksums:
@@ -127,7 +128,7 @@ def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
 def check(path: Path, expected: Checksummed, remedy: str) -> None:
     """Compare size and every block. Raises `FormatError` naming the first damaged block."""
     check_size(path, expected, remedy)
-    _check_blocks(path, expected.crc32, remedy)
+    _check_blocks(path, expected.crc32, f"; {remedy}")
 
 
 def crc32_of_blocks(path: Path) -> Iterator[str]:
@@ -144,4 +145,4 @@ def _check_blocks(path: Path, expected: Sequence[str], remedy: str) -> None:
             start, size = number * BLOCK, path.stat().st_size
             between = f"damaged between bytes {start} and {min(start + BLOCK, size)}"
             what = between if found else f"truncated at byte {size}"
-            raise FormatError(f"{path}: {what}{remedy and f'; {remedy}'}")
+            raise FormatError(f"{path}: {what}{remedy}")

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from argap.errors import FormatError, first_line
 from argap.files.atomic import replacing
+from argap.files.remedies import remedy_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,62 +43,57 @@ def _arrow_type(hint: Any) -> pa.DataType:
     return TYPES[kind] if kind in TYPES else _arrow_type(kind)
 
 
-def read_parquet(
-    path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None, remedy: str = ""
-) -> pa.Table:
-    """Read a file, or some of its columns. Raises `FormatError`, one line that names the file.
-
-    ``remedy``: what the user can do about a broken file (`` run `argap score` again ``).
-    """
+def read_parquet(path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a file, or some of its columns. Raises `FormatError`, one line that names the file."""
     expected = schema.names if columns is None and schema is not None else columns or ()
-    with readable(path, remedy):
+    with readable(path):
         names = None if columns is None else list(columns)
         if expected:
-            check_columns(path, pq.read_schema(path), expected, remedy=remedy)
+            check_columns(path, pq.read_schema(path), expected)
         return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
 
 
-def check_columns(path: Path, found: pa.Schema, expected: Sequence[str], *, remedy: str = "") -> None:
+def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None:
     """Raise `FormatError` if a file lacks one of the ``expected`` columns, or one of `WHOLE` is not of integers."""
     if missing := [name for name in expected if name not in found.names]:
-        raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy and f'; {remedy}'}")
+        raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy_for(path)}")
     for name in WHOLE & {*expected}:
         if not pa.types.is_integer(of_type := found.field(name).type):
-            raise FormatError(f"{path}: {name} is {of_type}; expected integers{remedy and f'; {remedy}'}")
+            raise FormatError(f"{path}: {name} is {of_type}; expected integers{remedy_for(path)}")
 
 
-def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str = "") -> None:
+def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
     """Raise `FormatError` if the window, position or token of a row is null."""
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
-            raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
+            raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
 
 
-def check_below(path: Path, numbers: np.ndarray, count: int, found: str, *, remedy: str) -> None:
+def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None:
     """Raise `FormatError` with the text ``found`` if a number is not from 0 to ``count`` - 1."""
     if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < count:
-        raise FormatError(f"{path}: {found}; {remedy}")
+        raise FormatError(f"{path}: {found}{remedy_for(path)}")
 
 
-def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "pd.DataFrame":
+def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """Read a file as a pandas data frame, with the types that pandas wrote. Raises as `read_parquet` does.
 
     ``needed``: columns that must be among those of the file.
     """
-    table = read_parquet(path, remedy=remedy)
-    check_columns(path, table.schema, needed, remedy=remedy)
+    table = read_parquet(path)
+    check_columns(path, table.schema, needed)
     return table.to_pandas()
 
 
-def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
+def read_schema(path: Path) -> pa.Schema:
     """Return the schema of a file. Raises `FormatError` as `read_parquet` does."""
-    with readable(path, remedy):
+    with readable(path):
         return pq.read_schema(path)
 
 
-def count_rows(path: Path, *, remedy: str = "") -> int:
+def count_rows(path: Path) -> int:
     """Return the number of rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
-    with readable(path, remedy):
+    with readable(path):
         return pq.read_metadata(path).num_rows
 
 
@@ -106,7 +102,6 @@ def read_portions(
     columns: Sequence[str],
     *,
     rows: int = ROWS,
-    remedy: str = "",
     threads: bool = True,
     pages: bool = True,
 ) -> Iterator[pa.Table]:
@@ -115,21 +110,21 @@ def read_portions(
     ``threads``: decode columns in threads, not only in the caller's. ``pages``: check each page's CRC-32; not needed if
     the whole file was checked. Raises `FormatError` as `read_parquet` and `check_whole` do, and for a missing column.
     """
-    with readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
-        check_columns(path, file.schema_arrow, columns, remedy=remedy)
+    with readable(path), pq.ParquetFile(path, page_checksum_verification=pages) as file:
+        check_columns(path, file.schema_arrow, columns)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
-            check_whole(path, batch, remedy=remedy)
+            check_whole(path, batch)
             yield pa.Table.from_arrays(batch.columns, names=batch.schema.names)  # files differ in `required`
 
 
 @contextmanager
-def readable(path: Path, remedy: str) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """Turn read errors inside the block into `FormatError`."""
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         reason = f"not a complete Parquet file ({first_line(error)})" if path.exists() else "no such file"
-        raise FormatError(f"{path}: {reason}{remedy and f'; {remedy}'}") from error
+        raise FormatError(f"{path}: {reason}{remedy_for(path)}") from error
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.Array:

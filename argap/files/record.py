@@ -7,6 +7,7 @@ import msgspec
 
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import read_json, write_json
+from argap.files.remedies import remedy_for
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A count: sums of counts fit in 64 bits, and float64 represents each exactly."""
@@ -19,25 +20,26 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None = None, remedy: str = "") -> AnyRecord:
+def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None = None) -> AnyRecord:
     """Read a JSON file into its record.
 
-    ``newest``: the highest format number that this version reads (a file without one has format 1). ``remedy``: what
-    the user can do about a bad file. Raises `FormatError`, one line with path, key, found and expected.
+    ``newest``: the highest format number that this version reads (a file without one has format 1). Raises
+    `FormatError`, one line with path, key, found and expected.
     """
     values = read_json(path)
     number = values.setdefault("format", 1) if newest is not None else 1
     if newest is not None and isinstance(number, int) and number > newest:
         raise FormatError(f"{path}: written by a newer argap (format {number}, known up to {newest})")
-    return to_record(path, values, record_type, remedy=remedy)
+    return to_record(path, values, record_type)
 
 
-def to_record(where: object, values: Any, record_type: type[AnyRecord], *, remedy: str = "") -> AnyRecord:
-    """Convert JSON values to a record. Raises `FormatError` that begins with ``where`` they come from."""
+def to_record(path: Path, values: Any, record_type: type[AnyRecord], *, part: str = "") -> AnyRecord:
+    """Convert JSON values, read from ``path`` or a ``part`` of it, to their record. Raises `FormatError`."""
     try:
         return msgspec.convert(values, record_type, strict=True)
     except (msgspec.ValidationError, ArgapError) as error:
-        raise FormatError(f"{where}: {error}{remedy and f'; {remedy}'}") from None
+        where = f"{path}: {part}: " if part else f"{path}: "
+        raise FormatError(f"{where}{error}{remedy_for(path)}") from None
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:

@@ -211,10 +211,9 @@ def collect_samples(
 
 def read_samples(folder: Path) -> list[Sample]:
     """Read the samples of a model on a task, in order. Raises `FormatError` for a broken file."""
-    remedy = "remove it and run the same `argap recall` command again"
     paths = sorted((folder / "samples").glob("part-*.parquet"))
-    check_files(folder, paths, remedy=remedy)
-    rows = [row for path in paths for row in read_parquet(path, schema=SCHEMA, remedy=remedy).to_pylist()]
+    check_files(folder, paths)
+    rows = [row for path in paths for row in read_parquet(path, schema=SCHEMA).to_pylist()]
     return sorted((Sample(**row) for row in rows), key=lambda sample: sample.row)
 
 

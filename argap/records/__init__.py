@@ -17,7 +17,6 @@ from argap.records.evaluation import (
 from argap.records.examples import KNOWN, EarlierOccurrence, Examples, ExampleWindow
 from argap.records.gap import (
     GAP_FORMAT,
-    GAP_REMEDY,
     INFINITE,
     Bin,
     Bins,

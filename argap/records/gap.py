@@ -8,6 +8,7 @@ import msgspec
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record
+from argap.files.remedies import remedy_for
 from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
 
 Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
@@ -17,7 +18,6 @@ INFINITE = "a log-prob is −∞"
 """Why a figure has no number: some token has probability 0 under the model or the reference."""
 GAP_FORMAT = 2
 """Of ``gap.json``. Format 1 had no number, and no intervals in its breakdowns."""
-GAP_REMEDY = "run `argap score` or `argap compare` again"
 
 
 class SliceScores(Record, frozen=True):
@@ -259,21 +259,22 @@ class Gap(Record, frozen=True):
         return next(row for row in self.rows if row.model == model)
 
 
-def read_gap(folder: Path, name: str = "gap.json", *, remedy: str = GAP_REMEDY) -> Gap:
+def read_gap(folder: Path, name: str = "gap.json") -> Gap:
     """The ``gap.json`` of a result. Raises `FormatError` for a folder without one, or with a broken one.
 
-    ``name``: of another file with the same content; ``remedy``: what to do about a broken one.
+    ``name``: of another file with the same content.
     """
     path = Path(folder) / name
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    gap = read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)
+    gap = read_record(path, Gap, newest=GAP_FORMAT)
+    again = remedy_for(path)
     # Of files alone: a gap that is restated in memory may lack breakdowns.
     if (gap.index is None) != (gap.threshold is None):
-        raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null; {remedy}")
+        raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null{again}")
     scored = gap.rows[0].overall.n
     for name in Breakdowns.__struct_fields__:
         expected = 0 if name == "frequency" and gap.index is None else scored  # nothing is counted without an index
         if (n := sum(part.n for part in getattr(gap.breakdowns, name))) != expected:
-            raise FormatError(f"{path}: breakdowns.{name}: {n:,} {gap.unit}s in all, expected {expected:,}; {remedy}")
+            raise FormatError(f"{path}: breakdowns.{name}: {n:,} {gap.unit}s in all, expected {expected:,}{again}")
     return gap

@@ -31,7 +31,6 @@ KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "po
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
-REMEDY = "run the command that wrote it again: `argap score`, `argap compare` or `argap suite table`"
 
 
 def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -115,7 +114,7 @@ def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.
 
 def keys_of(path: Path) -> tuple[str, ...]:
     """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
-    names = read_schema(path, remedy=REMEDY).names
+    names = read_schema(path).names
     return tuple(name for name in KEYS if name in names)
 
 
@@ -129,7 +128,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
 
     from argap.slices.conditions import quoted
 
-    check_files(path.parent, [path], remedy=REMEDY)
+    check_files(path.parent, [path])
     keys = ", ".join(map(quoted, by))
     sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
@@ -191,7 +190,7 @@ class CellFile:
     def columns(self) -> list[str]:
         """Without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
         kept = None if self.models is None else {PREFIX + model for model in self.models}
-        names = [name for name in read_schema(self.path, remedy=REMEDY).names if name not in BOUNDS]
+        names = [name for name in read_schema(self.path).names if name not in BOUNDS]
         return [name for name in names if kept is None or not name.startswith(PREFIX) or name in kept]
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
@@ -201,6 +200,6 @@ class CellFile:
 
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
-    check_files(path.parent, [path], remedy=REMEDY)
-    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
+    check_files(path.parent, [path])
+    cells = read_frame(path, needed=("document", "domain", "repeated", "n"))
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

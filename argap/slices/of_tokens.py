@@ -31,7 +31,6 @@ from argap.slices.queries import as_text
 from argap.slices.sums import Sums, sums
 from argap.tokens.batches import Mask
 from argap.tokens.labels import WINDOWS
-from argap.tokens.rows import REMEDY
 from argap.tokens.runs import Run, open_run, token_parts
 from argap.tokens.table import TokenTable
 
@@ -73,7 +72,7 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
-    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)], remedy=REMEDY)  # others when they are read
+    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)])  # others when they are read
     return table
 
 
@@ -121,9 +120,9 @@ def check_where(
 def prepare(table: TokenTable) -> None:
     """Draw the resamples and check the files, once for all slices. Raises `FormatError` for a damaged file."""
     _units(table).bootstrap.draw()
-    check_files(table.labels, [table.labels / "labels.parquet"], remedy=REMEDY)
+    check_files(table.labels, [table.labels / "labels.parquet"])
     for run in table.runs:
-        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
+        check_files(run.folder, token_parts(run.folder))
 
 
 def score_slices(

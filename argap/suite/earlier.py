@@ -69,7 +69,7 @@ class Earlier:
         if not self.taken or not (path := self.folder / name).is_file():
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
-        found = read_frame(path, remedy=REMEDY)
+        found = read_frame(path)
         if not all(np.array_equal(own[key].to_numpy(), found[key].to_numpy()) for key in keys):
             raise MismatchError(
                 f"{path}: its rows are not those of the evaluation text and the training counts here; {REMEDY}"
@@ -98,7 +98,7 @@ class Earlier:
         path = self.folder / name
         if not self.taken or not path.is_file():
             return own
-        found = read_frame(path, remedy=REMEDY)
+        found = read_frame(path)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
         return every.iloc[order] if len(every) else None
@@ -122,13 +122,13 @@ def open_earlier(
     entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
     found: dict[str, Member] = {}
     if runs.keys() != entries.keys() and (folder / GAP).is_file():
-        found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
+        found = {member.name: member for member in read_record(folder / "members.json", Members).members}
     taken = {name: member for name, member in found.items() if name in entries and name not in runs}
     if suite.reference not in {*runs, *taken}:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; train it too, or use --no-collect")
     if not taken:
         return Earlier(folder)
-    gap = read_gap(folder, remedy=REMEDY)
+    gap = read_gap(folder)
     if gap.index is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
     _check_whole(folder, gap, found, taken)
@@ -160,7 +160,7 @@ def open_earlier(
         taken,
         {*taken, *again} - {*changed},
         gap.breakdowns.position,
-        read_record(folder / "examples.json", Examples, remedy=REMEDY) if shown else None,
+        read_record(folder / "examples.json", Examples) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
 
@@ -169,12 +169,12 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
     """Raise `FormatError` for a file that is damaged, or that lacks a member of the result."""
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
-    check_files(folder, [folder / name for name in TABLES], remedy=REMEDY)
+    check_files(folder, [folder / name for name in TABLES])
     for name, columns in TABLES.items():
         sums = [PREFIX + model for model in taken] if name in ("cells.parquet", "curve.parquet") else []
         if name not in NOT_ALWAYS or (folder / name).is_file():
-            schema = read_schema(folder / name, remedy=REMEDY)
-            check_columns(folder / name, schema, [*columns, *sums], remedy=REMEDY)
+            schema = read_schema(folder / name)
+            check_columns(folder / name, schema, [*columns, *sums])
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:

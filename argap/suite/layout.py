@@ -103,7 +103,7 @@ def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) ->
 
 def read_recall(suite: Suite, path: Path) -> PretrainedScores:
     """The recall of pairs in ``path``. Raises `MismatchError` if it was measured on another test than the suite's."""
-    found = read_scores(path, remedy=AGAIN)
+    found = read_scores(path)
     for key, asked in ({} if suite.mqar is None else msgspec.structs.asdict(suite.mqar)).items():
         if (own := getattr(found, key)) != asked:
             raise MismatchError(f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {AGAIN}")

@@ -12,6 +12,7 @@ import pandas as pd
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
+from argap.files.remedies import SUITE
 from argap.metric.intervals import unresolved
 from argap.metric.share import gap_due_to_ar
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
@@ -25,8 +26,6 @@ from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.train.records import TrainRecord, TrainResult
-
-REMEDY = "`argap suite run` writes it again"
 
 
 class Member(Record, frozen=True):
@@ -203,7 +202,7 @@ class SizeResult:
     def mqar(self) -> PretrainedScores | None:
         """MQAR scores of the models that were tested, or None."""
         path = self.folder / "mqar.json"
-        return read_scores(path, remedy=REMEDY) if path.is_file() else None
+        return read_scores(path) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
@@ -221,7 +220,7 @@ class SizeResult:
         """
         found = self._logs.loc[self._logs["model"] == name]
         if found.empty:
-            raise FormatError(f"{self.folder / 'logs.parquet'}: no rows of {name}, expected its training log; {REMEDY}")
+            raise FormatError(f"{self.folder / 'logs.parquet'}: no rows of {name}, expected its training log; {SUITE}")
         return found
 
     @cached_property
@@ -280,15 +279,15 @@ class SizeResult:
 
     def _table(self, name: str, *columns: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"
-        check_files(self.folder, [path], remedy=REMEDY)
-        return read_frame(path, needed=columns, remedy=REMEDY)
+        check_files(self.folder, [path])
+        return read_frame(path, needed=columns)
 
 
 def read_size(folder: Path) -> SizeResult:
     """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
-    gap = read_gap(folder, remedy=REMEDY)
+    gap = read_gap(folder)
     if gap.index is None:
-        raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {REMEDY}")
+        raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {SUITE}")
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
@@ -302,9 +301,9 @@ def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], 
     names = [member.name for member in members]
     if sorted(names) != sorted(cells) or not set(rows) <= set(names):
         others = ", ".join(dict.fromkeys([*cells, *rows]))
-        raise FormatError(f"{path}: has {', '.join(names)}; cells.parquet and gap.json have {others}; {REMEDY}")
+        raise FormatError(f"{path}: has {', '.join(names)}; cells.parquet and gap.json have {others}; {SUITE}")
     if unfinished := [member.name for member in members if member.train.finished is None]:
-        raise FormatError(f"{path}: {unfinished[0]}: `train.finished` is null; {REMEDY}")
+        raise FormatError(f"{path}: {unfinished[0]}: `train.finished` is null; {SUITE}")
 
 
 def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:

@@ -256,29 +256,28 @@ def _table(labels: Labels) -> pa.Table:
 def read_labels(folder: Path) -> Labels:
     """Read a folder of labels. Raises `FormatError` naming the file that is missing or broken."""
     folder = Path(folder)
-    remedy = "score again"
-    record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
-    check_files(folder, [folder / name for name in TABLES], remedy=remedy)
+    record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT)
+    check_files(folder, [folder / name for name in TABLES])
     columns = [*COLUMNS, *copied_columns(record), *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
-    rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
-    documents = read_document_of_window(folder, record, remedy=remedy)
-    return labels_of_rows(rows, record, documents, read_documents(folder, remedy=remedy))
+    rows = read_parquet(folder / "labels.parquet", columns)
+    documents = read_document_of_window(folder, record)
+    return labels_of_rows(rows, record, documents, read_documents(folder))
 
 
-def read_document_of_window(folder: Path, record: LabelsRecord, *, remedy: str) -> np.ndarray:
+def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
     """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
-    check_files(folder, [path], remedy=remedy)
-    documents = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy()
-    check_documents(path, documents, record, remedy=remedy)
+    check_files(folder, [path])
+    documents = read_parquet(path, ["document"])["document"].to_numpy()
+    check_documents(path, documents, record)
     return documents
 
 
-def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord, *, remedy: str) -> None:
+def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord) -> None:
     """Raise `FormatError` where a file names a document that the labels do not have."""
     count = len(record.sources)
     found = f"a document that the {count:,} sources of labels.json lack"
-    check_below(path, documents, count, found, remedy=remedy)
+    check_below(path, documents, count, found)
 
 
 def _unmasked(column: pa.ChunkedArray) -> np.ndarray:

@@ -52,7 +52,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bo
     ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function
     raises.
     """
-    check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
+    check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
         if table.by_segment:  # only the last token of a segment has a log-prob

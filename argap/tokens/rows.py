@@ -12,10 +12,10 @@ import pyarrow as pa
 from argap.errors import FormatError
 from argap.files.checksums import are_recorded, checked
 from argap.files.parquet import count_rows, read_portions
+from argap.files.remedies import SCORED
 from argap.runtime.threads import lazy, read_ahead
 from argap.tokens.runs import token_parts
 
-REMEDY = "repeat its `argap score` command"
 KEYS = ["window", "pos"]
 ROWS = 2**17
 """Of one part of a run."""
@@ -105,7 +105,7 @@ def read_rows(
     described_by = _Reader(labels, described, [*KEYS, *of_labels], checked_whole=known)
     start = 0
     for path in parts[0]:
-        count = count_rows(path, remedy=f"remove it and {REMEDY}")
+        count = count_rows(path)
         if not count:
             continue
         reads: list[Callable[[], pa.Table]] = []
@@ -113,7 +113,7 @@ def read_rows(
             reads.append(reader.take(count, None if known or not reads else reads[0]()))
         of_all = described_by.take(count, None if known else reads[0]())
         if of_all["pos"][0].as_py() != 0:
-            raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {REMEDY}")
+            raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {SCORED}")
         yield Rows(of_all, _Deferred(reads), start)
         start += count
     for reader in (*readers, described_by):
@@ -129,12 +129,12 @@ class _Parts:
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
         self._folder, self._columns = folder, list(columns)
         self._files = deque(files)
-        self._checked = checked(folder, files, remedy=REMEDY)
+        self._checked = checked(folder, files)
         self._rest = None if checked_whole else _Reader(folder, files, columns, checked_whole=False)
 
     def take(self, count: int, like: pa.Table | None) -> Callable[[], pa.Table]:
         """What gives the next ``count`` rows; see `_Reader.take`."""
-        if self._rest is None and self._files and count_rows(next(self._checked), remedy=REMEDY) == count:
+        if self._rest is None and self._files and count_rows(next(self._checked)) == count:
             return partial(self._read, self._files.popleft())
         if self._rest is None:
             self._rest = _Reader(self._folder, self._files, self._columns, checked_whole=True)
@@ -142,7 +142,7 @@ class _Parts:
         return lambda: table
 
     def _read(self, path: Path) -> pa.Table:
-        tables = read_portions(path, self._columns, rows=ROWS, remedy=REMEDY, threads=False, pages=False)
+        tables = read_portions(path, self._columns, rows=ROWS, threads=False, pages=False)
         return pa.concat_tables(tables).combine_chunks()
 
     def expect_end(self) -> None:
@@ -165,22 +165,22 @@ class _Reader:
             self._left.append(table)
             rows += len(table)
         if rows < count:
-            raise FormatError(f"{self._folder}: fewer rows than the runs beside it; {REMEDY}")
+            raise FormatError(f"{self._folder}: fewer rows than the runs beside it; {SCORED}")
         table = self._left[0] if len(self._left) == 1 else pa.concat_tables(self._left)
         self._left = [table.slice(count)] if rows > count else []
         table = table.slice(0, count).unify_dictionaries().combine_chunks()
         if like is not None and not all(table[name].equals(like[name]) for name in KEYS):
-            raise FormatError(f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}")
+            raise FormatError(f"{self._folder}: its rows are other tokens than those of the runs beside it; {SCORED}")
         return table
 
     def expect_end(self) -> None:
         """Raise `FormatError` where rows are left."""
         if any(map(len, self._left)) or any(map(len, self._tables)):
-            raise FormatError(f"{self._folder}: more rows than the runs beside it; {REMEDY}")
+            raise FormatError(f"{self._folder}: more rows than the runs beside it; {SCORED}")
 
 
 def _read(folder: Path, files: Sequence[Path], columns: list[str], *, pages: bool) -> Iterator[pa.Table]:
     """Files whose checksums are checked, some rows at a time: few enough for a processor's cache. ``pages``: whether
     those of pages are checked, too."""
-    for path in checked(folder, files, remedy=REMEDY):
-        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False, pages=pages)
+    for path in checked(folder, files):
+        yield from read_portions(path, columns, rows=ROWS, threads=False, pages=pages)

@@ -20,6 +20,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import count_rows, read_parquet, write_parquet
+from argap.files.remedies import remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
     CheckpointRecord,
@@ -38,7 +39,6 @@ FORMAT = 1
 OWN = "own-tokens"
 """Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
 SHARD_TOKENS = 2**17
-REMEDY = "repeat its `argap score` command, which makes damaged parts again"
 LARGEST_LOGPROB = 1e-4
 """The highest one accepted of another program: rounding may lift that of a certain token above 0."""
 FLOATS = ["logprob"]
@@ -185,7 +185,7 @@ def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
             if (count := len(read_parquet(path))) != rows[path]:
                 raise FormatError(f"{path}: {count} rows, expected {rows[path]}")
         except FormatError as error:
-            say(f"{error}; it is made again")
+            say(f"{str(error).removesuffix(remedy_for(path))}; it is made again")
         else:
             whole.add(path)
     return whole
@@ -278,7 +278,7 @@ def _read_columns(
 ) -> pa.Table:
     """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
     parts = check_parts(run)
-    tables = [read_parquet(path, columns, schema=SCHEMA, remedy=REMEDY) for path in parts]
+    tables = [read_parquet(path, columns, schema=SCHEMA) for path in parts]
     for path, table in zip(parts, tables, strict=True):
         check(run, path, table)
     return pa.concat_tables(tables)
@@ -287,8 +287,8 @@ def _read_columns(
 def check_parts(run: Run) -> list[Path]:
     """The parts of a run. Raises `FormatError` naming one that is damaged, and where some are missing."""
     parts = token_parts(run.folder)
-    rows = sum(count_rows(path, remedy=REMEDY) for path in parts)
-    check_files(run.folder, parts, remedy=REMEDY)
+    rows = sum(count_rows(path) for path in parts)
+    check_files(run.folder, parts)
     expected = run.record.evaluation.tokens
     if rows != expected:
         raise FormatError(
@@ -300,7 +300,7 @@ def check_parts(run: Run) -> list[Path]:
 def check_logprobs(run: Run) -> None:
     """Raise `FormatError`, naming part, window and position, for a scored token without a log-prob."""
     for path in token_parts(run.folder):
-        _check_part(run, path, read_parquet(path, ["logprob"], schema=SCHEMA, remedy=REMEDY))
+        _check_part(run, path, read_parquet(path, ["logprob"], schema=SCHEMA))
 
 
 def no_logprob(values: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
-from argap.tokens.rows import REMEDY, Rows
+from argap.tokens.rows import Rows
 from argap.tokens.runs import Run
 
 OF_RUNS = {"runs", "models", "further", "ranked"}
@@ -45,12 +45,12 @@ class TokenTable:
     @cached_property
     def record(self) -> LabelsRecord:
         """``labels.json``."""
-        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT, remedy=REMEDY)
+        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT)
 
     @cached_property
     def documents(self) -> Documents | None:
         """The columns kept of the source; None without any."""
-        return read_documents(self.labels, remedy=REMEDY)
+        return read_documents(self.labels)
 
     @property
     def by_segment(self) -> bool:
@@ -98,7 +98,7 @@ class TokenTable:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """That of the labels. Raises `FormatError` where its files are damaged."""
-        check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES], remedy=REMEDY)
+        check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES])
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def among(self, models: Sequence[str]) -> "TokenTable":
@@ -122,10 +122,10 @@ class TokenTable:
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
         columns = ["window", *(["segment_bytes"] if self.by_segment else [])]
         path, lacking = self.labels / "labels.parquet", f"a window that windows.parquet, which has {len(n):,}, lacks"
-        check_files(self.labels, [path], remedy=REMEDY)
-        for rows in read_portions(path, columns, remedy=REMEDY):
+        check_files(self.labels, [path])
+        for rows in read_portions(path, columns):
             window = rows["window"].to_numpy()
-            check_below(path, window, len(n), lacking, remedy=REMEDY)
+            check_below(path, window, len(n), lacking)
             weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
             n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
         if not self.by_segment:
@@ -135,7 +135,7 @@ class TokenTable:
     @cached_property
     def document_of_window(self) -> np.ndarray:
         """int32 ``[W]``. Raises `FormatError` for damaged labels."""
-        return read_document_of_window(self.labels, self.record, remedy=REMEDY)
+        return read_document_of_window(self.labels, self.record)
 
     @cached_property
     def pieces(self) -> pa.StringArray:

@@ -20,6 +20,7 @@ from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing
 from argap.files.checksums import sha256_of
+from argap.files.remedies import remedy_for
 from argap.records import read_record, write_record
 from argap.text.tokenizer import Tokenizer
 from argap.train.config import DataSource
@@ -85,15 +86,14 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
 
 def open_tokens(folder: Path) -> TokenFile:
     """Open an existing token file. Raises `FormatError` if it does not match its JSON."""
-    remedy = f"remove {folder} and run again"
-    about = read_record(folder / "tokens.json", TokensRecord, remedy=remedy)
+    about = read_record(folder / "tokens.json", TokensRecord)
     path = folder / "tokens.bin"
     expected = about.tokens * np.dtype(about.dtype).itemsize
     size = path.stat().st_size if path.is_file() else 0
     if size != expected:
-        raise FormatError(f"{path}: {size} bytes, expected {expected}; {remedy}")
+        raise FormatError(f"{path}: {size} bytes, expected {expected}{remedy_for(path)}")
     if sha256_of(path) != about.fingerprint:
-        raise FormatError(f"{path}: damaged, its fingerprint is not the one in tokens.json; {remedy}")
+        raise FormatError(f"{path}: damaged, its fingerprint is not the one in tokens.json{remedy_for(path)}")
     return TokenFile(folder, about)
 
 

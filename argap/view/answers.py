@@ -26,7 +26,6 @@ from argap.slices.library import library
 from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices
 from argap.slices.partitions import By, as_part, partition
 from argap.tokens.labels import check_documents
-from argap.tokens.rows import REMEDY
 from argap.tokens.table import TokenTable
 from argap.view.conditions import condition_of
 from argap.view.once import Once
@@ -238,7 +237,7 @@ class Answers:
     def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
         path, labels = self.result.folder / "cells.parquet", self.result.token_table.record
         sums = sum_cells(path, ["window", "document", "domain"], list(dict.fromkeys([model, reference])))
-        check_documents(path, sums["document"].to_numpy(), labels, remedy=REMEDY)
+        check_documents(path, sums["document"].to_numpy(), labels)
         delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
         worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]
         names = ["window", "document", "domain", "n", "delta"]

@@ -18,7 +18,6 @@ from argap.slices.conditions import TABLE, Condition, connect, quoted
 from argap.slices.of_tokens import checked
 from argap.slices.queries import query_portions
 from argap.tokens.batches import TokenReader
-from argap.tokens.rows import REMEDY
 from argap.tokens.runs import token_parts
 from argap.tokens.table import TokenTable
 from argap.view.windows import LONGEST
@@ -83,7 +82,7 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
 
     def found_in(path: Path) -> list[Match]:
         interrupt.check()
-        check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=REMEDY)
+        check_file(path, recorded.get(path.relative_to(folder).as_posix()))
         content, ends = pieces.text(_whole(path, ["token"])["token"].to_numpy())
         starts = _occurrences(content.tobytes(), wanted)
         first = next(starts, None)
@@ -100,8 +99,8 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
 
 
 def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
-    rows = read_parquet(path, columns, remedy=REMEDY)
-    check_whole(path, rows, remedy=REMEDY)
+    rows = read_parquet(path, columns)
+    check_whole(path, rows)
     return rows
 
 

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import check_columns, readable
+from argap.files.remedies import SCORED
 from argap.records import Record
 from argap.records.columns import LABELLED
 from argap.reports.tables.tokens import lines, visible
-from argap.tokens.rows import KEYS, REMEDY, Rows
+from argap.tokens.rows import KEYS, Rows
 from argap.tokens.runs import RANK, Run, token_parts
 from argap.tokens.table import TokenTable
 
@@ -84,7 +85,7 @@ class WindowReader:
         labels = self._labels.of(window, [*KEYS, *table.label_columns])
         runs = tuple(self._runs[run.model].of(window, _columns(run)) for run in table.runs)
         if any(len(run) != len(labels) for run in runs):
-            raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
+            raise FormatError(f"window {window}: the runs and labels hold different tokens; {SCORED}")
         columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
         rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
         ids = rows["token"].to_numpy()
@@ -185,13 +186,13 @@ class _Rows:
         before = 0
         for path in self._files:
             with _opened(path) as file:
-                check_columns(path, file.schema_arrow, ["window"], remedy=REMEDY)
+                check_columns(path, file.schema_arrow, ["window"])
                 number = file.schema_arrow.get_field_index("window")
                 for group in range(file.num_row_groups):
                     described = file.metadata.row_group(group)
                     bounds = described.column(number).statistics
                     if bounds is None or not bounds.has_min_max:
-                        raise FormatError(f"{path}: no bounds of its windows; {REMEDY}")
+                        raise FormatError(f"{path}: no bounds of its windows; {SCORED}")
                     last.append(bounds.max)
                     groups.append(_Group(path, group, before))
                     before += described.num_rows
@@ -199,13 +200,13 @@ class _Rows:
 
     def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table:
         """Columns of a group of a file that is as it was written."""
-        check_files(self._folder, [group.path], remedy=REMEDY)
+        check_files(self._folder, [group.path])
         with _opened(group.path) as file:
-            check_columns(group.path, file.schema_arrow, columns, remedy=REMEDY)
+            check_columns(group.path, file.schema_arrow, columns)
             return file.read_row_group(group.number, columns=list(columns))
 
     def _lacks(self, window: int) -> FormatError:
-        return FormatError(f"{self._folder}: no window {window}; {REMEDY}")
+        return FormatError(f"{self._folder}: no window {window}; {SCORED}")
 
     def before(self, window: int) -> int:
         """How many rows there are before those of a window, which is there."""
@@ -232,5 +233,5 @@ class _Rows:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    with readable(path, REMEDY), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         yield file

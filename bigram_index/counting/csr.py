@@ -141,7 +141,7 @@ def verify(index: Path) -> None:
 
 
 def _read_state(folder: Path) -> CsrState:
-    return read_record(folder / STATE, CsrState, remedy=REMEDY)
+    return read_record(folder / STATE, CsrState)
 
 
 def _map(folder: Path, identity: str) -> Csr | None:

@@ -117,7 +117,7 @@ def _open(folder: Path, shard: CachedShard, dtype: np.dtype) -> ShardTokens:
 
 def _read_manifest(path: Path, wanted: CacheManifest) -> CacheManifest:
     """Read the manifest in ``path``. Raises `MismatchError` unless its shards are those of ``wanted``."""
-    manifest = read_record(path, CacheManifest, remedy="delete its folder")
+    manifest = read_record(path, CacheManifest)
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise FormatError(f"{path}: not the index.json of token shards of version {VERSION}; delete its folder")
     for key in ("tokenizer_fingerprint", "eos", "dtype", "sources"):

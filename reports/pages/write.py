@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argap.files.atomic import write_text
-from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
+from argap.records import Examples, Gap, read_gap, read_record
 from argap.reports.tables.formats import in_markdown, latex, markdown
 from argap.reports.tables.overview import overview
 from argap.reports.tables.provenance import provenance
@@ -40,7 +40,7 @@ def write_report(
     out = folder if out is None else Path(out)
     gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
-    examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
+    examples = read_record(windows, Examples) if windows.is_file() else None
     tables = tables_of(gap)
     write_text(out / "table.md", "\n".join(map(markdown, tables)))
     write_text(out / "table.tex", "\n".join(map(latex, tables)))

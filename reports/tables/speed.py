@@ -42,7 +42,7 @@ def read_speed(case: SpeedCase, out: Path) -> list[Speed]:
     path = out / FILE
     if not path.exists():
         return []
-    found = read_record(path, SpeedResult, newest=1, remedy="remove it, or choose another `out`")
+    found = read_record(path, SpeedResult, newest=1)
     return found.rows if replace(found, rows=[]) == _result(case, []) else []
 
 

@@ -69,7 +69,9 @@ def test_results_can_grow(suite, older):
         trained = dict.fromkeys(renamed | {"further"})
         grown = partial(open_earlier, described, size, trained, gap.evaluation, gap.threshold, folder)
         if older:
-            with pytest.raises(FormatError, match=r"curve\.parquet: no column document; .*; choose another `out`, or"):
+            with pytest.raises(
+                FormatError, match=r"curve\.parquet: no column document; .*; repeat its `argap suite run`"
+            ):
                 grown()
         else:
             assert grown().taken.keys() == members.keys()

@@ -163,7 +163,7 @@ def test_a_member_without_a_log_is_one_line(out):
     write_parquet(path, table[table["model"] != "base_conv"])
     write_checksums(out, [path])
     with pytest.raises(
-        FormatError, match=r"logs\.parquet: no rows of base_conv, expected its training log; `argap suite"
+        FormatError, match=r"logs\.parquet: no rows of base_conv, expected its training log; repeat its"
     ):
         read_size(out).log("base_conv")
 
@@ -288,7 +288,7 @@ def other_bins(tiny: Path) -> None:
         ({}, [], without("trajectory.parquet", "step"), "trajectory.parquet: no column step; expected model, step, "),
         ({}, [], without("logs.parquet", "loss"), "logs.parquet: no column loss; expected model, step, tokens, loss, "),
         ({}, [], damaged("logs.parquet"), "logs.parquet: truncated at byte 0; "),
-        ({}, [], lambda tiny: (tiny / "logs.parquet").unlink(), "logs.parquet: no such file; choose another `out`"),
+        ({}, [], lambda tiny: (tiny / "logs.parquet").unlink(), "logs.parquet: no such file; repeat its `argap suite"),
         ({}, [], damaged("positions.parquet"), "positions.parquet: truncated at byte 0; "),
         ({}, [], without_a_member, "members.json: lacks base_conv, which gap.json has; choose another `out`"),
         (
@@ -318,7 +318,7 @@ def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_pat
 
 def test_a_result_without_an_index_is_not_one_of_a_suite(out):
     without_an_index(out)
-    with pytest.raises(FormatError, match=r"gap\.json: `index` is null, and a suite has one; `argap suite run`"):
+    with pytest.raises(FormatError, match=r"gap\.json: `index` is null, and a suite has one; repeat its"):
         read_size(out)
 
 

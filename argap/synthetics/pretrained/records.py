@@ -8,6 +8,7 @@ import msgspec
 
 from argap.errors import FormatError
 from argap.files.configs import Count, Length, Seed, check_ranges
+from argap.files.remedies import remedy_for
 from argap.records import Interval, Record, read_record
 from argap.synthetics.tasks.pretrained_mqar import layout
 
@@ -76,16 +77,16 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
         return list(dict.fromkeys(row.model for row in self.rows))
 
 
-def read_scores(path: Path, *, remedy: str = "") -> PretrainedScores:
+def read_scores(path: Path) -> PretrainedScores:
     """Read the scores in ``path``.
 
     Raises `FormatError` for a missing or broken file, and for a model without answers on one of the numbers of pairs.
     """
-    scores = read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
+    scores = read_record(path, PretrainedScores, newest=FORMAT)
     answered = {(row.model, row.pairs) for row in scores.rows if row.slice == "ar"}
     for model, pairs in product(scores.models, scores.pairs):
         if (model, pairs) not in answered:
-            raise FormatError(f"{path}: {model} has no answers on {pairs} pairs{remedy and f'; {remedy}'}")
+            raise FormatError(f"{path}: {model} has no answers on {pairs} pairs{remedy_for(path)}")
     if not answered:
-        raise FormatError(f"{path}: rows: expected those of at least one model{remedy and f'; {remedy}'}")
+        raise FormatError(f"{path}: rows: expected those of at least one model{remedy_for(path)}")
     return scores

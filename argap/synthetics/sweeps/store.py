@@ -19,6 +19,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json, read_json_lines, write_json, write_json_lines
 from argap.files.configs import build
 from argap.files.record import to_record
+from argap.files.remedies import remedy_for
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.loop import RunResult
@@ -26,7 +27,6 @@ from argap.synthetics.training.unfinished import discard
 
 TABLE = "runs.jsonl"
 UNFINISHED = "unfinished"
-REMEDY = "remove it, and the sweep trains it again"
 COLUMNS = {
     "name": "object",
     "task": "object",
@@ -65,9 +65,9 @@ def write_run(out: Path, result: RunResult) -> None:
 
 def read_run(path: Path) -> RunResult:
     """Read the file of a run. Raises `FormatError` if it is not one, or is that of another configuration."""
-    result = to_record(path, read_json(path), RunResult, remedy=REMEDY)
+    result = to_record(path, read_json(path), RunResult)
     if result.config.key != path.stem:
-        raise FormatError(f"{path}: its configuration is another run's; {REMEDY}")
+        raise FormatError(f"{path}: its configuration is another run's{remedy_for(path)}")
     return result
 
 
@@ -79,7 +79,7 @@ def read_results(out: Path) -> dict[str, RunResult]:
     path, found = out / TABLE, {}
     if path.is_file():
         for number, values in enumerate(read_json_lines(path), 1):
-            result = to_record(f"{path}: line {number}", values, RunResult, remedy=REMEDY)
+            result = to_record(path, values, RunResult, part=f"line {number}")
             found[result.config.key] = result
     return found | {path.stem: read_run(path) for path in _files(out)}
 
