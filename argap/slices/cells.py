@@ -59,7 +59,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     document = labels.document_of_window[columns["window"]].astype(np.int32)
     columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
     columns |= {"n": groups.n, **{PREFIX + model: sums for model, sums in zip(logprobs, groups.sums, strict=True)}}
-    return pd.DataFrame({"document": document, **columns})
+    return pd.DataFrame({"document": document, **columns}, copy=False)
 
 
 def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
