@@ -112,7 +112,7 @@ MEASUREMENTS = {
 
 
 def best_of(work, repeats: int):
-    """Minimum wall and CPU time (all threads) over ``repeats`` runs, in seconds, and the last result."""
+    """Return minimum wall and CPU seconds (all threads) over ``repeats`` runs, and the last result."""
     best, result = timed(work)
     for _ in range(repeats - 1):  # holds no result but the last: memory is measured, too
         took, result = timed(work)
@@ -121,7 +121,7 @@ def best_of(work, repeats: int):
 
 
 def rates(took: Took, what: str, number: int) -> dict:
-    """Rates per wall second and per CPU second."""
+    """Compute rates per wall second and per CPU second."""
     return {
         "seconds": took.wall,
         "CPU seconds": took.cpu,
@@ -131,7 +131,7 @@ def rates(took: Took, what: str, number: int) -> dict:
 
 
 def copy_bandwidth() -> float:
-    """GB/s read and written when copying arrays much larger than the caches, with one thread per core."""
+    """Measure GB/s read and written when copying arrays much larger than the caches, with one thread per core."""
     from concurrent.futures import ThreadPoolExecutor
 
     cores = len(os.sched_getaffinity(0))

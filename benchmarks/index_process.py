@@ -1,4 +1,4 @@
-"""Whole processes from a token shard to its bigram counts on disk: ``argap index build`` beside NumPy's sort.
+"""Time whole processes from a token shard to its bigram counts on disk: ``argap index build`` against NumPy's sort.
 
     PYTHONPATH=. python benchmarks/index_process.py SHARD --tokenizer DIR [--rounds 3] [--json FILE]
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def compare(index: Path, saved: Path) -> int:
-    """Distinct bigrams, once both results were found to be the same."""
+    """Check that both results are the same, and return the number of distinct bigrams."""
     import numpy as np
     import pyarrow.parquet as pq
 

@@ -31,7 +31,7 @@ class Case:
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """‖actual − expected‖ / ‖expected‖; infinite if any value is NaN."""
+    """Compute ‖actual − expected‖ / ‖expected‖; infinite if any value is NaN."""
     actual, expected = actual.double(), expected.double()
     return float(((actual - expected).norm() / expected.norm()).nan_to_num(nan=float("inf")))
 
@@ -42,7 +42,7 @@ def first_output(function: Callable[..., Any], *inputs: Any, **options: Any) -> 
 
 
 def turned(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
-    """The first output of ``function``, which takes ``[B, H, T, ...]``, for inputs and output ``[B, T, H, ...]``."""
+    """Adapt a ``function`` of ``[B, H, T, ...]`` to inputs and first output ``[B, T, H, ...]``."""
     return function(*(x.transpose(1, 2) for x in inputs), **options)[0].transpose(1, 2)
 
 
@@ -53,9 +53,9 @@ def against(
     sequences: int = 1,
     **options: Any,
 ) -> Callable[[torch.Tensor], float]:
-    """`Case.check` of the first ``sequences`` of an output ``[B, ...]`` against a ``reference`` in float64.
+    """Return a `Case.check` of the first ``sequences`` of an output ``[B, ...]`` against a float64 ``reference``.
 
-    ``inputs``, each ``[B, ...]``, come before ``shared``, which all sequences have in common.
+    Its arguments are ``inputs``, each ``[B, ...]``, then those ``shared`` by all sequences.
     """
 
     def error(output: torch.Tensor) -> float:

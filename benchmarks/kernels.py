@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure_rates() -> dict[str, float]:
-    """The rates behind the limits."""
+    """Measure the rates behind the limits."""
     a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = milliseconds(lambda: a @ b)
     source = torch.randn(COPIED // 4, device="cuda")
@@ -59,7 +59,7 @@ def measure_rates() -> dict[str, float]:
 
 
 def measure(case: Case, rates: dict[str, Any]) -> dict[str, Any]:
-    """Error, time and memory of our kernel and of each peer."""
+    """Measure error, time and memory of our kernel and of each peer."""
     limit = 1e3 * max(case.flops / rates["flops_per_s"], case.bytes / rates["bytes_per_s"])
     runs = {"ours": case.ours, **case.peers}
     results = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
@@ -81,7 +81,7 @@ def measure(case: Case, rates: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limit: float) -> dict[str, Any]:
-    """Milliseconds, share of the limit, error, and memory in addition to the inputs."""
+    """Measure milliseconds, share of the limit, error, and memory in addition to the inputs."""
     try:
         error = check(function())
         if not math.isfinite(error):
@@ -100,13 +100,13 @@ def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limi
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
-    """The better of two rounds, because clocks and caches may be cold in the first."""
+    """Return the better of two rounds, because clocks and caches may be cold in the first."""
     rounds = [do_bench(function, warmup=25, rep=100, return_mode="median") for _ in range(2)]
     return min(rounds)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def in_short(row: dict[str, Any]) -> str:
-    """A row of the table: ours, then the peers from fastest to slowest."""
+    """Format a row of the table: ours, then the peers from fastest to slowest."""
     peers = sorted(row["peers"].items(), key=lambda item: item[1].get("ms", float("inf")))
     parts = [one_in_short("ours", row["ours"]), *(one_in_short(name, peer) for name, peer in peers)]
     ratio = "" if row["times_best_peer"] is None else f"{row['times_best_peer']:5.2f}×"

@@ -1,12 +1,12 @@
-"""Tokens a second of the copy labels (`argap.tokens.copies`), beside the repeated bigrams and all labels, on one core.
+"""Measure tokens per second of the copy labels (`argap.tokens.copies`), repeated bigrams and all labels on one core.
 
     python benchmarks/labels.py [--data FILE] [--tokenizer DIR] [--rounds N] [--json FILE]
 
 Text: FILE in packed windows, of 2,048 tokens for the comparison with `argap.tokens.repeats.find_repeats` and with all
-labels of `argap.tokens.labels.label` without an index, which include both, and of other lengths. Then text at which
+labels of `argap.tokens.labels.label` without an index, which include both, and of other lengths. Then text on which
 simple methods take quadratic time: one token, random bits, a Fibonacci word, and blocks of 1,000 tokens repeated with
-errors; and random ids. The passes alternate; a rate is the tokens of a pass over its least CPU seconds, which other
-load changes less than wall time. Both passes must find the same repeated bigrams.
+errors; and random ids. The passes alternate; a rate is the tokens of a pass over its least CPU seconds, which depend
+less on other load than wall time. Both passes must find the same repeated bigrams.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def constructed_texts() -> dict[str, np.ndarray]:
-    """Tokens, int32 ``[2²⁰]``, by what they are."""
+    """Construct texts, int32 tokens ``[2²⁰]``, by name."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def constructed_texts() -> dict[str, np.ndarray]:
 
 
 def rates_of(passes: dict[Any, Callable[[], Any]], tokens: int, rounds: int) -> dict[Any, float]:
-    """Millions of tokens a CPU second of each pass over ``tokens``, after one that compiles."""
+    """Measure millions of tokens per CPU second of each pass over ``tokens``, after one that compiles."""
     best = dict.fromkeys(passes, float("inf"))
     for work in passes.values():
         work()

@@ -1,4 +1,4 @@
-"""What benchmarks share: the machine, date and versions beside their figures, and measuring in a process of its own."""
+"""Measure in separate processes, and record machine, date and versions beside the figures; shared by all benchmarks."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ Returned = TypeVar("Returned")
 
 
 def parser(about: str | None, *, json: bool = True) -> argparse.ArgumentParser:
-    """A parser, by default with ``--json``. ``about``: the script's docstring."""
+    """Build a parser, by default with ``--json``. ``about``: the script's docstring."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     if json:
         made.add_argument("--json", type=Path, help="file to write the results to")
@@ -32,7 +32,7 @@ def parser(about: str | None, *, json: bool = True) -> argparse.ArgumentParser:
 
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
-    """Date, processor, cores, GPU (if there is one; CUDA is not started) and versions."""
+    """Describe date, processor, cores, GPU (if there is one; CUDA is not started) and versions."""
     cpu = Path("/proc/cpuinfo")
     models = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.is_file() else []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -58,7 +58,7 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def save(path: Path | None, packages: Iterable[str], **results: Any) -> None:
-    """Write ``results`` with the machine and its load beside them, where a file is asked for."""
+    """Write ``results`` with the machine and its load to ``path``, unless it is None."""
     if path is not None:
         write_json(path, {"machine": machine(packages), "load_average": os.getloadavg()[0], **results})
 
@@ -66,38 +66,38 @@ def save(path: Path | None, packages: Iterable[str], **results: Any) -> None:
 def apart(
     function: Callable[Parameters, Returned], *arguments: Parameters.args, **options: Parameters.kwargs
 ) -> Returned:
-    """What a function of this script returns, or raises, in a new process of its own."""
+    """Call a function of this script in a new process; return or raise what it does."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **options).result()
 
 
 class Took(NamedTuple):
-    """Seconds of some work; those of the processor count all threads, and are less sensitive to other load."""
+    """Seconds of some work; CPU seconds count all threads, and are less sensitive to other load."""
 
     wall: float
     cpu: float
 
 
 def timed(work: Callable[[], Returned]) -> tuple[Took, Returned]:
-    """What some work took, and its result."""
+    """Time some work and return its result."""
     begun, used = time.perf_counter(), time.process_time()
     result = work()
     return Took(time.perf_counter() - begun, time.process_time() - used), result
 
 
 def medians(several: Iterable[Took]) -> dict[str, float]:
-    """Of repetitions, as a row has them."""
+    """Return the medians of repetitions as fields of a row."""
     wall, cpu = (statistics.median(column) for column in zip(*several, strict=True))
     return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
 
 
 def seconds_since_start() -> float:
-    """Seconds since this process started, which include what it imported before the call."""
+    """Return the seconds since this process started, including its imports before the call."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def peak_memory() -> int:
-    """Peak memory of this process in bytes. `getrusage` would report the parent's peak if that is larger."""
+    """Return the peak memory of this process in bytes. `getrusage` would report the parent's peak if that is larger."""
     status = Path("/proc/self/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

@@ -29,7 +29,7 @@ from argap.text.tokenizer import load_tokenizer, tokenizer_folder
 
 
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:
-    """Prompts of exactly ``length`` tokens, cut from the concatenated texts of the fixture."""
+    """Cut prompts of exactly ``length`` tokens from the concatenated texts of the fixture."""
     tokenizer = load_tokenizer(folder)
     texts = []
     for seed in range(count):
@@ -43,7 +43,7 @@ def prompts_of(folder: Path, count: int, length: int) -> list[str]:
 
 
 def _round_trips(tokenizer: Any, ids: Any, start: int, length: int) -> bool:
-    """Whether a span of tokens survives decoding and re-encoding."""
+    """Return whether a span of tokens survives decoding and re-encoding."""
     part = ids[start : start + length]
     return tokenizer.encode([tokenizer.decode(part)])[0].tolist() == part.tolist()
 

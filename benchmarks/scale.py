@@ -2,13 +2,13 @@
 
     PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
 
-Five inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
-document``, a single text (50 MB at 4n), tokenized and labelled against an index of itself, and the index built;
-``scored``, what `argap score` does with packed tokens but the model's own work: windows, a run of stored log-probs,
-labels; ``tokens``, stored log-probs that `argap compare` joins, labels and takes apart; ``view``, what the page of
-`argap view` asks about a result of two models, each answer also alone (all three 10⁸ scored tokens at 4n with ``--size
-10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all five. A
-ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
+Five inputs, each in a separate process: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+document``, a single text (50 MB at 4n), indexed, tokenized and labelled against its own index; ``scored``, everything
+that `argap score` does with packed tokens except running the model: windows, a run of stored log-probs, labels;
+``tokens``, stored log-probs that `argap compare` joins, labels and breaks down; ``view``, the requests of the page of
+`argap view` about a result of two models, also timed one by one (the last three have 10⁸ scored tokens at 4n with
+``--size 10``). No model runs: its cost grows with the number of equal batches. ``--size`` scales all five. A ratio of 4
+from n to 4n is linear; docs/reliability.md says which memory grows with it.
 """
 
 import json
@@ -56,8 +56,10 @@ def show(row: dict[str, Any], first: dict[str, Any]) -> None:
 
 
 def measure(name: str, amount: int) -> dict[str, Any]:
-    """Seconds, and bytes of memory beyond what the imports take. CPU seconds count all threads: on a busy machine they
-    are the ones to compare."""
+    """Measure seconds, and bytes of memory beyond those of the imports.
+
+    CPU seconds count all threads: compare these on a busy machine.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run = INPUTS[name](Path(folder), amount)
         before = peak_memory()
@@ -68,7 +70,7 @@ def measure(name: str, amount: int) -> dict[str, Any]:
 
 
 def text(length: int) -> str:
-    """``length`` characters of the standard library's text, again and again."""
+    """Return ``length`` characters of a module of the standard library, repeated."""
     import argparse as module
 
     whole = Path(module.__file__).read_text(encoding="utf-8")
@@ -112,7 +114,7 @@ def labelled(folder: Path, path: Path) -> Run:
 
 
 def scored(folder: Path, amount: int) -> Run:
-    """Windows, shards and labels of ``amount`` packed tokens in documents of 10,000."""
+    """Make windows, shards and labels of ``amount`` packed tokens in documents of 10,000."""
     import numpy as np
 
     from argap.corpus import open_corpus
@@ -158,7 +160,7 @@ def tokens(folder: Path, amount: int) -> Run:
 
 
 def view(folder: Path, amount: int) -> Run:
-    """The answers of `argap view` to a page that is opened, and to a user who moves τ, slices, reads and searches."""
+    """Time the answers of `argap view` to opening the page, and to a user who moves τ, slices, reads and searches."""
     from synthetic_result import write_result
 
     from argap.result import open_result

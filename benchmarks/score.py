@@ -105,7 +105,7 @@ Way = tuple[str, dict[str, float]]
 
 
 def on_gpu(names: list[str], compiles: bool) -> Iterator[tuple[str, str, Way]]:
-    """Each model and shape with the milliseconds, peak memory and accuracy of argap and of each alternative."""
+    """Measure milliseconds, peak memory and accuracy of argap and of each alternative for each model and shape."""
     for name in names:
         torch.manual_seed(0)
         ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
@@ -118,7 +118,7 @@ def on_gpu(names: list[str], compiles: bool) -> Iterator[tuple[str, str, Way]]:
 
 
 def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
-    """A model of transformers: as it is, with Liger, compiled, and after argap has fused it in place."""
+    """Measure a model of transformers: plain, with Liger, compiled, and after argap has fused it in place."""
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=torch.bfloat16).eval()
     exact = in_float32(model, ids)
@@ -161,8 +161,10 @@ def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
 
 @contextmanager
 def family_restored(model: Any) -> Iterator[None]:
-    """Puts back, at the end, what a patch replaces in the module of the model's family: rotary function and classes.
-    The next model of the family would run them as its plain path."""
+    """Restore at the end the rotary function and classes that a patch replaces in the module of the model's family.
+
+    Otherwise the next model of the family would run them as its plain path.
+    """
     family = sys.modules[type(model).__module__]
     before = dict(vars(family))
     try:
@@ -173,7 +175,7 @@ def family_restored(model: Any) -> Iterator[None]:
 
 
 def head_of(batches: Batches, ids: torch.Tensor) -> Callable[[], Any]:
-    """The part of a batch after the trunk, on the device."""
+    """Return a function that runs the part of a batch after the trunk, on the device."""
     hidden = batches.model.base_model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
     head, targets = batches.head, ids.roll(-1, dims=1).flatten()
     assert head is not None
@@ -181,7 +183,7 @@ def head_of(batches: Batches, ids: torch.Tensor) -> Callable[[], Any]:
 
 
 def on_native_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
-    """A native model with the fused kernels around its mixers and without."""
+    """Measure a native model with and without the fused kernels around its mixers."""
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
 
@@ -197,7 +199,7 @@ def on_native_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
 
 
 def on_fla_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
-    """A model of flash-linear-attention, and argap on the same weights.
+    """Measure a model of flash-linear-attention, and argap on the same weights.
 
     Its first calls choose launch configurations, which takes up to a minute on a fresh machine and is not counted.
     """
@@ -229,7 +231,7 @@ def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[s
     found = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
     queued = deque([batches.score(range(BATCH))])
 
-    def next_shard() -> None:  # as the scorer: a shard is read while the device works on the next
+    def next_shard() -> None:  # like the scorer: read a shard while the device works on the next
         queued.append(batches.score(range(BATCH)))
         queued.popleft().arrays()
 
@@ -237,7 +239,7 @@ def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[s
 
 
 def by_references(function: Callable[[], Any]) -> Any:
-    """``function()`` where the kernels around the mixers run their references."""
+    """Call ``function`` with the kernels around the mixers replaced by their references."""
     from argap.kernels.fused import gated_norm, gated_product, residual_norm, rotary, token_shift
     from argap.models.mixers import rwkv4
 
@@ -253,7 +255,7 @@ def by_references(function: Callable[[], Any]) -> Any:
 
 
 def in_float32(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The log-probs of the first windows with the same weights in float32."""
+    """Compute the log-probs of the first windows with the same weights in float32."""
     wide = copy.deepcopy(model).float()
     return torch.cat([by_all_logits(wide, row[None]) for row in ids[:CHECKED]])
 
@@ -264,13 +266,13 @@ def accuracy(found: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
 
 
 def by_all_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The log-prob of every token, computed as most scripts do."""
+    """Compute the log-prob of every token as most scripts do."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
 
 
 def logprobs_and_top1(hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Log-prob and most likely token of one window ``hidden [T, D]``: what argap returns."""
+    """Return log-prob and most likely token of one window ``hidden [T, D]``, as argap does."""
     logits = (hidden[:-1] @ weight.T).float()
     picked = logits.gather(-1, ids[1:, None])[:, 0]
     return picked - torch.logsumexp(logits, -1), logits.argmax(-1)
@@ -287,9 +289,11 @@ def measure(function: Callable[[], Any]) -> dict[str, float]:
 
 
 def measure_device(function: Callable[[], Any]) -> dict[str, float]:
-    """Milliseconds on the device alone, by a CUDA graph: without the host's time to launch kernels. Empty where the
-    host waits for the device, which no graph can hold. Not for transformers' models, which take another attention mask
-    while a graph is captured."""
+    """Measure milliseconds on the device alone, by a CUDA graph: without the host's time to launch kernels.
+
+    Empty if the host waits for the device, which a graph cannot record. Not for models of transformers, which use
+    another attention mask while a graph is captured.
+    """
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -302,8 +306,10 @@ def measure_device(function: Callable[[], Any]) -> dict[str, float]:
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
-    """The lowest of the medians of `do_bench`, which is repeated until the lowest two agree or `TRIES` are made: what
-    else happens on the host only adds to a time."""
+    """Return the lowest median of repeated `do_bench`: other load on the host only adds to a time.
+
+    Repeats until the lowest two medians agree, or `TRIES` times.
+    """
     from triton.testing import do_bench
 
     medians: list[Any] = []
@@ -315,7 +321,7 @@ def milliseconds(function: Callable[[], Any]) -> float:
 
 
 def windows_of(ids: torch.Tensor) -> EvaluationSet:
-    """An evaluation set with one window for each row of ids ``[B, T]``."""
+    """Build an evaluation set with one window for each row of ids ``[B, T]``."""
     rows, length = ids.shape
     tokens = ids.flatten().int().cpu().numpy()
     return EvaluationSet(
@@ -333,7 +339,7 @@ def windows_of(ids: torch.Tensor) -> EvaluationSet:
 
 
 def on_cpu() -> Iterator[tuple[str, str, Way]]:
-    """Tokens per second, the median over alternating rounds of the two implementations."""
+    """Measure tokens per second, the median over alternating rounds of the two implementations."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:
-    """A randomly initialised native model with the demo's tokenizer."""
+    """Write a randomly initialised native model with the demo's tokenizer."""
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
     from argap.text.tokenizer import load_tokenizer
@@ -64,7 +64,7 @@ def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:
 
 
 def on(gpus: int, work: Path) -> dict[str, Any]:
-    """Score with ``gpus`` processes; tokens per second, and the log-probs' largest difference from those on one GPU."""
+    """Score with ``gpus`` processes; measure tokens per second and the largest difference from one GPU's log-probs."""
     out = work / f"out{gpus}"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)] if gpus > 1 else []
     command = [sys.executable, *launcher, "-m", "argap", "score", str(work / "model"), "--ref", str(work / "model")]

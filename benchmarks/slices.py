@@ -1,13 +1,13 @@
-"""Time and peak memory of ten slices of four models' tokens: argap beside pandas and Polars, each in its own process.
+"""Measure time and peak memory of ten slices of four models' tokens: argap, pandas and Polars in separate processes.
 
     python benchmarks/slices.py [--tokens 1e6 1e7] [--work DIR] [--skip STEP…] [--rounds N] [--json FILE]
 
-The tokens are random (`synthetic_result`). All read the same Parquet files and compute the same sums: of each slice and
-model, tokens and log-probs by document; argap then adds intervals from 10,000 resamples, which its time includes, and
-the others do not. pandas and Polars are written as their users write it: the needed columns in one table, masks, then a
-group-by of documents; pandas has 10 M tokens in memory at a time, Polars reads lazily and streams. Without Polars its
-rows are left out. `compare`, `discover` and `report` are the further steps from runs to a page; pandas has no
-counterpart for them. Ratios are to argap's time in the same run.
+The tokens are random (`synthetic_result`). All read the same Parquet files and compute the same sums: for each slice
+and model, tokens and log-probs by document; only argap then adds intervals from 10,000 resamples, which its time
+includes. pandas and Polars are used as their users would: the needed columns in one table, masks, then a group-by of
+documents; pandas has 10 M tokens in memory at a time, Polars reads lazily and streams. Without Polars its rows are
+omitted. `compare`, `discover` and `report` are the other steps from runs to a page; pandas has no counterpart for them.
+Ratios are to argap's time in the same run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONDITIONS = {
 
 
 def masks_of(column: Callable[[str], Any]) -> dict[str, Any]:
-    """The conditions in pandas or Polars; ``column``: gives a series or an expression by its name."""
+    """Return the conditions in pandas or Polars; ``column``: returns a series or an expression by its name."""
     return {
         "rare": column("repeated") & (column("train_count") < 10),
         "seen once": column("train_count") == 1,
@@ -100,7 +100,7 @@ def with_pandas(folder: Path) -> dict[str, list[float]]:
 def pandas_portion(
     folder: Path, runs: dict[str, list[Path]], windows: range, pieces: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Tokens and sums of log p by model, of each slice, in some parts of the runs, which hold ``windows``."""
+    """Compute tokens and sums of log p by model for each slice, in the parts of the runs that hold ``windows``."""
     import pandas as pd
 
     several = windows.start > 0 or len(runs[MODELS[0]]) == PORTION  # a filter costs time
@@ -174,7 +174,7 @@ STEPS = {
 
 
 def run_step(name: str, folder: Path) -> dict[str, Any]:
-    """One step in this process: its seconds, peak memory and figures."""
+    """Run one step in this process; return its seconds, peak memory and figures."""
     (seconds, _), found = timed(lambda: STEPS[name](folder))
     return {
         "seconds": round(seconds, 2),
@@ -185,7 +185,7 @@ def run_step(name: str, folder: Path) -> dict[str, Any]:
 
 
 def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Each step in a process of its own, the better of ``rounds`` for the slices; all must find the same figures."""
+    """Measure each step in a separate process, slices in the best of ``rounds``; all must find the same figures."""
     results: dict[str, dict[str, float]] = {}
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def processes(folder: Path, device: str) -> dict[str, list[str]]:
-    """The commands by name. Those of argap write to ``folder/out``."""
+    """Return the commands by name. Those of argap write to ``folder/out``."""
     text, out = folder / "tiny.txt", str(folder / "out")
     text.write_text(TEXT)
     python, argap = [sys.executable], [sys.executable, "-m", "argap"]
@@ -82,7 +82,7 @@ def run(command: list[str]) -> Took:
 
 
 def print_imports(command: list[str]) -> None:
-    """Milliseconds of the modules of each top-level package themselves, without what they import."""
+    """Print milliseconds of the modules of each top-level package, without their own imports."""
     done = subprocess.run([command[0], "-X", "importtime", *command[1:]], capture_output=True, text=True)
     found: Counter[str] = Counter()
     for own, package in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+([^.\s]+)", done.stderr, re.MULTILINE):

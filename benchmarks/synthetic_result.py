@@ -1,4 +1,4 @@
-"""Write runs and labels of random tokens, as argap writes them, for benchmarks of what reads them: no model runs.
+"""Write runs and labels of random tokens in argap's format, for benchmarks of their readers; no model runs.
 
 Token ids follow Zipf's law, two fifths of the bigrams are repeated, training counts are log-uniform, and models lose
 most on the rare repeated ones. Documents have eight windows.
@@ -79,7 +79,7 @@ def _run(model: str, evaluation: EvaluationRecord) -> RunRecord:
 
 
 def _shard(shard: int, tokenizer: Tokenizer) -> tuple[pa.Table, pa.Table, np.ndarray]:
-    """Labels, what the runs have in common, and how hard each token is (nats)."""
+    """Draw labels, the columns that runs share, and how hard each token is (nats)."""
     generator = np.random.default_rng([1234, shard])
     n = WINDOWS * SEQ_LEN
     window = np.repeat(np.arange(shard * WINDOWS, (shard + 1) * WINDOWS, dtype=np.int32), SEQ_LEN)

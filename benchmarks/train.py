@@ -3,14 +3,14 @@
     PYTHONPATH=. python benchmarks/train.py [--rows "attention native,gla fla"] [--json benchmarks/results/train.json]
     PYTHONPATH=. python benchmarks/train.py --lengths [2048,4096] [--json benchmarks/results/train-lengths.json]
 
-A speed row is one architecture at the size ``360m`` with one backend: bfloat16, 8 windows of 2,048 random tokens a
+A speed row is one architecture at the size ``360m`` with one backend: bfloat16, 8 windows of 2,048 random tokens per
 step. ``tokens_per_s`` comes from the median step after warm-up; ``ratio`` divides it by attention's in the same run.
 ``first_step_s`` is the time from the start of the process to the end of the first step: imports, the model,
 compilation and the choice of launch configurations, which ``kernels_tuned`` kernels needed, since argap has none
 recorded for them (``benchmarks/tune.py``). ``attention whole`` is compiled as one graph instead of layer by layer. A
 parity row trains a smaller model on text for 200 steps with each backend, from the same weights on the same windows.
 
-``--lengths`` measures speed rows over lengths, at the same number of tokens a step (arXiv 2406.06484, figure 4), each
+``--lengths`` measures speed rows over lengths, with equal tokens per step (arXiv 2406.06484, figure 4), each
 as a ratio to attention at its length. All models take their first steps at once, which is where the time goes, and are
 then timed one after another. A repeated command with the same ``--json`` measures what is missing.
 
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def measured_before(path: Path | None) -> list[dict[str, Any]]:
-    """The rows in a file, without failed ones, if the same versions measured them on the same GPU."""
+    """Read the rows in a file, without failed ones, if the same versions measured them on the same GPU."""
     if path is None or not path.is_file():
         return []
     before, now = read_json(path), machine(PACKAGES)
@@ -141,7 +141,7 @@ def measured_before(path: Path | None) -> list[dict[str, Any]]:
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """To each row of a speed the ratio to attention's at the same shape, where that is known."""
+    """Add to each speed row the ratio to attention's at the same shape, if known."""
     speeds = [row for row in rows if "tokens_per_s" in row]
     attention = {row["shape"]: row["tokens_per_s"] for row in speeds if row["row"] == "attention native"}
     for row in speeds:
@@ -176,7 +176,7 @@ def measure_row(name: str, lengths: list[int], sizes: Sizes, out: Path) -> None:
 
 
 def wait_for_turn() -> None:
-    """Until a line on the standard input says that the GPU is free; the end of the input ends the process."""
+    """Wait until a line on the standard input says that the GPU is free; the end of the input ends the process."""
     if not sys.stdin.readline():
         raise SystemExit("the benchmark was stopped")
 
@@ -204,7 +204,7 @@ def build(architecture: str, size: str, vocabulary: int, length: int, width: int
 def prepare_speed(
     architecture: str, backend: str, sizes: Sizes, length: int, cuda: bool
 ) -> tuple[ArgapForCausalLM, TrainConfig]:
-    """The model on the CPU with its operators, and the configuration for windows of ``length``."""
+    """Build the model on the CPU with its operators, and the configuration for windows of ``length``."""
     model = build(architecture, sizes.speed, 128, length, sizes.parity_width, sizes.parity_layers)
     if backend == "fla":
         choose_backend("fla", model, torch.device("cuda" if cuda else "cpu"), torch.bfloat16)
@@ -213,7 +213,7 @@ def prepare_speed(
 
 
 def new_trainer(model: ArgapForCausalLM, config: TrainConfig, whole: bool, cuda: bool) -> Trainer:
-    """Of a model compiled layer by layer, or as a ``whole``."""
+    """Build the trainer of a model compiled layer by layer, or as a ``whole``."""
     parallel = Parallel(0, 1, torch.device("cuda" if cuda else "cpu"))
     if not (whole and cuda):
         return Trainer(model, config, parallel)
@@ -223,7 +223,7 @@ def new_trainer(model: ArgapForCausalLM, config: TrainConfig, whole: bool, cuda:
 
 
 def random_windows(trainer: Trainer) -> Windows:
-    """Random tokens for twenty steps."""
+    """Draw random tokens for twenty steps."""
     model: Any = trainer.model
     config = trainer.config
     count = 20 * config.batch_size * config.seq_len + 1
@@ -269,7 +269,7 @@ def take_turns(path: Path) -> None:
 
 
 def speed(trainer: Trainer, windows: Windows, sizes: Sizes, cuda: bool) -> dict[str, Any]:
-    """Tokens per second and peak memory after the first step."""
+    """Measure tokens per second and peak memory after the first step."""
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     mark = time.monotonic()
@@ -295,7 +295,7 @@ def speed(trainer: Trainer, windows: Windows, sizes: Sizes, cuda: bool) -> dict[
 
 
 def prepare_parity(architecture: str, sizes: Sizes) -> tuple[ArgapForCausalLM, ArgapForCausalLM, TrainConfig, Windows]:
-    """Two equal models, the configuration, and a text's windows."""
+    """Build two equal models, the configuration, and a text's windows."""
     from argap.corpus import open_corpus  # here, because a speed row's time to the first step counts its imports
     from argap.corpus.tokenize import token_documents
     from argap.text.tokenizer import load_tokenizer
@@ -311,7 +311,7 @@ def prepare_parity(architecture: str, sizes: Sizes) -> tuple[ArgapForCausalLM, A
 def parity(
     model: ArgapForCausalLM, other: ArgapForCausalLM, config: TrainConfig, windows: Windows, cuda: bool
 ) -> dict[str, Any]:
-    """Losses of 200 steps by both backends, in nats; on a CPU of ten steps by our own twice."""
+    """Compute losses of 200 steps with both backends, in nats; on a CPU, of ten steps with our own twice."""
     if cuda:
         use_fla(other)
     curves = []

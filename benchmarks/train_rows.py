@@ -1,4 +1,4 @@
-"""The processes behind the rows of ``benchmarks/train.py``: one after another, or all ready before any is timed."""
+"""Run the processes behind the rows of ``benchmarks/train.py``: one by one, or all ready before any is timed."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ class RowProcess:
             )
 
     def figures(self, length: int | None, seconds: float) -> dict[str, Any]:
-        """Those of the row, or of one of its lengths, or the reason why there are none."""
+        """Return the figures of the row, or of one of its lengths, or the reason why there are none."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write("go\n")
@@ -47,7 +47,7 @@ class RowProcess:
         return self.written(path_of(self.out, length), seconds)
 
     def written(self, path: Path, seconds: float) -> dict[str, Any]:
-        """What the process writes to ``path`` within ``seconds``. Without it, the process is ended."""
+        """Return what the process writes to ``path`` within ``seconds``; end the process if it writes nothing."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and not path.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -67,12 +67,12 @@ class RowProcess:
 
 
 def path_of(out: Path, length: int | None) -> Path:
-    """The file for the figures of a row, or of one of its lengths."""
+    """Return the file for the figures of a row, or of one of its lengths."""
     return out if length is None else out.with_suffix(f".{length}.json")
 
 
 def one_by_one(names: list[str], folder: Path, cpu_check: bool, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of each row. The process of the next row has started while one is measured."""
+    """Yield the figures of each row. The process of the next row starts while one is measured."""
     with ExitStack() as started:
         following: RowProcess | None = None
         for name, after in zip(names, [*names[1:], None], strict=True):
@@ -91,7 +91,7 @@ def one_by_one(names: list[str], folder: Path, cpu_check: bool, limit: float) ->
 def by_length(
     missing: dict[str, list[int]], folder: Path, cpu_check: bool, limit: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of each row at each of its lengths, once all processes are ready to be timed."""
+    """Yield the figures of each row at each of its lengths, once all processes are ready to be timed."""
     with ExitStack() as started:
         rows = [RowProcess(name, lengths, folder, cpu_check) for name, lengths in missing.items() if lengths]
         for row in rows:

@@ -3,9 +3,9 @@
     PYTHONPATH=. python benchmarks/tune.py [--architectures delta_net,gla] [--sizes 360m,125m]
 
 Trains one step of one layer of each model at each size with Triton's search, on shapes as in `benchmarks/train.py`
-(bfloat16, 8 windows of 2,048 tokens), and writes what was chosen to ``argap/train/tuned_CLASS.json``, which ships with
+(bfloat16, 8 windows of 2,048 tokens), and writes the choices to ``argap/models/fla/tuned_CLASS.json``, bundled with
 argap. The file keeps its other choices if the same versions made them on the same GPU. It is written after each model;
-all four take some minutes on an H200. Choices that Triton keeps on disk are taken over; for a fresh search set
+all four take a few minutes on an H200. Choices that Triton has cached on disk are reused; for a fresh search set
 ``TRITON_CACHE_DIR`` to an empty folder.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def first_step(architecture: str, size: str, sizes: Sizes) -> None:
-    """One step of one layer, which chooses the configurations of all kernels, forward and backward."""
+    """Run one step of one layer, which chooses the configurations of all kernels, forward and backward."""
     model = build(architecture, "tiny", VOCABULARY, sizes.length, SIZES[size].hidden_size, LAYERS)
     use_fla(model)
     config = replace(train_config(sizes.length, sizes.batch, architecture, True), compile="false")

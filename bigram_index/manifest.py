@@ -19,7 +19,7 @@ REBUILD = "copy the index again or build it with `argap index build`"
 
 
 class Part(Record, frozen=True, forbid_unknown_fields=True):
-    """One Parquet part, with its checksums (`argap.bigram_index.checksums`)."""
+    """One Parquet part, with its checksums (`argap.files.checksums`)."""
 
     file: str
     rows: Count

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.bigram_index import checksums
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import REBUILD, Part
 from argap.errors import FormatError
+from argap.files import checksums
 from argap.runtime.threads import map_ahead
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from argap.bigram_index import checksums
 from argap.bigram_index.counting import csr
 from argap.bigram_index.counting.engines import looking_up
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError, MismatchError
+from argap.files import checksums
 
 
 class BigramIndex:

@@ -107,7 +107,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
 KILLED_BETWEEN_THE_RENAMES = """
 import os, signal, sys
 from pathlib import Path
-from argap import atomic
+from argap.files import atomic
 
 target, rename = Path(sys.argv[1]), os.rename
 atomic.os.rename = lambda old, new: os.kill(os.getpid(), signal.SIGKILL) if new == target else rename(old, new)

@@ -277,7 +277,7 @@ def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
     with pytest.raises(ArgapError, match="bare: `bos` own: its tokenizer has no BOS; expected own or a token's text"):
         score(place, out, bare, bos={"bare": "own"})
-    with pytest.raises(ArgapError, match="full: `bos` <s>: no token of its vocabulary"):
+    with pytest.raises(ArgapError, match="full: `bos` <s>: not in its vocabulary"):
         score(place, out, bare, bos="<s>")
     with pytest.raises(ArgapError, match=r"full: takes at most 128 tokens, .* 128 and a BOS; use `seq_len=127`"):
         scorer.check_length(full, windows, bos=True)
@@ -299,7 +299,7 @@ def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, to
     places |= {"lm_head": "cpu", "model.rotary_emb": "cpu"}
     spread: Any = accelerate.dispatch_model(small_llama(), places, offload_dir=tmp_path / "disk", main_device="cpu")
     logprob, top1 = Batches(spread, data, "cpu", 2, "spread").score(range(data.windows)).arrays()
-    assert "spread: lies on several devices" in capsys.readouterr().err
+    assert "spread: spread over several devices" in capsys.readouterr().err
     own = Batches(small_llama(), data, "cpu", 2, "own").score(range(data.windows)).arrays()
     np.testing.assert_allclose(logprob, own[0], atol=1e-5)
     np.testing.assert_array_equal(top1, own[1])

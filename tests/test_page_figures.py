@@ -303,6 +303,34 @@ def test_table_2_of_the_paper():
     assert unlike(checks()) == []
 
 
+def test_attention_in_a_few_layers_on_the_first_page():
+    rows = gap_rows(ROOT / "results" / "table2-mini")
+    programmatic, random, full = (
+        {unit: 100 * share for unit, share in rows[f"hybrid{own}"]["closed"]["ar_hits"].items()}
+        for own in ("_programmatic", "_random", "")
+    )
+    for page in (ROOT / "README.md", ROOT / "results" / "table2-mini" / "README.md"):
+        text = on_one_line(page)
+        for said in (
+            "closes {nll:.0f}% of BaseConv's gap on AR hits in nats ({ppl:.0f}% in perplexity)".format(**programmatic),
+            "close {nll:.0f}% ({ppl:.0f}%), and full attention".format(**random),
+            "in the same layers {nll:.0f}% ({ppl:.0f}%).".format(**full),
+        ):
+            assert said in text
+
+
+def test_shares_at_the_scaled_threshold_on_the_first_page():
+    said = []
+    for suite, scaled in (("table1-7m", 24), ("table1-50m", 18)):
+        header = "Model", "τ = 1,250", "95% interval", "τ = 6", "95% interval", f"τ = {scaled}"
+        rows = {model: cells for model, *cells in table(ROOT / "results" / suite / "table.md", *header)}
+        at_1250, _, at_scaled = (float(cell.rstrip("%")) for cell in rows[r"base\_conv"] if "–" not in cell)
+        said += [at_scaled, at_1250]
+    assert "share is {:.0f}% instead of {:.0f}%, and {:.0f}% instead of {:.0f}%.".format(*said) in on_one_line(
+        ROOT / "README.md"
+    )
+
+
 def test_windows_by_distance():
     place = ROOT / "results" / "table1-7m"
     rows = gap_rows(place)
@@ -447,7 +475,7 @@ def test_variants_of_delta_net():
     text = on_one_line(place / "README.md")
     for said in (
         "with either norm {:.3f} and {:.3f} nats".format(*norm),
-        "is worth {:.3f} and {:.3f} nats here".format(*behind["delta_net_no_conv", "overall"]),
+        "gains {:.3f} and {:.3f} nats here".format(*behind["delta_net_no_conv", "overall"]),
         "{} and {}% of what the L1 norm costs".format(*due["delta_net_l1_elu"]),
         "{} and {}% of the convolution's part".format(*due["delta_net_no_conv"]),
     ):

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from argap.recall.link import GapLink
 from argap.recall.result import open_recall
 from tests.page_tables import ROOT, Check, on_one_line, table, unlike
 
@@ -18,6 +21,37 @@ def answers(page: Path, rows: dict[tuple[str, str], Any]) -> Iterator[Check]:
                 yield nll, row.gold_nll
             else:
                 assert (contains, nll) == ("—", "—")
+
+
+def pearson(link: GapLink, *, seeds: bool = True) -> tuple[float, float, float]:
+    """Pearson's r of the gaps on the golds with the AR gaps at their distances, and its 95% interval by Fisher."""
+    points = [point for point in link.points if seeds or not point.model.startswith("attention")]
+    pairs = [(point.ar_gap_at_distances or 0.0, point.gold_gap_nll or 0.0) for point in points]
+    r = float(np.corrcoef(np.array(pairs).T)[0, 1])
+    half = 1.959964 / (len(points) - 3) ** 0.5
+    return r, *(float(np.tanh(np.arctanh(r) + end)) for end in (-half, half))
+
+
+def test_correlations_on_the_first_page():
+    small, large = (open_recall(ROOT / "results" / "recall" / name).link for name in ("table1-7m", "table1-50m"))
+    (swde, *rest), at_50_m = [pearson(link) for link in small], [pearson(link) for link in large]
+    assert ({len(link.points) for link in small}, {len(link.points) for link in large}) == ({7}, {5})
+    said = (
+        "Pearson's r is {:.2f} (95% interval {:.2f} to {:.2f}), {:.2f} and {:.2f}".format(
+            *swde, *(r for r, *_ in rest)
+        ),
+        "For five of 51 M it is {:.2f}, {:.2f} and {:.2f}, and {:.2f} on the form of SWDE".format(
+            *(r for r, *_ in at_50_m), pearson(large[0], seeds=False)[0]
+        ),
+    )
+    assert [each for each in said if each not in on_one_line(ROOT / "README.md").replace("−", "-")] == []
+    fisher = "{:.2f} to {:.2f}, {:.2f} to {:.2f} and {:.2f} to {:.2f}"
+    for name, folder, links in (("recall/table1-7m", "", small), ("table1-50m", "", large)):
+        text = on_one_line(ROOT / "results" / name / folder / "README.md").replace("−", "-")
+        ends = [end + 0.0 for link in links for end in pearson(link)[1:]]
+        others = [pearson(link, seeds=False)[0] for link in links]
+        assert fisher.format(*ends).replace("-0.00", "0.00") in text
+        assert "{:.2f}, {:.2f} and {:.2f}".format(*others) in text
 
 
 def test_recall_at_50_m():

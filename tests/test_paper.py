@@ -18,6 +18,8 @@ from argap.metric.paper import (
     check_gap,
     check_gaps,
     check_headline,
+    own_share,
+    rows_at_text_share,
 )
 from argap.metric.share import gap_due_to_ar
 
@@ -70,6 +72,36 @@ def test_the_share_of_hits_is_seven_percent_and_eleven_at_the_largest_scale() ->
         expected = 0.113 if check.row.scale == "1.4B" else 0.070
         assert low - 5e-4 < expected < high + 5e-4
         assert high - low < 0.002
+
+
+def test_with_the_share_in_the_text_only_the_rows_at_100_percent_agree() -> None:
+    agree = [check for check in check_gaps() if check.agrees_at_text_share]
+    assert len(agree) == 6
+    assert {float(check.row.printed or "nan") for check in agree} == {100.0}
+    (h3,) = [c for c in check_gaps() if (c.row.scale, c.row.model) == ("125M", "H3")]
+    # ln(6.75 / 2.16) · 0.064 / ln(12.06 / 11.01) = 0.800; printed: 88.4
+    assert h3.at_text_share.low < log(6.75 / 2.16) * 0.064 / log(12.06 / 11.01) < h3.at_text_share.high
+    assert h3.at_text_share.high - h3.at_text_share.low < 0.033
+    # A wrong p changes every percentage in proportion, so no row below 100% may agree by accident of its width.
+    assert all(c.at_text_share.high < c.gap_due_to_ar.low for c in check_gaps() if float(c.row.printed or 0) < 90)
+
+
+def test_seven_rows_imply_the_share_in_the_text() -> None:
+    """overall = p · AR + (1 − p) · other in NLL, solved for p: two selections of hits in the same tables."""
+    assert [(row.scale, row.model.removeprefix("BaseConv + ")) for row, _ in rows_at_text_share()] == [
+        ("125M", "Hyena"),
+        ("125M", "Hyena + Slide Attn. (256)"),
+        ("360M", "Hyena"),
+        ("125M", "Random selection"),
+        ("125M", "Programmatic selection"),
+        ("360M", "Random selection"),
+        ("360M", "Programmatic selection"),
+    ]
+    (hyena,) = [row for row in GAP_TABLES if (row.scale, row.model) == ("360M", "Hyena")]
+    assert own_share(hyena).low < log(10.75 / 10.07) / log(10.75 / 3.83) < own_share(hyena).high  # 0.0633
+    fit_neither = [row for row in (*GAP_TABLES, *HYBRID_TABLE) if row.scale != "1.4B"]
+    fit_neither = [row.model for row in fit_neither if own_share(row).high < 0.06 or own_share(row).low > 0.072]
+    assert fit_neither == ["RetNet (128)", "BaseConv + Full attention"]
 
 
 @pytest.mark.parametrize("check", check_gaps(), ids=lambda c: f"{c.row.scale}-{c.row.model}")
@@ -138,14 +170,19 @@ def test_the_command_prints_the_check(run_command, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = run_command("paper")
     assert code == 0
-    assert "16 of 17 rows agree." in out
-    assert "Hyena 360M: printed 98.2%, its own row gives 70.2–73.0%." in out
-    assert "81.6% as printed, 78.5–78.8% with the row above recomputed." in " ".join(out.split())
+    text = " ".join(out.split())
+    assert "16 of 17 rows agree with the share of AR hits that attention's perplexities imply, 6 with the 6.4%" in text
+    assert "7 rows imply 6.4% where attention's imply 7.0%: Hyena 125M, Hyena + Slide Attn. (256) 125M, Hyena" in text
+    assert "Hyena 360M: printed 98.2%, its own row gives 70.2–73.0%." in text
+    assert "Learned selection 360M: printed 72%, its rows give 74.6–75.4%." in text
+    assert "81.6% as printed, 78.5–78.8% with the row above recomputed." in text
 
 
 def test_the_command_prints_json(run_command) -> None:
     value = json.loads(run_command("paper", "--json")[1])
     assert [row["agrees"] for row in value["gap_due_to_ar"]].count(False) == 1
+    assert [row["agrees_at_text_share"] for row in value["gap_due_to_ar"]].count(True) == 6
+    assert (value["share_ar_hits"]["text"], len(value["share_ar_hits"]["rows"])) == ("6.4", 7)
     assert value["gap_due_to_ar"][0]["printed"] == "44.4"
     assert len(value["closed"]) == 3
     assert (value["headline"]["printed"], value["headline"]["agrees"]) == ("82", True)

@@ -143,7 +143,7 @@ def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
 
 
 def test_a_server_has_no_logits_to_rank(folders, tmp_path):
-    with pytest.raises(ArgapError, match="tiny: `rank`: a server gives no logits to rank"):
+    with pytest.raises(ArgapError, match="tiny: `rank`: a server returns no logits to rank"):
         argap.score(
             "http://127.0.0.1:1/v1",
             str(folders["gpt2"]),

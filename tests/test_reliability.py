@@ -41,7 +41,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (
             UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed"),
             1,
-            "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8",
+            "argap: a name or text contains '\\udce9', which is not Unicode; expected UTF-8",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],
@@ -284,7 +284,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_work_begins(tmp_path: Path, m
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 1
-    assert capsys.readouterr().err == "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8\n"
+    assert capsys.readouterr().err == "argap: a name or text contains '\\udce9', which is not Unicode; expected UTF-8\n"
 
 
 def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> None:

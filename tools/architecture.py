@@ -2,7 +2,7 @@
 
 Run ``python tools/architecture.py`` to write both.
 
-`FLOORS` is the one place where the order of the rooms is written down; the picture and the test of the imports read it.
+`FLOORS` is the only place that states the order of the rooms; the picture and the test of imports read it.
 """
 
 import ast

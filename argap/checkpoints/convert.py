@@ -1,9 +1,8 @@
-"""``argap convert``: a pickled checkpoint becomes a folder of safetensors that every other command reads.
+"""Convert a pickled checkpoint to a folder of safetensors that every other command reads: ``argap convert``.
 
-The pickle is opened in a process of its own that accepts tensors only (`argap.checkpoints.unpickle`). A layout that
-transformers does not know (a ``config.json`` without ``model_type``, as HazyResearch and state-spaces publish) becomes
-a native checkpoint; any other keeps its ``config.json``. ``conversion.json`` records the source and the hash of its
-weights.
+The pickle is opened in a separate process that accepts tensors only (`argap.checkpoints.unpickle`). A layout unknown to
+transformers (a ``config.json`` without ``model_type``, as HazyResearch and state-spaces publish) becomes a native
+checkpoint; any other keeps its ``config.json``. ``conversion.json`` records the source and the hash of its weights.
 """
 
 import shutil
@@ -33,12 +32,12 @@ class ConversionRecord(Record, frozen=True):
 
     source: str
     files: dict[str, str]
-    """SHA-256 (hex) of each file of weights that was read."""
+    """SHA-256 (hex) of each weight file."""
     native: bool
-    """Whether the configuration and weights are argap's own; otherwise they have the names of the source."""
+    """Whether configuration and weights are in argap's own format; otherwise they keep the names of the source."""
     versions: dict[str, str]
     fixed_decay: str | None = None
-    """How that option of Based was read, where it is true."""
+    """How Based's option ``fixed_decay`` was read if true."""
 
 
 def convert(
@@ -51,12 +50,11 @@ def convert(
 ) -> ConversionRecord:
     """Write the checkpoint ``source``, a folder or a hub id with pickled weights, to the folder ``out``.
 
-    ``tokenizer``: a folder, ``tokenizer.json`` or hub id whose tokenizer goes with it; by default the source's own.
-    ``fixed_decay``: how to read that option of Based (`argap.models.hub.based.READING`). Nothing is left in ``out``
-    where anything fails.
+    ``tokenizer``: a folder, ``tokenizer.json`` or hub id; by default the source's own tokenizer. ``fixed_decay``: how
+    to read this option of Based (`argap.models.hub.based.READING`). If anything fails, nothing is left in ``out``.
 
     Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
-    is not empty; ``overwrite`` replaces what an earlier conversion wrote and nothing else.
+    is not empty; ``overwrite`` replaces the output of an earlier conversion and nothing else.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         if not (out / RECORD).is_file():
@@ -88,7 +86,6 @@ def convert(
             from argap.models.hub.load import load_native, stored_dtype
 
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
-            # In the dtype of the first floating-point matrix.
             model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
             model.save_pretrained(temporary)
             shutil.rmtree(published)
@@ -105,9 +102,9 @@ def convert(
 
 
 def _published_family(folder: Path, source: str) -> "Family | None":
-    """The family of a layout that transformers does not know; None where ``config.json`` names a model type.
+    """Return the family of a layout unknown to transformers; None if ``config.json`` names a model type.
 
-    Raises `ArgapError` where it does neither.
+    Raises `ArgapError` if it does neither.
     """
     from argap.models.hub.registry import find_family
 
@@ -117,14 +114,14 @@ def _published_family(folder: Path, source: str) -> "Family | None":
         return family
     if not isinstance(config.get("model_type"), str):
         raise ArgapError(
-            f"{source}: config.json has no model_type, and its keys are of no known family; expected the layout of "
+            f"{source}: config.json has no model_type, and its keys match no known family; expected the layout of "
             "HazyResearch/based, state-spaces/mamba, or a model of transformers"
         )
     return None
 
 
 def _pickles(folder: Path) -> list[Path]:
-    """The pickles that make the model. Raises `ArgapError` where there is none, or more than one to choose from."""
+    """Return the pickles of the model. Raises `ArgapError` if there is none, or more than one to choose from."""
     if (folder / PICKLE_INDEX).is_file():
         from argap.models.hub.load import indexed_files
 
@@ -141,7 +138,7 @@ def _pickles(folder: Path) -> list[Path]:
 
 
 def _write_safetensors(files: list[Path], folder: Path) -> None:
-    """Each pickle as one file of safetensors, with an index where there are several."""
+    """Convert each pickle to one safetensors file, with an index if there are several."""
     from safetensors import safe_open
 
     count, where = len(files), dict[str, str]()
@@ -155,9 +152,9 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
 
 
 def unpickle(path: Path, target: Path) -> None:
-    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.checkpoints.unpickle`).
+    """Write the tensors of a pickle as safetensors, in a separate process (`argap.checkpoints.unpickle`).
 
-    ``-P``: which imports no module of the working directory, where a checkpoint may have been put.
+    ``-P`` keeps it from importing modules of the working directory, which may be a downloaded checkpoint.
     """
     command = [sys.executable, "-P", "-m", "argap.checkpoints.unpickle", str(path.absolute()), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

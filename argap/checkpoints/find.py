@@ -1,4 +1,4 @@
-"""A checkpoint: found, and refused where it is unsafe or broken. `argap.checkpoints.load` loads it.
+"""Find a checkpoint, and refuse it if unsafe or broken. `argap.checkpoints.load` loads it.
 
 Weights come from safetensors or GGUF only: a pickle can run code when it is opened.
 """
@@ -17,23 +17,23 @@ from argap.files.checksums import sha256_of
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
-"""How the names of pickles begin that hold no weights."""
+"""Prefixes of pickles that are not weights."""
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
 ADAPTER = "adapter_config.json"
-"""With this file beside a model, transformers adds an adapter to it without being asked."""
+"""With this file beside a model, transformers loads an adapter without being asked."""
 OTHER = {
     "gap.json": "a result; the folder of a model in it is a run, which serves as `reference`",
     "run.json": "a run; `argap compare` takes runs",
     "train.json": "a training that has not finished; repeat its `argap train`, or take a folder in its checkpoints/",
 }
-"""What a folder without ``config.json`` is, by a file in it."""
+"""Descriptions of folders without ``config.json``, by a file in them."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder with ``config.json`` and safetensors, and what identifies it."""
+    """A folder with ``config.json`` and safetensors, with its name and fingerprint."""
 
     name: str
     """As the user wrote it."""
@@ -41,16 +41,16 @@ class Checkpoint:
     fingerprint: str
     """SHA-256 (hex) over ``config.json`` and the weight files, names and contents."""
     gguf: Path | None = None
-    """The GGUF file that has configuration and weights, in place of a folder's."""
+    """The GGUF file with configuration and weights, instead of a folder's."""
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest window that the model takes; None where any length goes."""
+        """Return the tokens of the longest window that the model takes; None if there is no limit."""
         return max_positions(read_config(self))
 
     @property
     def trained_on(self) -> int | None:
-        """Tokens of the windows that `argap train` trained it on; None where it did not train it."""
+        """Return the tokens per window in training by `argap train`; None if it was trained otherwise."""
         if not (path := self.folder / "train.json").is_file():
             return None
         config = read_json(path).get("config")
@@ -59,10 +59,10 @@ class Checkpoint:
 
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
-    """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
-    ``ID/NAME.gguf`` for a file (downloaded without any pickle).
+    """Find the checkpoint of a local folder, a GGUF file or a hub id (downloaded without pickles).
 
-    Raises `ArgapError` where there is none or only a pickle, or an adapter beside it; `FormatError` for a broken file.
+    ``ID@REVISION`` is a revision on the hub, ``ID/NAME.gguf`` a file. Raises `ArgapError` if there is no checkpoint,
+    only a pickle, or an adapter beside it; `FormatError` for a broken file.
     """
     local = Path(source).exists()
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
@@ -106,7 +106,7 @@ def _find_gguf(source: str | Path) -> Checkpoint:
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's ``config.json``. Raises `FormatError` where its model type is no text."""
+    """Read the checkpoint's ``config.json``. Raises `FormatError` if its model type is not text."""
     if checkpoint.gguf is not None:
         return gguf_config(checkpoint.gguf)
     config = read_json(checkpoint.folder / "config.json")
@@ -118,14 +118,14 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def max_positions(config: Mapping[str, Any]) -> int | None:
-    """The longest window of a model with this ``config.json``; None where any length goes."""
+    """Return the longest window of a model with this ``config.json``; None if there is no limit."""
     config = config.get("text_config") or config
     values = [config.get(key) for key in LENGTHS]
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def pickles_of(names: Iterable[str]) -> list[str]:
-    """The names that are pickled weights, sorted; a trainer's own files are none."""
+    """Return the names of pickled weights, sorted, without a trainer's own files."""
     return sorted(
         name
         for name in names
@@ -134,7 +134,7 @@ def pickles_of(names: Iterable[str]) -> list[str]:
 
 
 def _hub_files(name: str) -> list[str]:
-    """The files of a hub repository; none where the hub cannot be asked."""
+    """Return the files of a hub repository; none if the hub cannot be reached."""
     from huggingface_hub import list_repo_files
 
     name, _, revision = name.partition("@")
@@ -145,7 +145,7 @@ def _hub_files(name: str) -> list[str]:
 
 
 def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
-    """The files of a hub repository, or of one revision, ``ID@REVISION``, that match ``patterns``, in the hub's cache.
+    """Download the files that match ``patterns`` from a hub repository, or a revision ``ID@REVISION``, to the cache.
 
     Raises `ArgapError`.
     """
@@ -157,7 +157,7 @@ def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
     except (OSError, ValueError, HFValidationError) as error:
         raise ArgapError(
-            f"{name}: no such folder or reference, and the hub does not give it ({first_line(error)})"
+            f"{name}: no such folder or reference, and the hub does not have it ({first_line(error)})"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""GGUF files, read through transformers: configuration, weights made floating-point again, tokenizer.
+"""Read GGUF files through transformers: configuration, dequantised weights, tokenizer.
 
-A file is given as ``FOLDER/NAME.gguf``, or on the hub as ``OWNER/REPOSITORY/NAME.gguf``.
+A file is named ``FOLDER/NAME.gguf``, or on the hub ``OWNER/REPOSITORY/NAME.gguf``.
 """
 
 from functools import cache
@@ -14,12 +14,12 @@ SUFFIX = ".gguf"
 
 
 def is_gguf(source: str | Path) -> bool:
-    """Whether ``source`` names a GGUF file."""
+    """Return whether ``source`` names a GGUF file."""
     return str(source).lower().endswith(SUFFIX)
 
 
 def check_gguf(path: Path) -> None:
-    """Raise `FormatError` for a file that is not GGUF, and `ArgapError` where the package that reads it is missing."""
+    """Raise `FormatError` for a file that is not GGUF, and `ArgapError` if the package that reads it is missing."""
     with open(path, "rb") as file:
         if (magic := file.read(4)) != b"GGUF":
             raise FormatError(f"{path}: not a GGUF file (begins with {magic!r})")
@@ -29,7 +29,7 @@ def check_gguf(path: Path) -> None:
 
 @cache
 def gguf_config(path: Path) -> dict[str, Any]:
-    """The configuration of the file as transformers' ``config.json`` would hold it.
+    """Return the configuration of the file as in transformers' ``config.json``.
 
     Raises `ArgapError` for an architecture that transformers does not read from GGUF.
     """
@@ -40,7 +40,7 @@ def gguf_config(path: Path) -> dict[str, Any]:
 
 @cache
 def gguf_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of the ``tokenizer.json`` beside the file, else the file's own, as transformers converts it."""
+    """Load the tokenizer of a ``tokenizer.json`` beside the file, else the file's own as transformers converts it."""
     if (path.parent / "tokenizer.json").is_file():
         return load_tokenizer(path.parent, name=str(path))
     from transformers import AutoTokenizer
@@ -49,7 +49,7 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read(reader: Any, path: Path, what: str, remedy: str = "") -> Any:
-    """What a class of transformers, ``reader``, reads from the file."""
+    """Read the file with a class of transformers, ``reader``."""
     check_gguf(path)
     try:
         return reader.from_pretrained(path.parent, gguf_file=path.name)

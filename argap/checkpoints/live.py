@@ -1,4 +1,4 @@
-"""A model in memory, scored without a trace: mode, random state, gradients and weights are afterwards as before."""
+"""Score a model in memory without side effects: restore its mode and random state, touch no gradients or weights."""
 
 import hashlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class LiveModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over configuration, parameters and buffers as they are when it is first read."""
+        """Return the SHA-256 (hex) over configuration, parameters and buffers at the first call."""
         import torch
 
         digest = hashlib.sha256(self.model.config.to_json_string().encode())
@@ -36,7 +36,7 @@ class LiveModel:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest window that the model takes; None where any length goes."""
+        """Return the tokens of the longest window that the model takes; None if there is no limit."""
         return max_positions(self.model.config.to_dict())
 
     @property
@@ -49,14 +49,16 @@ class LiveModel:
 
 
 def live_model(model: "PreTrainedModel", name: str | None = None) -> LiveModel:
-    """A model under ``name``, else the name that it was loaded by, else that of its class."""
+    """Wrap a model under ``name``, by default the name it was loaded from, else that of its class."""
     return LiveModel(name or Path(model.name_or_path or "").name or type(model).__name__, model)
 
 
 @contextmanager
 def undisturbed(model: "nn.Module") -> Iterator[None]:
-    """Within the block the model is in evaluation mode and records no gradients. Afterwards each module has its own
-    mode again, and so have the random generators of the CPU and of the model's device their state."""
+    """Run the block with the model in evaluation mode and without gradients.
+
+    Afterwards the mode of each module and the random state of the CPU and the model's device are restored.
+    """
     import torch
 
     modes = {module: module.training for module in model.modules()}

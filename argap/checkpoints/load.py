@@ -1,7 +1,7 @@
-"""Loading a checkpoint, by argap's own code or by transformers, once nothing speaks against it.
+"""Check and load a checkpoint, with argap's own code or with transformers.
 
-Native argap checkpoints, those of the families that `argap.models.hub` reads into the native model, and anything else
-that `AutoModelForCausalLM` loads, quantised ones and GGUF files among them.
+Own code loads native argap checkpoints and the families that `argap.models.hub` reads into the native model;
+transformers loads whatever `AutoModelForCausalLM` does, including quantised checkpoints and GGUF files.
 """
 
 import re
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 Backend = Literal["auto", "native", "hf"]
-"""Which code runs a checkpoint: argap's mixers and kernels, the implementation that transformers finds, or
-the first where the family is known, else the second."""
+"""Which code runs a checkpoint: argap's mixers and kernels (``native``), the implementation of transformers (``hf``),
+or the first if the family is known, else the second (``auto``)."""
 MODULES = re.compile("(layers?|blocks|experts)$")
-"""Keys that give a number of modules."""
+"""Keys whose value is a number of modules."""
 MOST_MODULES = 10_000
 
 
 def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
-    """Whether argap's own code runs the checkpoint, under that backend.
+    """Return whether argap's own code runs the checkpoint with this backend.
 
-    Raises `ArgapError` for an unknown backend, and where ``native`` is asked for and the family is not
-    known, naming those that are.
+    Raises `ArgapError` for an unknown backend, and for ``native`` with an unknown family, listing the known ones.
     """
     from argap.models.hub.registry import FAMILIES, find_family
 
@@ -63,11 +62,12 @@ def load_model(
     backend: Backend = "auto",
     device_map: bool = False,
 ) -> "PreTrainedModel":
-    """The model in evaluation mode, on ``device``, or with ``device_map`` over all GPUs and then the CPU's memory,
-    as accelerate places it. Raises `ArgapError` where weights are missing or of another shape, where an
-    option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
-    trusted (`argap.runtime.trust`). The native form of a hub family refuses leftover weights; transformers skips them,
-    and one line says so."""
+    """Load the model in evaluation mode on ``device``, or with ``device_map`` over all GPUs, then the CPU's memory.
+
+    Raises `ArgapError` for weights that are missing or of another shape, an option without a native form (see
+    `argap.models.hub`), a mixer that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
+    hub family refuses leftover weights; transformers skips them, and one line says so.
+    """
     from argap.models import ArgapForCausalLM
     from argap.models.causality import check_causal
     from argap.models.hub.load import load_native
@@ -97,7 +97,7 @@ def check_loadable(
     device: str = "cpu",
     device_map: bool = False,
 ) -> None:
-    """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
+    """Raise `ArgapError` if `load_model` would refuse the checkpoint because of its ``config.json``."""
     from argap.models.causality import check_says_causal
     from argap.models.configuration import read_native
     from argap.models.hub.registry import needs_gpu
@@ -146,8 +146,8 @@ def _load_by_transformers(
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    # An option of initialisation alone, which transformers 5.23 also applies to the weights of Mamba, Mamba-2, Falcon
-    # Mamba and Nemotron-H that it has just loaded: out_proj would be divided by √layers.
+    # This option should affect initialisation only, but transformers 5.23 also applies it to loaded weights of Mamba,
+    # Mamba-2, Falcon Mamba and Nemotron-H: out_proj would be divided by √layers.
     unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
         loaded: Any = model_class.from_pretrained(
@@ -163,7 +163,7 @@ def _load_by_transformers(
         )
     except (ArgapError, MemoryError):
         raise
-    except Exception as error:  # what a configuration makes a model's code raise has no common type
+    except Exception as error:  # a model's code may raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ArgapError(f"{checkpoint.name}: transformers cannot load it ({reason})") from error
     model, report = loaded
@@ -193,8 +193,10 @@ def _check_trusted(checkpoint: Checkpoint) -> None:
 
 
 def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:
-    """The first repository that a configuration, or one inside it, names as its implementation of attention or
-    experts: transformers fetches such a kernel and runs it."""
+    """Return the first hub repository that a configuration, or a nested one, names as its attention or experts.
+
+    Transformers would download such a kernel and run it.
+    """
     waiting: list[tuple[Any, bool]] = [(config, False)]
     while waiting:
         value, named = waiting.pop()
@@ -206,8 +208,10 @@ def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:
 
 
 def _check_counts(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
-    """Raise `ArgapError` for a number of layers or experts beyond that of any model: transformers makes a module for
-    each before it looks at the weights."""
+    """Raise `ArgapError` for an absurd number of layers or experts.
+
+    Transformers creates a module for each before it looks at the weights.
+    """
     for key, value in config.items():
         if isinstance(value, Mapping):
             _check_counts(checkpoint, value)
@@ -218,17 +222,18 @@ def _check_counts(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
 
 
 def quantization(config: Mapping[str, Any]) -> str | None:
-    """The method of a checkpoint whose ``config.json`` has a ``quantization_config``, such as ``gptq``; None for one
-    that is not quantised."""
+    """Return the quantisation method in a ``config.json``, such as ``gptq``; None if not quantised."""
     given = (config.get("text_config") or config).get("quantization_config") or config.get("quantization_config")
     if not isinstance(given, Mapping):
         return None
-    return str(given.get("quant_method") or "bitsandbytes")  # which alone once wrote none
+    return str(given.get("quant_method") or "bitsandbytes")  # early versions of it wrote no method
 
 
 def check_quantization(name: str, config: Mapping[str, Any], device: str) -> None:
-    """Raise `ArgapError` where transformers cannot run the quantised checkpoint ``name`` here: for a method that it
-    does not know, a missing package, or a missing GPU."""
+    """Raise `ArgapError` if transformers cannot run the quantised checkpoint ``name`` here.
+
+    The method may be unknown, a package or a GPU missing.
+    """
     from transformers.quantizers.auto import AutoHfQuantizer
 
     method = quantization(config)

@@ -1,4 +1,4 @@
-"""Named references: a short name for a checkpoint together with the text and index used for comparisons.
+"""Store named references: a short name for a checkpoint and the text and index used for comparisons.
 
 Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). ``attention``, the demo's reference, is built
 in.
@@ -41,18 +41,18 @@ BUILT_IN = {
 
 
 def absolute(source: str) -> str:
-    """Make a local path absolute, so that it works from any directory. Hub ids and other forms stay as they are."""
+    """Make a local path absolute, so that it works from any directory; leave hub ids and other forms unchanged."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def source_of(spec: EvaluationSpec, index: str | None) -> SourceRecord:
-    """Text and index as runs record them, so that they are found from any folder."""
+    """Return text and index as runs record them, with absolute paths."""
     fields: dict[str, Any] = msgspec.structs.asdict(spec)
     return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
 
 
 def references() -> dict[str, Reference]:
-    """All references by name. The user's take precedence over built-in ones."""
+    """Return all references by name. The user's take precedence over built-in ones."""
     return {**BUILT_IN, **_own()}
 
 

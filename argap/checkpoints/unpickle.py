@@ -1,8 +1,8 @@
 """Read one pickle of weights and write its tensors as safetensors: ``python -m argap.checkpoints.unpickle PICKLE OUT``.
 
-A pickle can name any function for the reader to call. So `argap.checkpoints.convert` runs this module in a process of
-its own, and the pickle is read with ``torch.load(weights_only=True)``, which builds tensors and plain containers, and
-raises before it imports any other name. A refusal is one line on stderr and exit code 1.
+A pickle can name any function for the reader to call. So `argap.checkpoints.convert` runs this module in a separate
+process, and the pickle is read with ``torch.load(weights_only=True)``, which builds only tensors and plain containers
+and raises before it imports any other name. A refusal is one line on stderr and exit code 1.
 """
 
 import pickle
@@ -14,14 +14,14 @@ from typing import Any
 from argap.errors import ArgapError, FormatError, first_line
 
 UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
-"""The name in a message of torch's restricted unpickler."""
+"""Finds the refused name in a message of torch's restricted unpickler."""
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """The tensors of a pickled state dict, by name.
+    """Read the tensors of a pickled state dict, by name.
 
     Raises `ArgapError` for a pickle that names anything but tensors, and for an entry that is not a tensor;
-    `FormatError` for a file that is not a whole pickle.
+    `FormatError` for an incomplete file.
     """
     import torch
 
@@ -31,7 +31,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
         if match := UNSAFE.search(str(error)):
             name = next(filter(None, match.groups())).strip("'\"`.")
             raise ArgapError(
-                f"{path}: the pickle imports {name}; expected tensors only, and nothing of it was run"
+                f"{path}: the pickle imports {name}; expected tensors only, so nothing in it was run"
             ) from None
         raise FormatError(f"{path}: not a pickle of tensors ({first_line(error)})") from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:

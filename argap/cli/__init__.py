@@ -1,9 +1,9 @@
-"""The command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
+"""Define the command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
 
-Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback is in a
-file), 130 interrupted (what is finished stays).
-The modules of this folder only read flags and print; heavy imports live inside the commands, so that
-``argap --help`` stays fast.
+Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback goes to a
+file), 130 interrupted (finished work is kept).
+The modules of this folder only read flags and print; heavy imports are inside the commands, so that ``argap --help``
+stays fast.
 """
 
 import sys
@@ -37,10 +37,10 @@ from argap.cli.options import Commands
 from argap.runtime.guard import fail, keeping_interrupts
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
-"""Parameters of the library whose flag has another name."""
+"""Library parameters whose flag has another name."""
 
 VALUES = {"str": "TEXT", "int": "N", "integer": "N", "float": "X", "path": "PATH", "Path": "PATH"}
-"""How help shows a value of each type, by the names of all supported versions of typer."""
+"""Placeholders for values in help, by the type names of all supported versions of typer."""
 
 app = Commands(
     name="argap",
@@ -48,26 +48,26 @@ app = Commands(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-# Where the first sentence of a command's help is too long for the list of commands, what stands there instead.
-app.command(short_help="The whole path on the shipped checkpoints, with a report.")(demo.demo)
+# A short help replaces a command's first sentence in the list of commands.
+app.command(short_help="Run the whole pipeline on the bundled checkpoints, with a report.")(demo.demo)
 app.add_typer(index.app, name="index")
-app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
+app.command(short_help="Score checkpoints and break down their gap to a reference.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
-app.command(short_help="Pickled weights to safetensors, once.")(convert.convert)
-app.command("import", short_help="Log-probs made elsewhere become a run.")(import_.import_)
+app.command(short_help="Convert pickled weights to safetensors.")(convert.convert)
+app.command("import", short_help="Import log-probs computed by another tool.")(import_.import_)
 app.command(short_help="Add training counts to a result; no model is run.")(label.label)
-app.command("slice", short_help="What slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
+app.command("slice", short_help="Show what slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
 app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.command(short_help="Look at a result in the browser: every table, slice and token.")(view.view)
 app.add_typer(models.app, name="models")
-app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
-app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)
+app.command(short_help="Show which kernels run here, and how they are launched.")(kernels.kernels)
+app.command(short_help="Train a language model, or resume training.")(train.train)
 app.add_typer(suite.app, name="suite")
 app.add_typer(synthetics.app, name="synthetics", short_help="MQAR and other synthetic tasks: data, training, sweeps.")
 app.command(short_help="Check the metric against the paper's printed percentages.")(paper.paper)
-app.command(short_help="SWDE, FDA and SQuAD, and why each answer failed.")(recall.recall)
+app.command(short_help="Measure SWDE, FDA and SQuAD, and show why answers failed.")(recall.recall)
 
 
 def _print_version(asked: bool) -> None:
@@ -86,11 +86,11 @@ def _options(
 
 
 def main() -> None:
-    """The command line. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
+    """Run the command line. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
     command = None
     try:
         with keeping_interrupts():
-            "".join(sys.argv).encode()  # bytes that are not UTF-8 are refused before they reach a file
+            "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
             command()
     except (Exception, KeyboardInterrupt) as error:
@@ -98,14 +98,14 @@ def main() -> None:
 
 
 def commands() -> Any:
-    """The group of all commands, with the names of values as help shows them."""
+    """Return the group of all commands, with placeholders for values in help."""
     command = typer.main.get_command(app)
     _name_values(command)
     return command
 
 
 def _name_values(command: Any) -> None:
-    """Show values in help as ``N`` and ``PATH`` in place of ``<int>``, and arguments as ``CKPT...``."""
+    """Show values in help as ``N`` and ``PATH`` instead of ``<int>``, and arguments as ``CKPT...``."""
     for child in getattr(command, "commands", {}).values():
         _name_values(child)
     for parameter in command.params:
@@ -122,11 +122,11 @@ def _name_values(command: Any) -> None:
 
 
 def _no_type(ctx: Any) -> None:
-    """An argument's name says enough."""
+    """Show no type: the name of an argument is enough."""
 
 
 def _flags(command: Any, arguments: list[str]) -> dict[str, str]:
-    """The flag of each parameter of the command that ``arguments`` name: ``seq_len`` to ``--seq-len``."""
+    """Map each parameter of the command in ``arguments`` to its flag: ``seq_len`` to ``--seq-len``."""
     for word in arguments:
         if word not in getattr(command, "commands", {}):
             break

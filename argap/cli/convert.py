@@ -1,4 +1,4 @@
-"""``argap convert``: pickled weights to safetensors, once."""
+"""``argap convert``: convert pickled weights to safetensors."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the converted checkpoint.")],
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="T", help="Tokenizer to put with it: folder, tokenizer.json or hub id.")
+        str | None, typer.Option(metavar="T", help="Tokenizer to add: folder, tokenizer.json or hub id.")
     ] = None,
     fixed_decay: Annotated[
         Literal["ignore", "apply"] | None,
@@ -22,8 +22,8 @@ def convert(
 ) -> None:
     """Convert pickled weights to safetensors that argap scores.
 
-    A process of its own opens the pickle and accepts nothing but tensors. Layouts that transformers does not know
-    (HazyResearch's and mamba_ssm's) become native checkpoints.
+    A separate process opens the pickle and accepts nothing but tensors. Layouts unknown to transformers (HazyResearch's
+    and mamba_ssm's) become native checkpoints.
     """
     from argap.checkpoints.convert import convert as run
 

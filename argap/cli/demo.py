@@ -1,4 +1,4 @@
-"""``argap demo``: the whole pipeline on the shipped checkpoints and Python's standard library."""
+"""``argap demo``: run the whole pipeline on the bundled checkpoints and Python's standard library."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def demo(
     *,
     output: Output,
 ) -> None:
-    """Compute the paper's Table 1 for three small checkpoints shipped with argap, on real text, and write a report."""
+    """Compute the paper's Table 1 for three small checkpoints bundled with argap, on real text, and write a report."""
     from argap.demo import run_demo
 
     gap, report = run_demo(out, limit_tokens)

@@ -1,4 +1,4 @@
-"""``argap discover``: the conditions that explain a model's gap."""
+"""``argap discover``: find the conditions that explain a model's gap."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 def discover(
     result: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
     model: Annotated[str, typer.Option(help="The model whose gap to explain.")],
-    depth: Annotated[int, typer.Option(help="Conditions in a row.")] = 3,
+    depth: Annotated[int, typer.Option(help="Maximum number of splits to a leaf.")] = 3,
     min_share: Annotated[
-        str, typer.Option(metavar="SHARE", help="Of the tokens, in every leaf: 0.5% or 0.005.")
+        str, typer.Option(metavar="SHARE", help="Minimum share of the tokens in a leaf: 0.5% or 0.005.")
     ] = "0.5%",
-    leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
+    leaves: Annotated[int, typer.Option(metavar="N", help="Maximum number of leaves.")] = 5,
     limit_tokens: Annotated[
-        str, typer.Option(metavar="N", help="Tokens beyond which documents are drawn at random; all: read every one.")
+        str, typer.Option(metavar="N", help="Read random documents of about N tokens; all: read every document.")
     ] = "50M",
     *,
     output: Output,
 ) -> None:
-    """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
+    """Find the conditions that explain a model's gap: grow a tree on half of the documents, measure on the other half.
 
-    The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
+    The conditions can be pasted into argap slice --where. A slice found this way is a hypothesis.
     """
     limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
     from argap.records import read_gap
@@ -55,7 +55,7 @@ def discover(
 
 
 def _share(text: str) -> float:
-    """``0.5%`` or ``0.005``."""
+    """Parse ``0.5%`` or ``0.005``."""
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``argap import``: log-probs made elsewhere become a run."""
+"""``argap import``: import log-probs computed by another tool."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ def import_(
     data: Annotated[
         list[str], typer.Option(metavar="PATH", help="The text: file, folder, hub:NAME, stdlib:heldout. Repeatable.")
     ],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name [the file's].")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model [the file's].")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the run, in OUT/NAME.")] = Path("runs/import"),
     index: Annotated[
         str | None, typer.Option(metavar="DIR", help="Bigram index: also write the labels, to OUT/labels.")
@@ -24,9 +24,9 @@ def import_(
     windows: Windows,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
+    """Import log-probs computed by another tool as a run, which argap compare reads like any other.
 
-    FILE has the columns document, token and logprob, or tokens and logprobs, a list each for a document. Every token
+    FILE has the columns document, token and logprob, or a list of tokens and one of logprobs per document. Every token
     is checked against the text.
     """
     from argap.records import EvaluationSpec

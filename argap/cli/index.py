@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argap.text.tokenizer import Tokenizer
 
 TOKENS_PER_REPORT = 2**16
-"""Drawing progress for every document would cost more than counting it."""
+"""Tokens between progress updates: one per document would cost more than counting it."""
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
@@ -81,7 +81,7 @@ def build(
 def _build_with_progress(
     corpora: "list[Corpus]", tokenizer: str, shard: str, out: Path, **options: Any
 ) -> "BigramIndex":
-    """Build on this machine, with progress and warnings on stderr. ``options``: as for `build_from_source`."""
+    """Build on this machine, with progress and warnings on stderr. ``options``: as in `build_from_source`."""
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.sources.shard import Shard
     from argap.bigram_index.sources.token_source import TokenSource
@@ -176,7 +176,7 @@ def count(
 
 
 def _with_tokenizer(folder: Path, tokenizer: str | None) -> "tuple[BigramIndex, Tokenizer]":
-    """An index, and its tokenizer from where it is now."""
+    """Open an index and its tokenizer; ``tokenizer``: its current place, if it moved."""
     from argap.bigram_index.store import check_tokenizer, open_index
     from argap.text.tokenizer import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""Text output of ``argap index``."""
+"""Format the text output of ``argap index``."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ def describe(index: "BigramIndex") -> str:
 
 
 def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
-    """One line per bin of exposures."""
+    """Return one line per bin of exposures."""
     lines = [f"{'exposures':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
     for row in bins:
         end = "" if row.high is None else f"{row.high:,}"

@@ -1,4 +1,4 @@
-"""``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
+"""``argap kernels``: list the ops with kernels, which of them run on this machine, and launch configurations."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``argap label``: training counts for a result that was scored without an index, and columns for older labels."""
+"""``argap label``: add training counts to a result scored without an index, and columns to older labels."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +12,15 @@ def label(
     result: Annotated[Path, typer.Argument(help="Folder that `argap score` wrote.")],
     index: Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")] = None,
     threshold: Annotated[
-        str | None, typer.Option(help="As of `argap score`; 1250 with --index, else that of the result.")
+        str | None, typer.Option(help="As in `argap score`; 1250 with --index, else that of the result.")
     ] = None,
     *,
     output: Output,
 ) -> None:
     """Count each scored bigram in --index and rewrite labels/, gap.json and cells.parquet; no model is run.
 
-    Labels of an earlier argap get the columns that they lack, with or without --index. The runs stay. An earlier report
-    is removed; argap report writes it again.
+    Labels written by an earlier argap get the columns they lack, with or without --index. The runs stay. An earlier
+    report is removed; argap report writes it again.
     """
     from argap.metric.threshold import parse_threshold
     from argap.results.compare import label_result

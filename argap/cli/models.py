@@ -57,16 +57,16 @@ def bench(
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
     backend: Annotated[
-        Literal["auto", "fla", "native"], typer.Option(help="Operators of training, as for `argap train`.")
+        Literal["auto", "fla", "native"], typer.Option(help="Operators for training, as in `argap train`.")
     ] = "auto",
     *,
     output: Output,
 ) -> None:
     """Measure tokens per second and peak memory by length and batch size, and plot them.
 
-    With --train or --generate, only the given shapes are measured. Each case runs in a separate process and is in
-    speed.json as soon as it is measured. A repeated command, or one that asks for further shapes, keeps the figures in
-    OUT that the same versions measured on the same device with the same settings.
+    With --train or --generate, only the given shapes are measured. Each case runs in a separate process and is written
+    to speed.json at once. Figures already in OUT are kept if the same versions measured them on the same device with
+    the same settings.
     """
     from functools import partial
 
@@ -198,6 +198,6 @@ def _print_lines(row: "ModelDescription") -> None:
 
 
 def _with_options(mixer: dict[str, Any]) -> str:
-    """``base_conv: filter explicit, kernel_size 3``."""
+    """Format a mixer: ``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")

@@ -1,8 +1,7 @@
-"""Options shared by several commands, alone or as groups, and amounts as they are written.
+"""Define options shared by several commands, alone or in groups, and parse amounts.
 
-A group is a dataclass with an option in each field, or a record that declares options (`argap.scoring.config`). A
-parameter of that type gives a command all of its options, and an instance that has checked them before the command
-begins.
+A group is a dataclass with an option per field, or a record that declares options (`argap.scoring.config`). A parameter
+of that type adds all these options to a command, which receives a checked instance.
 """
 
 import re
@@ -28,7 +27,7 @@ class Commands(typer.Typer):
     """Commands whose parameters may be groups of options."""
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """As `typer.Typer.command`."""
+        """Register a command like `typer.Typer.command`."""
         register = super().command(*arguments, **options)
         return lambda command: register(_flat(command))
 
@@ -62,7 +61,7 @@ def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     if isinstance(group, type) and issubclass(group, Record):
         for field in fields_of(group):
-            if isinstance(field.default, Record):  # the fields of a record within, but those that this one declares
+            if isinstance(field.default, Record):  # the fields of a nested record, unless this one declares them
                 inner = options_of(type(field.default))
                 found |= {name: each for name, each in inner.items() if name not in group.__struct_fields__}
             elif _meta(group, field.name) is not None:
@@ -72,7 +71,7 @@ def options_of(group: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def declared(group: type[Record], name: str) -> Any:
-    """Return the typer option of a field: its help, and the flag and placeholder where the record declares them."""
+    """Return the typer option of a field: its help, and the flag and placeholder if the record declares them."""
     meta = _meta(group, name)
     assert meta is not None
     extra = meta.extra or {}
@@ -86,7 +85,7 @@ def _meta(group: type[Record], name: str) -> Meta | None:
 
 
 def _written(hint: Any, default: Any) -> tuple[Any, Any]:
-    """Return the type and the default of an option as a command line has them: lists, and text to be parsed."""
+    """Return the type and default of an option on the command line: lists, and text to be parsed."""
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
     if hint is PerModel or get_origin(hint) is tuple:
         return list[str] | None, None
@@ -106,7 +105,7 @@ BatchSize = Annotated[str, declared(ScoreConfig, "batch_size")]
 Threshold = Annotated[str, declared(ScoreConfig, "threshold")]
 SliceFile = Annotated[str | None, declared(ScoreConfig, "slices")]
 
-# The text that is scored, labelled or recorded.
+# The text to score, label or record.
 Data = Annotated[list[str] | None, declared(EvaluationSpec, "data")]
 Index = Annotated[str | None, declared(ScoreConfig, "index")]
 LimitTokens = Annotated[int | None, declared(EvaluationSpec, "limit_tokens")]
@@ -123,7 +122,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Windows(Reading):
-    """How a part of a text is read."""
+    """How much of a text is read, and how."""
 
     limit_tokens: LimitTokens = None
     limit_document_tokens: Annotated[int | None, declared(EvaluationSpec, "limit_document_tokens")] = None

@@ -1,4 +1,4 @@
-"""What commands print to stdout: JSON for machines, tables for people and papers."""
+"""Print results to stdout: JSON for machines, tables for people and papers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """The form that a result is printed in. Raises `ArgapError` for more than one."""
+    """The output format of a result. Raises `ArgapError` if more than one is chosen."""
 
     as_json: Json = False
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX for booktabs, the best values in bold.")] = False
@@ -28,11 +28,11 @@ class Output:
 
     @property
     def form(self) -> "Form":
-        """Of tables."""
+        """Return the format of tables."""
         return "latex" if self.latex else "markdown" if self.markdown else "terminal"
 
     def show(self, value: Any, tables: "Callable[[], Sequence[Table]]") -> None:
-        """Print ``value`` as `print_json` does, or the tables that show it to people, which are made only then."""
+        """Print ``value`` as JSON, or as ``tables``, which are built only if needed."""
         if self.as_json:
             print_json(value)
             return
@@ -48,7 +48,7 @@ class Output:
 
 
 def print_json(value: Any) -> None:
-    """Print a record, a dataclass, or a nest of them and of plain values."""
+    """Print a record, a dataclass, or nested plain values as JSON."""
     import json
 
     import msgspec

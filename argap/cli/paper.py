@@ -4,7 +4,7 @@ from argap.cli.output import Output
 
 
 def paper(output: Output) -> None:
-    """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927), its average too."""
+    """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927) and their average."""
     from argap.metric.paper import checks_as_json
     from argap.reports.tables.paper import check_tables
 

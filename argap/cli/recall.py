@@ -14,17 +14,17 @@ def recall(
         list[str],
         typer.Argument(
             metavar="CKPT...",
-            help="Local folders, hub ids, reference names, finished runs (OUT/MODEL of an earlier call, not asked "
-            "again), or `copy` for the copy baseline.",
+            help="Local folders, hub ids, reference names, finished runs (OUT/MODEL of an earlier call, reused), or "
+            "`copy` for the copy baseline.",
         ),
     ],
     tasks: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Some of swde,fda,squad; or names of lm-eval's tasks and groups, zeroshot."),
+        typer.Option(metavar="NAMES", help="Any of swde,fda,squad; or lm-eval's tasks and groups; or zeroshot."),
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,
-        typer.Option("--ref", metavar="REF", help="Model to compare with, as CKPT; shows examples gained and lost."),
+        typer.Option("--ref", metavar="REF", help="CKPT to compare with; shows examples gained and lost."),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ def recall(
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="What lm-eval's tasks read, such as RULER's max_seq_lengths."),
+        typer.Option(metavar="JSON", help="Settings that lm-eval's tasks read, such as RULER's max_seq_lengths."),
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Use only the first N examples of each task.")] = None,
     index: Annotated[
@@ -71,7 +71,7 @@ def recall(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
-    backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
+    backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As in `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Overwrite = False,
@@ -83,7 +83,7 @@ def recall(
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
-    Repeat the command to resume an interrupted run. Other --tasks run through lm-eval: any that it ships (mmlu,
+    Repeat the command to resume an interrupted run. Other --tasks run through lm-eval: any that it includes (mmlu,
     openbookqa, triviaqa, drop, nq_open, ruler, longbench); zeroshot stands for WikiText, LAMBADA, PIQA, HellaSwag,
     WinoGrande and ARC.
     """
@@ -109,7 +109,7 @@ def recall(
     figures = [] if paper is None else [published(paper)]
     if protocol == "pinned" and set(names) <= set(TASKS):
         if fewshot is not None or task_path or metadata:
-            raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
+            raise ArgapError("`fewshot`, `task_path` and `metadata` are for lm-eval's own tasks: leave them out")
         measured = run_recall(
             checkpoints,
             load_tasks(names, data or [], fixture=fixture, limit=limit),
@@ -132,8 +132,8 @@ def recall(
         raise ArgapError("lm-eval's own tasks run unchanged: leave out `data`, `fixture`, `context` and `twice`")
     if protocol == "pinned" and (own := set(names) & set(TASKS)):
         raise ArgapError(
-            f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them apart "
-            "or all with `protocol=upstream`"
+            f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them "
+            "separately, or all with `protocol=upstream`"
         )
     models = [*checkpoints, *([reference] if reference else [])]
     by_model = run_upstream(models, names, out, config=config, stock=stock)
@@ -141,7 +141,7 @@ def recall(
 
 
 def _mapping(text: str | None) -> dict[str, Any]:
-    """A JSON object from the command line."""
+    """Parse a JSON object from the command line."""
     from argap.errors import ArgapError
     from argap.files.atomic import parse_json
 

@@ -1,4 +1,4 @@
-"""``argap ref``: named references, with the text and index to compare on."""
+"""``argap ref``: manage named references, with the text and index to compare on."""
 
 from dataclasses import asdict
 from typing import Annotated

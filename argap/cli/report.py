@@ -12,8 +12,8 @@ def report(
     result: Annotated[Path, typer.Argument(help="Folder written by `argap score` or `argap compare`.")],
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of the result's own.")] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write each figure as PNG (200 dpi).")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Also write each figure as PDF, its text as text.")] = False,
-    card: Annotated[bool, typer.Option("--card", help="Print a section for a model card, and write no file.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write each figure as PDF with selectable text.")] = False,
+    card: Annotated[bool, typer.Option("--card", help="Print a section for a model card; write no file.")] = False,
 ) -> None:
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     if card:

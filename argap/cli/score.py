@@ -1,4 +1,4 @@
-"""``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
+"""``argap score`` and ``argap compare``: turn checkpoints, or finished runs, into the table."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ def score(
     ref: Annotated[
         str,
         typer.Option(
-            metavar="REF", help="What to compare with: a checkpoint, a finished run (not scored again), or a name."
+            metavar="REF", help="Model to compare with: a checkpoint, a finished run (not scored again), or a name."
         ),
     ],
     *,
@@ -32,11 +32,11 @@ def score(
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
-    Models with other tokenizers than the reference's are compared in bytes, between the token ends that all share.
+    Models whose tokenizer differs from the reference's are compared per byte, between token ends that all share.
 
-    Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
-    Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
-    later). Under torchrun, one process per GPU scores part of the windows; the files are the same.
+    Without --data or --index, those recorded with the reference are used. If there are none, the held-out modules of
+    Python's standard library are scored, and every repeated bigram counts as a hit (argap label can add training counts
+    later). Under torchrun, one process per GPU scores part of the windows; the output is identical.
 
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """

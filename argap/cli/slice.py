@@ -1,4 +1,4 @@
-"""``argap slice``: what slices of the tokens contribute to the gap."""
+"""``argap slice``: show what slices of the tokens contribute to the gap."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,25 +14,25 @@ def slice_(
     where: Annotated[
         list[str] | None, typer.Option(metavar="SQL", help="Condition on a token, as DuckDB SQL. Repeatable.")
     ] = None,
-    name: Annotated[list[str] | None, typer.Option(help="Name of each --where, in their order [slice 1, ...].")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="Names of the --where, in order [slice 1, ...].")] = None,
     slices: Annotated[
         Path | None, typer.Option(metavar="FILE", help="YAML: slices, each with name, where, title and note.")
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="A slice for each value of a column (argap score --keep), a partition."),
+        typer.Option(metavar="COLUMN", help="One slice per value of a column (argap score --keep)."),
     ] = None,
     threshold: Annotated[
         str | None, typer.Option(help="Maximum exposures of an AR hit's bigram, or scaled [the result's].")
     ] = None,
-    list_library: Annotated[bool, typer.Option("--list", help="List the slices that ship, and the columns.")] = False,
+    list_library: Annotated[bool, typer.Option("--list", help="List the bundled slices and the columns.")] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
+        bool, typer.Option("--record", help="Store the slices in the result for `argap report`, replacing others.")
     ] = False,
     *,
     output: Output,
 ) -> None:
-    """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
+    """Show what slices of the tokens contribute to the gap, with intervals; by default the bundled slices (--list)."""
     if list_library:
         _print_library()
         return

@@ -105,7 +105,7 @@ def trajectory(
     output: Output,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
+    """Score published checkpoints (CKPT@REVISION) along their training, instead of training models."""
     from argap.reports.figures.drawing import save
     from argap.reports.figures.training import recall_along_training
     from argap.reports.tables.formats import markdown, print_tables

@@ -32,10 +32,10 @@ def generate(
     alpha: Annotated[float, typer.Option(help="Distances d follow p(d) proportional to d^(alpha - 1).")] = 0.1,
     fill: Annotated[int | None, typer.Option(help="Token at all other positions. [noise]")] = None,
     layout: Annotated[
-        Literal["paper", "zoology"], typer.Option(help="As in the paper's Algorithm 1, or in its public code.")
+        Literal["paper", "zoology"], typer.Option(help="The paper's Algorithm 1, or its public code.")
     ] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there already.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
 ) -> None:
     """Write an MQAR data set. Labels are -100 at unsupervised positions."""
     from argap.errors import ArgapError
@@ -45,7 +45,7 @@ def generate(
 
     path = examples_file(out)
     if path.exists() and not overwrite:
-        raise ArgapError(f"{path}: a file is already there; choose another `out`, or use `overwrite=True`")
+        raise ArgapError(f"{path}: already exists; choose another `out`, or use `overwrite=True`")
     (default,) = default_pairs(length)
     config = MqarConfig(examples, length, pairs or default, vocab_size, alpha, fill, layout)
     write_examples(path, build(config, seed))
@@ -69,14 +69,15 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the examples and their order.")] = 0,
     mlp: Annotated[bool, typer.Option(help="Add a SwiGLU after each mixer.")] = False,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json; a stopped run goes on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json; a stopped run resumes.")] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Train and test a small model on one task with the paper's protocol.
 
-    Trains for at most 64 epochs of 100,000 examples, then tests the weights with the best validation accuracy."""
+    Trains for at most 64 epochs of 100,000 examples, then tests the weights with the best validation accuracy.
+    """
     from argap.runtime.device import use_device
     from argap.runtime.progress import say
     from argap.runtime.stopping import listening
@@ -123,8 +124,10 @@ def train(
 
 
 def _further_fields(settings: list[str]) -> dict[str, Any]:
-    """The fields given by ``--set``. Raises `ArgapError` for those that have their own flag, unknown ones and wrong
-    values."""
+    """Parse the fields given by ``--set``.
+
+    Raises `ArgapError` for fields that have their own flag, unknown fields and wrong values.
+    """
     from argap.errors import ArgapError
     from argap.files.configs import check_field
     from argap.synthetics.training.config import RunConfig
@@ -148,7 +151,7 @@ def sweep(
     together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train together.")] = 64,
     compiled: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the layers: about twice as fast on a GPU, after some seconds a group."),
+        typer.Option("--compile", help="Compile the layers: twice as fast on a GPU, after a few seconds per group."),
     ] = False,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     engine: Engine = "local",
@@ -198,7 +201,8 @@ def plot(
     """Plot a sweep and print its table.
 
     Uses the finished runs in the folder. Shows accuracy and the smallest models that solve each task; for a sweep over
-    tasks, accuracy by task next to MAD's published scores."""
+    tasks, accuracy by task next to MAD's published scores.
+    """
     from argap.reports.figures.mqar import write_sweep
 
     table, text = write_sweep(run)
@@ -225,7 +229,8 @@ def score(
     """Score pretrained language models on MQAR in their own vocabulary.
 
     Examples are random KV pairs separated by a fill token or text (appendix G of the paper). Models with the same
-    tokenizer get the same examples."""
+    tokenizer get the same examples.
+    """
     from argap.errors import ArgapError
     from argap.reports.figures.mqar import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device

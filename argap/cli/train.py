@@ -74,7 +74,7 @@ def train(
         print_json(record)
     else:
         done = record.finished
-        assert done is not None  # without an exception the run is finished
+        assert done is not None  # no exception: the run is finished
         typer.echo(
             f"{out}: loss {done.loss:.4f} after {done.tokens:,} tokens in {done.wall_time_s:,.0f} s "
             f"({done.tokens_per_s:,.0f} tokens/s)"

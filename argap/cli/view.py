@@ -1,4 +1,4 @@
-"""``argap view``: a page to look at a result, on this machine alone."""
+"""``argap view``: show a result in the browser, on this machine only."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,13 @@ import typer
 
 def view(
     result: Annotated[
-        Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or a suite's size.")
+        Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one size of a suite.")
     ],
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="Port on 127.0.0.1; 0: any that is free [8717 if free].")
+        int | None, typer.Option(metavar="N", help="Port on 127.0.0.1; 0: any free port [8717 if free].")
     ] = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address only, as off a terminal.")
+        bool, typer.Option("--no-browser", help="Only print the address, as without a terminal.")
     ] = False,
 ) -> None:
     """Look at a result in the browser: tables, the threshold, breakdowns, slices and every token. Ctrl-C ends it."""

@@ -1,7 +1,7 @@
-"""The demo: shipped checkpoints, scored on held-out modules of the standard library of the Python that runs it.
+"""Score the bundled checkpoints on held-out modules of the running Python's standard library.
 
-The folder holds ``checkpoints/NAME/`` (weights, training configuration and training log), the ``tokenizer/`` that all
-of them share, and ``index/``, the bigram counts of their training text.
+The folder holds ``checkpoints/NAME/`` (weights, training configuration and training log), the ``tokenizer/`` shared by
+all of them, and ``index/``, the bigram counts of their training text.
 """
 
 from pathlib import Path
@@ -16,15 +16,15 @@ BASE = "base_conv"
 
 
 def checkpoints() -> list[str]:
-    """Folders of the shipped checkpoints, without the reference."""
+    """Return the folders of the bundled checkpoints, without the reference."""
     folders = sorted(p for p in (HERE / "checkpoints").iterdir() if (p / "config.json").is_file())
     return [str(p) for p in folders if p.name != REFERENCE]
 
 
 def run_demo(out: Path, limit_tokens: int | None = None) -> tuple["Gap", Path]:
-    """Score, compare and report the shipped checkpoints; returns the result and the report's path.
+    """Score, compare and report the bundled checkpoints; return the result and the report's path.
 
-    ``limit_tokens`` scores only the beginning of the text.
+    ``limit_tokens``: score only the beginning of the text.
     """
     from argap.reports.pages.write import write_report
     from argap.results.pipeline import score_models

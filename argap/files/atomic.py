@@ -1,8 +1,8 @@
-"""Files and folders that are whole or absent: write to a temporary name beside the target, then rename.
+"""Write files and folders whole or not at all: write to a temporary name beside the target, then rename.
 
 A reader never sees half a file, and a kill at any moment leaves the old file or the new one. Temporary names are
-new: they are created exclusively, so that nothing planted under such a name is written through. They name machine and
-process, and the next run of the folder removes those that a killed process left (`remove_leftovers`).
+created exclusively, so nothing planted under such a name is written through. They contain machine and process, and the
+next run in the folder removes those left by a killed process (`remove_leftovers`).
 """
 
 import errno
@@ -29,13 +29,13 @@ LEFTOVER = re.compile(
 )
 ELSEWHERE = "Free some space, or choose a folder that can be written, and run the same command again"
 STALE_SECONDS = 24 * 3600.0
-"""Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
+"""Age at which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""How libraries written in Rust report the system's errors."""
+"""How libraries written in Rust report errors of the operating system."""
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
-"""The escape of a surrogate; two of them make a character, and one alone cannot be written as UTF-8."""
+"""The escape of a surrogate; two make one character, and one alone cannot be written as UTF-8."""
 SEAL = "checksum"
-"""Key of a JSON object with the checksum of all others."""
+"""Key of a JSON object whose value is a checksum over all other keys."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it becomes ``path``.
 
     The data is synced before the rename, so a crash cannot leave an empty file under the final name.
-    On an exception the temporary file is removed. Raises `ArgapError` where the disk refuses.
+    On an exception the temporary file is removed. Raises `ArgapError` if the disk refuses.
     """
     path = Path(path)
     temporary = _temporary(path)
@@ -69,10 +69,9 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``target``; on success it becomes ``target``, else it is removed.
 
-    Every file is synced before the rename. Temporary folders that killed processes left beside it are removed first.
-    ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other process writes ``target``, so that all
-    temporary folders are left ones. Raises `ArgapError` where the disk refuses, and for a ``target`` that is a symbolic
-    link.
+    Every file is synced before the rename. Temporary folders left beside it by killed processes are removed first.
+    ``remedy``: what to do if the disk refuses. ``sole_writer``: no other process writes ``target``, so every temporary
+    folder is a leftover. Raises `ArgapError` if the disk refuses, and for a ``target`` that is a symbolic link.
     """
     target = Path(target).absolute()
     if target.is_symlink():
@@ -90,9 +89,7 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
         for path in temporary.rglob("*"):
             if path.is_file():
                 _settle(path, allowed)
-        if target.exists():
-            os.rename(target, old)
-        os.rename(temporary, target)
+        _swap(target, temporary, old)
     except Exception as error:
         if (reason := _refused_by_disk(error)) is None:
             raise
@@ -106,15 +103,22 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _swap(target: Path, new: Path, old: Path) -> None:
+    """Rename ``target``, if it exists, to ``old``, then ``new`` to ``target``."""
+    if target.exists():
+        os.rename(target, old)
+    os.rename(new, target)
+
+
 def _settle(path: Path, allowed: int) -> None:
-    """Sync the file, with the permissions of a new one: safetensors lets the owner alone read what it writes."""
+    """Sync the file and give it the permissions of a new one: safetensors lets only the owner read its files."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
     path.chmod(stat.S_IMODE(allowed))
 
 
 def _temporaries(target: Path) -> list[Path]:
-    """The temporary folders of ``target``, of any process."""
+    """Return the temporary folders of ``target``, of any process."""
     beside = target.parent.glob(f".{glob.escape(target.name)}.*")
     return [path for path in beside if LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
@@ -122,14 +126,14 @@ def _temporaries(target: Path) -> list[Path]:
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:  # on the way there is a file
+    except FileExistsError:  # a file is in the way
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and folders below ``folder`` whose process was killed, without following links.
 
-    A folder that was about to be replaced, and is not, gets its name again.
+    A folder that was set aside but never replaced gets its name back.
     """
     for parent, folders, files in os.walk(folder):
         for name in [name for name in (*folders, *files) if LEFTOVER.fullmatch(name)]:
@@ -139,7 +143,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove what a killed process left; a folder that it was about to replace stays, under its own name."""
+    """Remove a leftover of a killed process; a folder that it had set aside but not replaced gets its name back."""
     match = LEFTOVER.fullmatch(path.name)
     assert match is not None
     if path.is_symlink() or not path.is_dir():
@@ -156,7 +160,7 @@ def _temporary(path: Path) -> Path:
 
 @cache
 def _machine() -> str:
-    """Eight hex digits for the machine, or the container on it, whose process numbers this process sees."""
+    """Return eight hex digits for the machine, or container, whose process numbers this process sees."""
     with suppress(OSError):
         return hashlib.blake2b(
             f"{platform.node()} {os.readlink('/proc/self/ns/pid')}".encode(), digest_size=4
@@ -165,7 +169,7 @@ def _machine() -> str:
 
 
 def _is_left(path: Path) -> bool:
-    """Whether the process that made a temporary name is gone."""
+    """Return whether the process that made a temporary name is gone."""
     match = LEFTOVER.fullmatch(path.name)
     assert match is not None
     if match["machine"] != _machine():
@@ -183,7 +187,7 @@ def _is_left(path: Path) -> bool:
 
 
 def _refused_by_disk(error: Exception) -> str | None:
-    """Why the disk refused, None for an error of another cause."""
+    """Return why the disk refused; None if the error has another cause."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     code = OS_ERROR.search(str(error))
@@ -191,32 +195,34 @@ def _refused_by_disk(error: Exception) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` in UTF-8, its lines ending alike on every system."""
+    """Write ``text`` as UTF-8 with the same line endings on every system."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = 2, seal: bool = True) -> None:
-    """Write ``value`` as JSON; NaN and infinity are refused, because JSON has neither. ``indent`` None: on one line.
+    """Write ``value`` as JSON; raise `ValueError` for NaN and infinity, which JSON lacks. ``indent`` None: on one line.
 
-    ``seal``: with the key ``checksum``, so that `read_json` sees a damaged digit; False for the formats of others.
+    ``seal``: add the key ``checksum``, so that `read_json` notices a damaged digit; False for formats of other tools.
     """
     write_text(path, _json(_sealed(value) if seal else value, indent))
 
 
 def write_json_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
-    """Write one object to a line, each sealed by itself, so that a line stays as it is when others come or go."""
+    """Write one object per line, each with its own seal, so that a line does not change when others come or go."""
     write_text(path, "".join(_json(_sealed(value), None) for value in values))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, without its seal. Raises `FormatError` naming the file where it is missing, not an object,
-    or not what its checksum says. An object without a checksum is read too."""
+    """Read a JSON object and remove its seal; an object without one is read unchecked.
+
+    Raises `FormatError`, naming the file, if it is missing, not an object, or does not match its checksum.
+    """
     return _unsealed(path, _read_text(path))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of `write_json_lines`. Raises `FormatError` as `read_json` does, with the number of the line."""
+    """Read the objects of `write_json_lines`. Raises `FormatError` as `read_json` does, with the line number."""
     lines = _read_text(path).removesuffix("\n").split("\n")
     return [_unsealed(f"{path}: line {number}", line) for number, line in enumerate(lines, 1) if lines != [""]]
 
@@ -231,7 +237,7 @@ def _read_text(path: Path) -> str:
 
 
 def _unsealed(where: object, text: str) -> dict[str, Any]:
-    """The object of a JSON text, checked against its seal."""
+    """Parse a JSON object and check it against its seal."""
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -240,14 +246,14 @@ def _unsealed(where: object, text: str) -> dict[str, Any]:
         raise FormatError(f"{where}: expected a JSON object, found {type(value).__name__}")
     if SEAL in value and value.pop(SEAL) != _seal(value):
         raise FormatError(
-            f"{where}: damaged, or changed by hand: its {SEAL} is not that of its contents; without that "
-            "key it is read as it is"
+            f"{where}: damaged, or changed by hand: its {SEAL} does not match its contents; without that "
+            "key it is read unchecked"
         )
     return value
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value. Raises `ValueError`, also where it is nested too deeply to be read, or holds half a character."""
+    """Parse a JSON value. Raises `ValueError`, also if it is nested too deeply or contains half a character."""
     try:
         value = json.loads(text)
         if HALF_CHARACTER.search(text):
@@ -268,6 +274,6 @@ def _sealed(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seal(value: dict[str, Any]) -> str:
-    """BLAKE2b of 128 bits over the values, whatever their order and the white space between them."""
+    """Return a 128-bit BLAKE2b hash of the values, independent of key order and white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,15 +1,16 @@
-"""Checksums of the files of a folder: ``checksums.json``, beside the record that says the folder is whole.
+"""Checksums by block: CRC-32 of every mebibyte, recorded where the record of a folder says that it is whole.
 
-A bit that flips on a disk or on the way to it can leave a file readable with other numbers in it. The checksum is the
-CRC-32 of every mebibyte, as in an index. A file may also record BLAKE2b of 256 bits, which takes three times as long.
-A folder without ``checksums.json``, as beside a ``gap.json`` of format 1, is read unchecked.
+A bit that flips on a disk or on the way to it can leave a file readable with other numbers in it. The checksums guard
+against that and against truncation, not against a forger. An index keeps them with the entry of each file
+(`Checksums`); other folders keep them in ``checksums.json``. A folder without it is read unchecked.
 """
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, Protocol
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
@@ -18,53 +19,65 @@ from argap.runtime.interrupt import current
 FILE = "checksums.json"
 BLOCK = 2**20
 """Bytes with a CRC-32 of their own."""
-Algorithm = Literal["crc32", "blake2b-256"]
+DIGITS = 8
+"""Hex digits of a CRC-32."""
 
 
 class FileChecksums(Record, frozen=True):
-    """What `FILE` holds."""
+    """The contents of `FILE`."""
 
-    algorithm: Algorithm
+    algorithm: Literal["crc32"]
     files: dict[str, str]
-    """The checksum of each file, by its name below the folder: hex, of CRC-32 eight digits for each mebibyte."""
+    """The checksums of each file, by its name below the folder: `DIGITS` hex digits for each block, without spaces."""
 
 
-class Checksum(NamedTuple):
-    """What was recorded of one file."""
+class Checksums(Record, frozen=True):
+    """Size and checksums of a file."""
 
-    algorithm: Algorithm
-    digest: str
+    bytes: int
+    crc32: tuple[str, ...]
+    """Hex of the CRC-32 of each block."""
+
+
+class Checksummed(Protocol):
+    """Any record with the fields of `Checksums`."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def crc32(self) -> tuple[str, ...]: ...
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, hex."""
+    """Return the SHA-256 of a file's content in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
     """Record the checksums of ``paths``, files below ``folder``, in place of those recorded before."""
-    files = {path.relative_to(folder).as_posix(): _digest(path, "crc32") for path in paths}
+    files = {path.relative_to(folder).as_posix(): "".join(crc32_of_blocks(path)) for path in paths}
     write_record(folder / FILE, FileChecksums("crc32", files))
 
 
 def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
-    """Whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken file of them."""
+    """Return whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken `FILE`."""
     recorded = read_checksums(folder)
     return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
 def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
-    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what to do about it."""
+    """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what the user can do about it."""
     for _ in checked(folder, paths, remedy=remedy):
         pass
 
 
 def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
-    """``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
+    """Yield ``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
 
-    A file is checked once in a process as long as its size and time of change stay. Raises `Interrupted` where that is
-    asked for.
+    A process checks a file again only if its size or modification time has changed. Raises `Interrupted` if asked to
+    stop.
     """
     recorded, interrupt = read_checksums(folder), current()
     for path in paths:
@@ -74,39 +87,61 @@ def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterato
         yield path
 
 
-def check_file(path: Path, checksum: Checksum | None, *, remedy: str = "") -> None:
-    """Raise `FormatError` for a file whose checksum is another than the recorded one; None: none was recorded."""
-    if checksum is None:
+def check_file(path: Path, recorded: str | None, *, remedy: str = "") -> None:
+    """Raise `FormatError` for a file whose checksums are not the ``recorded`` ones; None: none were recorded."""
+    if recorded is None:
         return
     status = path.stat()
-    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, checksum.digest)
-    if version not in _whole and _digest(path, checksum.algorithm) != checksum.digest:
-        raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, recorded)
+    if version not in _whole:
+        _check_blocks(path, [recorded[at : at + DIGITS] for at in range(0, len(recorded), DIGITS)], remedy)
     _whole.add(version)
 
 
 _whole: set[tuple[int, int, int, int, str]] = set()
-"""Versions of files that were checked."""
+"""File versions already checked."""
 
 
-def read_checksums(folder: Path) -> dict[str, Checksum]:
-    """The checksum of each file, by its name below ``folder``; empty where there are none."""
+def read_checksums(folder: Path) -> dict[str, str]:
+    """Return the checksums of each file, by its name below ``folder``; empty where there are none."""
     if not (folder / FILE).is_file():
         return {}
-    record = read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked")
-    return {name: Checksum(record.algorithm, digest) for name, digest in record.files.items()}
+    return read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked").files
+
+
+def checksums_of(path: Path) -> Checksums:
+    """Read a file once for its size and checksums."""
+    return Checksums(path.stat().st_size, tuple(crc32_of_blocks(path)))
+
+
+def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
+    """Compare the size alone, which is cheap enough for every opening. Raises `FormatError`."""
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file, but the index lists it; {remedy}")
+    size = path.stat().st_size
+    if size != expected.bytes:
+        what = f"truncated at byte {size}" if size < expected.bytes else f"{size} bytes long"
+        raise FormatError(f"{path}: {what}, expected {expected.bytes} bytes; {remedy}")
+
+
+def check(path: Path, expected: Checksummed, remedy: str) -> None:
+    """Compare size and every block. Raises `FormatError` naming the first damaged block."""
+    check_size(path, expected, remedy)
+    _check_blocks(path, expected.crc32, remedy)
 
 
 def crc32_of_blocks(path: Path) -> Iterator[str]:
-    """Hex of the CRC-32 of each `BLOCK` bytes of a file."""
+    """Yield the CRC-32 of each `BLOCK` bytes of a file in hex."""
     block = memoryview(bytearray(BLOCK))
     with path.open("rb") as file:
         while size := file.readinto(block):
-            yield f"{zlib.crc32(block[:size]):08x}"
+            yield f"{zlib.crc32(block[:size]):0{DIGITS}x}"
 
 
-def _digest(path: Path, algorithm: Algorithm) -> str:
-    if algorithm == "crc32":
-        return "".join(crc32_of_blocks(path))
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+def _check_blocks(path: Path, expected: Sequence[str], remedy: str) -> None:
+    for number, (found, recorded) in enumerate(zip_longest(crc32_of_blocks(path), expected)):
+        if found != recorded:
+            start, size = number * BLOCK, path.stat().st_size
+            between = f"damaged between bytes {start} and {min(start + BLOCK, size)}"
+            what = between if found else f"truncated at byte {size}"
+            raise FormatError(f"{path}: {what}{remedy and f'; {remedy}'}")

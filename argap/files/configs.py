@@ -1,7 +1,7 @@
-"""Configurations: frozen dataclasses and records from mappings, converted and checked by msgspec.
+"""Build configurations, frozen dataclasses and records, from mappings; msgspec converts and checks the values.
 
-msgspec ignores unknown keys of a dataclass, and says what it expects in the words of its own types. Both are added
-here, with the two shorthands that a file may use: one value for a list, and true or false for those words.
+msgspec ignores unknown keys of a dataclass and names its own types in errors. This module refuses unknown keys, words
+the errors for users, and accepts two shorthands in files: one value for a list, and true or false for those words.
 """
 
 import re
@@ -15,14 +15,14 @@ from argap.errors import ArgapError
 
 Built = TypeVar("Built")
 
-# Ranges are declared with a field, ``seed: Seed = 0``, and checked before memory is asked for.
+# A field declares its range, ``seed: Seed = 0``; ranges are checked before memory is allocated.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=10**16)]
 Batch = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
-"""Windows or examples at once."""
+"""Windows or examples per batch."""
 Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-"""Tokens of a window."""
+"""Tokens per window."""
 Width = Annotated[int, msgspec.Meta(ge=1, le=2**17)]
 Layers = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Vocabulary = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
@@ -31,7 +31,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 
 WRONG_TYPE = re.compile(r"Expected `(\w+)[^`]*`(.*), got ")
-"""What msgspec says of a value of another type."""
+"""How msgspec reports a value of the wrong type."""
 WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -43,10 +43,10 @@ WORDS = {
 
 
 def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
-    """Return the dataclass or record of a mapping: unknown and missing keys are named, values converted by type.
+    """Build a dataclass or record from a mapping: name unknown and missing keys, convert values by type.
 
-    Numbers may be given as text, because YAML reads ``1e-3`` as text. A field that holds such a dataclass takes a
-    mapping, or what the class's ``from_text`` takes. Raises `ArgapError`, one line without a file's name.
+    Numbers may be given as text, because YAML reads ``1e-3`` as text. A field whose type is such a class takes a
+    mapping, or text if the class has ``from_text``. Raises `ArgapError`, one line without the file's name.
     """
     known = _required(kind)
     if unknown := [str(key) for key in values if key not in known]:
@@ -58,7 +58,7 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
 
 
 def check_ranges(config: Any) -> None:
-    """Raise `ArgapError`, one line, for a field of ``config`` whose value its declaration does not allow.
+    """Raise `ArgapError`, one line, for a field of ``config`` whose value is outside its declared range or type.
 
     NaN is outside every range.
     """
@@ -67,7 +67,7 @@ def check_ranges(config: Any) -> None:
 
 
 def check_field(kind: type[Any], name: str, value: Any, option: str) -> None:
-    """Raise `ArgapError`, one line that starts with ``option``, for a value that `build` would not take for a field."""
+    """Raise `ArgapError`, one line that starts with ``option``, for a value that `build` would refuse for a field."""
     hint = get_type_hints(kind, include_extras=True).get(name)
     if hint is None:
         raise ArgapError(f"{option}: unknown key; known are {', '.join(_required(kind))}")
@@ -75,13 +75,13 @@ def check_field(kind: type[Any], name: str, value: Any, option: str) -> None:
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
-    """Raise `ArgapError`, one line, for a value of another type than ``hint`` or outside its range."""
+    """Raise `ArgapError`, one line, for a value that is not of type ``hint`` or outside its range."""
     if expected := unmet(value, hint):
         raise ArgapError(f"{name}: expected {expected}, found {_short(value)}")
 
 
 def unmet(value: Any, hint: Any) -> str | None:
-    """Return in words the values that ``hint`` allows; None if ``value`` is one of them."""
+    """Return the values that ``hint`` allows, in words; None if ``value`` is one of them."""
     try:
         msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
 
 
 def _prepared(value: Any, hint: Any) -> Any:
-    """Return ``value`` with its shorthands written out and the dataclasses in it built."""
+    """Return ``value`` with shorthands expanded and nested dataclasses built."""
     options = get_args(hint)
     if type(None) in options:
         return value if value is None else _prepared(value, options[0])
@@ -114,7 +114,7 @@ def _prepared(value: Any, hint: Any) -> Any:
 
 
 def _expected(message: str, hint: Any) -> str:
-    """Return what msgspec's ``message`` says was expected, in words."""
+    """Return in words what msgspec's ``message`` expected."""
     if match := WRONG_TYPE.match(message):
         return WORDS.get(match[1], match[1]) + match[2]
     for part in (hint, *get_args(hint)):
@@ -133,7 +133,7 @@ def _range(bounds: msgspec.Meta) -> str:
 
 
 def _required(kind: type[Any]) -> dict[str, bool]:
-    """Return the fields, and whether each must be given."""
+    """Return for each field whether it is required."""
     if issubclass(kind, msgspec.Struct):
         return {field.name: field.required for field in msgspec.structs.fields(kind)}
     return {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}

@@ -1,7 +1,7 @@
-"""One writer to a folder: a lock that the system releases when its process dies.
+"""Allow one writer per folder: a lock that the system releases when its process dies.
 
-The lock is filelock's, ``flock`` on ``.argap.lock`` in the folder, which is removed with it. NFS of Linux passes such
-locks to the server, which releases those of a machine that crashed when its lease ends (a minute or two). On a file
+The lock is filelock's, ``flock`` on ``.argap.lock`` in the folder; the file is removed on release. Linux NFS passes
+such locks to the server, which releases those of a crashed machine when its lease ends (a minute or two). On a file
 system without locks the work continues unlocked, and one line says so.
 """
 
@@ -30,10 +30,10 @@ Returned = TypeVar("Returned")
 
 @contextmanager
 def alone_in(folder: Path, *, main: bool = True) -> Iterator[None]:
-    """Hold the lock of ``folder`` in the ``with`` block; what killed processes left there is removed first.
+    """Hold the lock of ``folder`` in the ``with`` block, after removing leftovers of killed processes.
 
-    ``main`` False does nothing: of the processes of ``torchrun``, the main one holds the lock for all. A folder that
-    the block leaves empty is removed. Raises `ArgapError` that names the process which holds the lock.
+    ``main`` False does nothing: under ``torchrun``, the main process holds the lock for all. A folder that the block
+    leaves empty is removed. Raises `ArgapError` that names the process holding the lock.
     """
     if not main:
         yield
@@ -56,9 +56,9 @@ def alone_in(folder: Path, *, main: bool = True) -> Iterator[None]:
 
 
 def one_writer(parameter: str) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """Decorate a function to hold the lock of the folder in its argument ``parameter`` (`alone_in`).
+    """Decorate a function to hold the lock of the folder given as its argument ``parameter`` (`alone_in`).
 
-    With several processes (the argument ``parallel``), the main one holds it.
+    With several processes (argument ``parallel``), the main one holds it.
     """
 
     def decorate(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -77,7 +77,7 @@ def one_writer(parameter: str) -> Callable[[Callable[Parameters, Returned]], Cal
 
 
 def _acquire(folder: Path) -> "FileLock | None":
-    """Return the held lock; None where the folder cannot be written, which its writer reports, or has no locks."""
+    """Return the held lock; None if the folder has no locks or is not writable, which its writer will report."""
     from filelock import FileLock, Timeout  # imported late: 40 ms
 
     path = folder / LOCK
@@ -90,7 +90,7 @@ def _acquire(folder: Path) -> "FileLock | None":
             f"{folder}: in use by {_holder(path)}; wait until it has ended, or choose another folder"
         ) from None
     except OSError as error:
-        if path.is_file():  # it could be written, but not be locked
+        if path.is_file():  # writable, but cannot be locked
             say(f"{folder}: no lock ({error.strerror}); do not run two commands on it at once")
             with suppress(OSError):
                 path.unlink()
@@ -99,7 +99,7 @@ def _acquire(folder: Path) -> "FileLock | None":
 
 
 def _sign(handle: int) -> None:
-    """Say in the lock who holds it."""
+    """Write into the lock file who holds it."""
     with suppress(OSError):  # a full disk
         os.ftruncate(handle, 0)
         since = time.strftime("%Y-%m-%d %H:%M:%S %z")

@@ -1,6 +1,6 @@
-"""Parquet files, read whole and written whole, with one line where one is missing or broken.
+"""Read and write Parquet files, with a one-line error if one is missing or broken.
 
-Pages are written with a CRC-32 that every read checks, so that a flipped bit is an error; files without are read too.
+Pages are written with a CRC-32 that every read checks, so a flipped bit is an error; files without one are read too.
 """
 
 import sys
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 TYPES = {int: pa.int32(), float: pa.float32(), str: pa.string(), bool: pa.bool_()}
 ROWS = 2**20
-"""In a group of rows, and of a portion."""
+"""Rows per row group, and per portion."""
 WHOLE = frozenset({"window", "pos", "token"})
-"""Columns of integers that every row has."""
+"""Integer columns without nulls."""
 
 
 def schema_of(record_type: type[msgspec.Struct]) -> pa.Schema:
-    """A column for each field of a record: whole numbers as int32, numbers as float32, and lists of these."""
+    """Return a column for each field of a record: whole numbers as int32, numbers as float32, and lists of these."""
     return pa.schema([(field.name, _arrow_type(field.type)) for field in msgspec.structs.fields(record_type)])
 
 
@@ -45,9 +45,9 @@ def _arrow_type(hint: Any) -> pa.DataType:
 def read_parquet(
     path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None, remedy: str = ""
 ) -> pa.Table:
-    """Read a file, or some of its columns. ``remedy``: what to do about a broken one (`` run `argap score` again ``).
+    """Read a file, or some of its columns. Raises `FormatError`, one line that names the file.
 
-    Raises `FormatError`, one line that names the file.
+    ``remedy``: what the user can do about a broken file (`` run `argap score` again ``).
     """
     expected = schema.names if columns is None and schema is not None else columns or ()
     with readable(path, remedy):
@@ -58,7 +58,7 @@ def read_parquet(
 
 
 def check_columns(path: Path, found: pa.Schema, expected: Sequence[str], *, remedy: str = "") -> None:
-    """Raise `FormatError` where a file lacks one of the columns ``expected``, or one of `WHOLE` has no integers."""
+    """Raise `FormatError` if a file lacks one of the ``expected`` columns, or one of `WHOLE` is not of integers."""
     if missing := [name for name in expected if name not in found.names]:
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy and f'; {remedy}'}")
     for name in WHOLE & {*expected}:
@@ -67,34 +67,36 @@ def check_columns(path: Path, found: pa.Schema, expected: Sequence[str], *, reme
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str = "") -> None:
-    """Raise `FormatError` where the window, the position or the token of a row is missing."""
+    """Raise `FormatError` if the window, position or token of a row is null."""
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
 
 
 def check_below(path: Path, numbers: np.ndarray, count: int, found: str, *, remedy: str) -> None:
-    """Raise `FormatError` that says what was ``found`` where one of the numbers is not from 0 to ``count`` - 1."""
+    """Raise `FormatError` with the text ``found`` if a number is not from 0 to ``count`` - 1."""
     if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < count:
         raise FormatError(f"{path}: {found}; {remedy}")
 
 
 def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "pd.DataFrame":
-    """`read_parquet` as a pandas data frame, with the types that pandas wrote. ``needed``: columns that must be there,
-    beside others."""
+    """Read a file as a pandas data frame, with the types that pandas wrote. Raises as `read_parquet` does.
+
+    ``needed``: columns that must be among those of the file.
+    """
     table = read_parquet(path, remedy=remedy)
     check_columns(path, table.schema, needed, remedy=remedy)
     return table.to_pandas()
 
 
 def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
-    """The schema of a file. Raises `FormatError` as `read_parquet` does."""
+    """Return the schema of a file. Raises `FormatError` as `read_parquet` does."""
     with readable(path, remedy):
         return pq.read_schema(path)
 
 
 def count_rows(path: Path, *, remedy: str = "") -> int:
-    """The rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
+    """Return the number of rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
     with readable(path, remedy):
         return pq.read_metadata(path).num_rows
 
@@ -108,9 +110,11 @@ def read_portions(
     threads: bool = True,
     pages: bool = True,
 ) -> Iterator[pa.Table]:
-    """Some columns of a file, at most ``rows`` rows at a time; without ``threads`` read by the caller's alone, and
-    without ``pages`` not checked page by page, as where the whole file was. Raises `FormatError` as `read_parquet`
-    does, for a column that is not there, and as `check_whole`."""
+    """Yield some columns of a file, at most ``rows`` rows at a time.
+
+    ``threads``: decode columns in threads, not only in the caller's. ``pages``: check each page's CRC-32; not needed if
+    the whole file was checked. Raises `FormatError` as `read_parquet` and `check_whole` do, and for a missing column.
+    """
     with readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
         check_columns(path, file.schema_arrow, columns, remedy=remedy)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
@@ -120,7 +124,7 @@ def read_portions(
 
 @contextmanager
 def readable(path: Path, remedy: str) -> Iterator[None]:
-    """Around what is read of a file: raises `FormatError` as `read_parquet` does."""
+    """Turn read errors inside the block into `FormatError`."""
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
@@ -129,22 +133,21 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; a single chunk is not copied."""
+    """Return a column as one array; a single chunk is not copied."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def required(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """The table, of whose columns ``names`` the schema says that they have no nulls: these are read faster."""
+    """Return the table with columns ``names`` declared free of nulls in the schema, which makes reading faster."""
     return table.cast(pa.schema([field.with_nullable(field.name not in names) for field in table.schema]))
 
 
 def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
-    """Write a file whole or not at all (`argap.files.atomic.replacing`), compressed with LZ4, each page with a
-    checksum.
+    """Write a file whole or not at all (`argap.files.atomic.replacing`), with LZ4 and a checksum per page.
 
-    LZ4 decodes in half of the time of zstd; runs and cells are a tenth larger, labels a fifth to a third.
+    LZ4 decodes in half the time of zstd; runs and cells are a tenth larger, labels a fifth to a third.
 
-    ``split_by_byte``: columns as in `ParquetPortions`.
+    ``split_by_byte``: columns stored as in `ParquetPortions`.
     """
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
@@ -153,10 +156,10 @@ def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte
 
 
 class ParquetPortions:
-    """A file as `write_parquet` writes it, some rows at a time; portions are gathered to groups of `ROWS` rows.
+    """A writer like `write_parquet` that takes some rows at a time and gathers them into groups of `ROWS` rows.
 
-    ``split_by_byte``: says of a column of floats whether it is stored with BYTE_STREAM_SPLIT, which compresses
-    log-probs better. A block that ends without a portion is an error.
+    ``split_by_byte``: returns whether a float column is stored with BYTE_STREAM_SPLIT, which compresses log-probs
+    better. A block that ends without a portion is an error.
     """
 
     def __init__(self, path: Path, *, split_by_byte: Callable[[str], bool] = lambda name: False) -> None:

@@ -1,9 +1,9 @@
-"""YAML as argap reads it: mappings, sequences and plain scalars, of bounded size, depth and number.
+"""Read plain YAML: mappings, sequences and plain scalars, of bounded size, depth and number.
 
-PyYAML parses the text and reads the scalars; the values are built from its events, so that what is refused is never
-constructed: anchors, aliases, tags and keys listed twice, each in one line with file, line and key. An alias can stand
-for gigabytes, and a tag names a type to construct. Text, whole numbers, numbers, true and false, and null mean what
-YAML 1.1 says; a date is text.
+PyYAML parses the text and reads the scalars; values are built from its events, so that anchors, aliases, tags and
+duplicate keys are refused before anything is constructed, in one line with file, line and key. An alias can stand for
+gigabytes, and a tag names a type to construct. Text, whole numbers, numbers, true and false, and null follow YAML 1.1;
+a date is text.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from argap.errors import ArgapError
 LARGEST = 1_000_000
 """Bytes of a file."""
 DEEPEST = 20
-"""Mappings and sequences within each other."""
+"""Levels of nested mappings and sequences."""
 MOST = 100_000
-"""Keys, scalars, and starts and ends of mappings and sequences."""
+"""Parser events: keys, scalars, and starts and ends of mappings and sequences."""
 LONGEST_NUMBER = 64
 """Characters of a scalar that may be a number; a longer one is text."""
 TYPED = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"))
-"""What a plain scalar may be besides text."""
+"""Types of a plain scalar besides text."""
 
 Events = Iterator[Any]
 
 
 class _Scalars(yaml.SafeLoader):
-    """Decides the type of a scalar and reads it; the YAML itself is parsed elsewhere."""
+    """Reader of scalars: finds the type of one and converts it; the YAML itself is parsed elsewhere."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         sign: [(tag, pattern) for tag, pattern in patterns if tag in TYPED]
@@ -37,7 +37,7 @@ class _Scalars(yaml.SafeLoader):
     }
 
     def read(self, text: str, *, plain: bool) -> Any:
-        """Return the value of a scalar. ``plain``: not in quotes, so that ``12`` is a number."""
+        """Return the value of a scalar. ``plain``: not quoted, so that ``12`` is a number."""
         if not plain or len(text) > LONGEST_NUMBER:
             return text
         return self.construct_object(yaml.ScalarNode(self.resolve(yaml.ScalarNode, text, (True, False)), text))
@@ -64,7 +64,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value that ``text`` spells. Raises `ArgapError` with line and key, without a file's name."""
+    """Return the value of a YAML text. Raises `ArgapError` with line and key, without the file's name."""
     if len(text) > LARGEST:
         raise ArgapError(f"not readable as YAML ({len(text):,} characters, expected at most {LARGEST:,})")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -90,7 +90,7 @@ def _bounded(events: Events) -> Events:
 
 
 class _Reader:
-    """Builds values from the parser's events, and refuses whatever is not plain."""
+    """Builder of values from the parser's events that refuses anything not plain."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

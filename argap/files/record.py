@@ -1,4 +1,4 @@
-"""The base of all records, and how they are read and written."""
+"""Define the base of all records; read and write them as JSON."""
 
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -9,11 +9,11 @@ from argap.errors import ArgapError, FormatError
 from argap.files.atomic import read_json, write_json
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""How many there are of something: sums of such numbers fit 64 bits, and float64 holds each exactly."""
+"""A count: sums of counts fit in 64 bits, and float64 represents each exactly."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of all records. Fields that have their default value are not written."""
+    """Base of all records. Fields with their default value are not written."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -23,7 +23,7 @@ def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None 
     """Read a JSON file into its record.
 
     ``newest``: the highest format number that this version reads (a file without one has format 1). ``remedy``: what
-    to do about a file that is incomplete. Raises `FormatError`, one line with path, key, found and expected.
+    the user can do about a bad file. Raises `FormatError`, one line with path, key, found and expected.
     """
     values = read_json(path)
     number = values.setdefault("format", 1) if newest is not None else 1
@@ -33,7 +33,7 @@ def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None 
 
 
 def to_record(where: object, values: Any, record_type: type[AnyRecord], *, remedy: str = "") -> AnyRecord:
-    """The record of JSON values. Raises `FormatError` that begins with ``where`` they are."""
+    """Convert JSON values to a record. Raises `FormatError` that begins with ``where`` they come from."""
     try:
         return msgspec.convert(values, record_type, strict=True)
     except (msgspec.ValidationError, ArgapError) as error:
@@ -46,5 +46,5 @@ def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """The record as JSON's plain types, in the order of its fields."""
+    """Return the record in JSON's plain types, fields in order."""
     return msgspec.to_builtins(record)

@@ -1,4 +1,4 @@
-"""Folders of work that a killed process resumes: ``run.json``, first without and at last with ``finished``."""
+"""Resume work of a killed process: a folder's ``run.json`` gets ``finished`` only once the work is done."""
 
 import platform
 import re
@@ -21,14 +21,14 @@ from argap.files.record import AnyRecord, Record, as_json, write_record
 
 VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
 PARTS = ("tokens", "samples")
-"""Folders of a run with its parts."""
+"""Folders of a run that hold its parts."""
 FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 def folder_name(name: str) -> str:
-    """A model's or task's name as the name of a folder: one plain component.
+    """Turn the name of a model or task into a folder name: one plain path component.
 
-    Raises `ArgapError` for a name of which nothing is left, such as ``..``.
+    Raises `ArgapError` for a name of which nothing remains, such as ``..``.
     """
     folder = re.sub(r"[^\w.+-]+", "-", name).strip("-")
     if not folder.strip("."):
@@ -38,14 +38,14 @@ def folder_name(name: str) -> str:
 
 PLAIN = re.compile(r"[^\W_][^/\\\x00-\x1f\x7f]*")
 LONGEST_NAME = 200
-"""Bytes of a name that becomes a folder; file systems allow 255 for it and its temporary suffix."""
+"""Bytes of a name that becomes a folder; file systems allow 255, including the temporary suffix."""
 
 
 def plain_name(what: str, name: object) -> str:
-    """``name``, read from a file, where it can be the name of a folder or file unchanged.
+    """Return ``name``, read from a file, if it can name a folder or file unchanged.
 
-    That is text that begins with a letter or digit and contains no slash and no control character, so that its
-    folder lies directly below the one it belongs to. Raises `ArgapError`, which says ``what`` it names.
+    It must be text that begins with a letter or digit and contains no slash or control character, so that the folder
+    lies directly below its parent. Raises `ArgapError` otherwise, saying ``what`` the name belongs to.
     """
     if not isinstance(name, str) or not PLAIN.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
         raise ArgapError(
@@ -56,7 +56,7 @@ def plain_name(what: str, name: object) -> str:
 
 
 class Environment(TypedDict):
-    """Fields of a record."""
+    """The installation that did some work, as fields of its record."""
 
     versions: dict[str, str]
     git: str | None
@@ -65,7 +65,7 @@ class Environment(TypedDict):
 def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
 
-    Raises `MismatchError` that names the first difference from the work that is there, and `ArgapError` for a folder
+    Raises `MismatchError` that names the first difference from the work already there, and `ArgapError` for a folder
     that holds something else.
     """
     path = folder / "run.json"
@@ -92,12 +92,12 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
 
 
 def shortened(value: object) -> object:
-    """A fingerprint by its first digits, anything else as it is."""
+    """Shorten a fingerprint to its first digits; return anything else unchanged."""
     return value[:12] if isinstance(value, str) and FINGERPRINT.fullmatch(value) else value
 
 
 def _text_of(recorded: Mapping[str, Any]) -> str:
-    """The options that chose a run's text, which say more than its fingerprint: `` (data …, seq_len 1024)``."""
+    """Return the options that chose a run's text, which say more than its fingerprint: `` (data …, seq_len 1024)``."""
     source = recorded.get("source")
     chosen = source.items() if isinstance(source, dict) else ()
     options = [f"{key} {value}" for key, value in chosen if value and key not in ("tokenizer", "index")]
@@ -105,10 +105,10 @@ def _text_of(recorded: Mapping[str, Any]) -> str:
 
 
 def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) -> None:
-    """Start the work of ``record``, or resume it where the folder holds a part of the same, whose ``run.json`` stays.
+    """Start the work of ``record``, or resume it if the folder holds part of it; its ``run.json`` then stays.
 
-    ``identity``: the record's; two records are of the same work where it agrees. ``overwrite`` removes the parts of the
-    run that is there (`discard_parts`). Raises what `check_resumable` raises.
+    ``identity``: of the record; equal identities mean the same work. ``overwrite`` removes the parts of the run already
+    there (`discard_parts`). Raises what `check_resumable` raises.
     """
     check_resumable(folder, identity, overwrite=overwrite)
     path = folder / "run.json"
@@ -122,9 +122,9 @@ def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) ->
 
 
 def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
-    """Remove the parts that argap wrote in ``folder``, and the folder where nothing else is in it.
+    """Remove the parts that argap wrote in ``folder``, and the folder itself if nothing else is in it.
 
-    Raises `ArgapError` for a symbolic link: what it leads to may belong to something else.
+    Raises `ArgapError` for a symbolic link: its target may belong to something else.
     """
     if folder.is_symlink():
         raise ArgapError(f"{folder}: a symbolic link, whose files `overwrite=True` does not remove; remove the link")
@@ -138,7 +138,7 @@ def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
 
 
 def finish(folder: Path, record: AnyRecord, result: Record) -> AnyRecord:
-    """Record that the work is done, and how it went, with the checksums of its parts; returns the new record."""
+    """Record the result of finished work and the checksums of its parts; return the new record."""
     write_checksums(folder, sorted(path for name in PARTS for path in (folder / name).glob("part-*.parquet")))
     record = msgspec.structs.replace(record, finished=result)
     write_record(folder / "run.json", record)
@@ -146,7 +146,7 @@ def finish(folder: Path, record: AnyRecord, result: Record) -> AnyRecord:
 
 
 def environment() -> Environment:
-    """``versions`` and ``git`` revision of this installation."""
+    """Return the package versions and git revision of this installation."""
     versions = {"python": platform.python_version()}
     for name in VERSIONS:
         try:

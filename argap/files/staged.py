@@ -1,7 +1,7 @@
-"""A result of many files is replaced as one: a kill leaves the earlier result, or a new one to be put in place.
+"""Replace a result of many files as one: a kill leaves the earlier result, or a new one ready to be put in place.
 
-The new files are first written to the folder `NEW` in that of the result, which appears when it is whole. Then they are
-copied to their places; meanwhile there is no ``gap.json`` beside it, without which a folder is not a result.
+The new files are first written to the subfolder `NEW`, which appears once it is complete. Then they are copied to their
+places; meanwhile the result has no ``gap.json``, without which a folder is not a result.
 """
 
 import os
@@ -17,12 +17,12 @@ NOT_ALWAYS = ("trajectory.parquet", "mqar.json")
 
 
 def whole(folder: Path) -> Path:
-    """Where the files of a result are: in `NEW` if a run was killed before all were in place."""
+    """Return the folder with the files of a result: `NEW` if a run was killed before all were in place."""
     return folder / NEW if (folder / NEW / GAP).is_file() else folder
 
 
 def put_in_place(folder: Path) -> None:
-    """Replace the result in ``folder`` by that in its `NEW`, if there is one; after a kill the next call goes on.
+    """Replace the result in ``folder`` by the one in its `NEW`, if any; after a kill, the next call continues.
 
     Other files stay. The caller holds the lock of ``folder``.
     """

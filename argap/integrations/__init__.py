@@ -1,4 +1,4 @@
-"""argap inside other programs: the gap of a model while it is trained.
+"""Measure the gap of a model during training, inside other programs.
 
 `RecallGap` measures a model in memory against a finished run; `argap.integrations.transformers` logs it through the
 Trainer of transformers.

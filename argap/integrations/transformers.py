@@ -1,8 +1,8 @@
-"""The Trainer of transformers logs where a model in training stands against a finished run.
+"""Log the gap of a model in training to a finished run, through the Trainer of transformers.
 
-Every so often the callback scores the model on the windows of that run and logs, through the trainer's own loggers
-(TensorBoard, Weights & Biases, trackio, …), `GapFigures` under ``eval_argap_NAME``; TensorBoard and Weights & Biases
-show them as ``eval/argap_NAME``.
+At regular steps the callback scores the model on the windows of that run and logs `GapFigures` under
+``eval_argap_NAME`` through the trainer's own loggers (TensorBoard, Weights & Biases, trackio, …); TensorBoard and
+Weights & Biases show them as ``eval/argap_NAME``.
 """
 
 from os import PathLike
@@ -25,7 +25,7 @@ PREFIX = "eval_argap_"
 
 
 class GapCallback(TrainerCallback):
-    """Logs `GapFigures` every ``every`` steps and at the end of training.
+    """A callback that logs `GapFigures` every ``every`` steps and at the end of training.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class GapCallback(TrainerCallback):
     every
         Optimizer steps between measurements.
     threshold, windows, batch_size
-        As `RecallGap` takes them.
+        As in `RecallGap`.
 
-    With several processes the main one measures, and the others wait for it at their next step. Weights that are
-    sharded across processes (FSDP, DeepSpeed) are refused when training begins.
+    With several processes the main one measures, and the others wait for it at their next step. Weights sharded across
+    processes (FSDP, DeepSpeed) are refused when training begins.
 
     Raises
     ------
@@ -80,8 +80,8 @@ class GapCallback(TrainerCallback):
     ) -> None:
         if self._trainer.is_fsdp_enabled or self._trainer.is_deepspeed_enabled:
             raise ArgapError(
-                "GapCallback: FSDP and DeepSpeed shard the weights across processes, and it measures a model that each "
-                "has whole; score saved checkpoints with `argap score`"
+                "GapCallback: FSDP and DeepSpeed shard the weights across processes, but it needs the whole model in "
+                "each; score saved checkpoints with `argap score`"
             )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -1,6 +1,6 @@
-"""The bins that tokens are sorted into: by training frequency, distance and position.
+"""Define the bins of tokens by training frequency, distance and position.
 
-Each binning is a partition of the scored tokens, so that the parts of the gap add up to the whole.
+Each binning partitions the scored tokens, so that contributions to the gap add up to the whole.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Binning:
     """Label of the bin that holds only the value 0; None: "0"."""
 
     def index(self, values: np.ndarray) -> np.ndarray:
-        """The bin of each value, int16; values above the last bound fall into one more bin."""
+        """Return the bin of each value, int16; values above the last bound get one more bin."""
         found = self._of_small.take(values, mode="clip")
         if self.upper[-1] >= LOOKED_UP:
             large = np.flatnonzero(values >= LOOKED_UP)
@@ -36,12 +36,14 @@ class Binning:
 
     @cached_property
     def _of_small(self) -> np.ndarray:
-        """The bins of 0, 1 … up to the first value beyond the bounds, at most `LOOKED_UP`: several times as fast as a
-        search."""
+        """The bins of 0, 1 … up to the first value beyond the bounds, at most `LOOKED_UP`.
+
+        Looking a bin up is several times as fast as searching for it.
+        """
         return np.searchsorted(self.upper, np.arange(min(self.upper[-1] + 2, LOOKED_UP))).astype(np.int16)
 
     def bins(self) -> tuple[Bin, ...]:
-        """Label and bounds of each bin, in order."""
+        """Return label and bounds of each bin, in order."""
         lows = [self.first, *(u + 1 for u in self.upper)]
         highs: list[int | None] = [*self.upper, None]
         return tuple(Bin(self._label(a, b), a, b) for a, b in zip(lows, highs, strict=True))
@@ -55,7 +57,7 @@ class Binning:
 
 
 def bins_of(threshold: int | None, seq_len: int) -> Bins:
-    """The bins of a result; without a threshold, which is without training counts, none by frequency."""
+    """Return the bins of a result; none by frequency without a threshold, that is, without training counts."""
     return Bins(
         frequency=() if threshold is None else frequency_bins(threshold).bins(),
         distance=distance_bins(seq_len).bins(),
@@ -65,8 +67,10 @@ def bins_of(threshold: int | None, seq_len: int) -> Bins:
 
 @lru_cache(maxsize=8)
 def frequency_bins(threshold: int) -> Binning:
-    """Training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …; ``threshold`` is a bound too, so that the AR hits
-    are a union of bins."""
+    """Return the bins of training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …
+
+    ``threshold`` is a bound too, so that the AR hits are a union of bins.
+    """
     bounds = {0, threshold}
     decade = 1
     while decade < LAST_DECADE:
@@ -77,7 +81,7 @@ def frequency_bins(threshold: int) -> Binning:
 
 @lru_cache(maxsize=8)
 def distance_bins(seq_len: int) -> Binning:
-    """Tokens back to the nearest occurrence: 0 (not repeated), then upper bounds 1, 2, 4, 8 …"""
+    """Return the bins of tokens back to the nearest occurrence: 0 (not repeated), then upper bounds 1, 2, 4, 8 …"""
     bounds = [0, 1]
     while bounds[-1] < seq_len:
         bounds.append(2 * bounds[-1])
@@ -86,6 +90,6 @@ def distance_bins(seq_len: int) -> Binning:
 
 @lru_cache(maxsize=8)
 def position_bins(seq_len: int) -> Binning:
-    """Position in the window, in `POSITIONS` parts of (nearly) equal length."""
+    """Return `POSITIONS` bins of (nearly) equal length over the position in the window."""
     parts = min(POSITIONS, seq_len - 1)
     return Binning(tuple(round(k * seq_len / parts) - 1 for k in range(1, parts + 1)), first=1)

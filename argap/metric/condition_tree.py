@@ -1,9 +1,9 @@
-"""A tree of conditions that separates the tokens that make the gap from all tokens.
+"""Grow a tree of conditions that separates the tokens behind the gap from all tokens.
 
 Each node has a share p of the tokens and a share g of the gap. The tree splits where these two distributions differ
 most, by the Gini impurity 2pg / (p + g). A regression tree, which minimises the squared error of ΔNLL, prefers ever
-smaller sets of extreme tokens to conditions that explain much of the gap. The features are binned first, so that sums
-by cell are all it needs, however many tokens there are.
+smaller sets of extreme tokens to conditions that explain much of the gap. The features are binned first, so that the
+tree needs only sums by cell, however many tokens there are.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ class Feature(NamedTuple):
     """A column in bins ``0 … len(highs)``; the tree can split between any two of them."""
 
     column: str
-    """Of `argap.tokens.table`; for a flag, the condition where it is 1."""
+    """Column of `argap.tokens.table`; for a flag, the condition under which it is 1."""
     highs: tuple[int | str, ...] = ()
-    """The highest value of each bin but the last, text as SQL spells it; none: a flag."""
+    """The highest value of each bin but the last, text quoted as in SQL; empty for a flag."""
     negated: str = ""
-    """For a flag, the condition where it is 0, by default its NOT."""
+    """For a flag, the condition under which it is 0, by default NOT ``column``."""
     whole: bool = True
     """Whether all values are whole numbers."""
 
@@ -32,12 +32,12 @@ class Feature(NamedTuple):
 
     @property
     def bin(self) -> str:
-        """The bin of a token, as SQL."""
+        """Return SQL for the bin of a token."""
         above = " + ".join(f"({self.column} > {high})::INT" for high in self.highs)
         return above or f"({self.column})::INT"
 
     def sql(self, low: int, high: int) -> str:
-        """The condition for the bins ``low … high``, not all of them.
+        """Return the condition for the bins ``low … high``, which must not be all of them.
 
         >>> Feature("train_count", (0, 10, 100)).sql(1, 2), Feature("train_count", (0, 10, 100)).sql(0, 0)
         ('train_count BETWEEN 1 AND 100', 'train_count <= 0')
@@ -56,20 +56,20 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A condition: some bins of some features."""
+    """A condition: a range of bins of each of some features."""
 
     depth: int
     rows: np.ndarray = field(repr=False)
     """int ``[K]``: its cells."""
     bins: dict[int, tuple[int, int]]
-    """By feature: the lowest and the highest bin."""
+    """The lowest and highest bin by feature."""
     leaf: bool = True
 
     def sql(self, features: Sequence[Feature]) -> str:
         return " AND ".join(features[k].sql(*ends) for k, ends in self.bins.items()) or "true"
 
     def holds(self, codes: np.ndarray) -> np.ndarray:
-        """bool ``[C]``: which of the cells ``codes [C, F]`` are in it."""
+        """Return bool ``[C]``: which of the cells ``codes [C, F]`` are in the node."""
         inside = np.ones(len(codes), dtype=bool)
         for k, (low, high) in self.bins.items():
             inside &= (codes[:, k] >= low) & (codes[:, k] <= high)
@@ -92,11 +92,11 @@ def grow(
     min_share: float,
     leaves: int,
 ) -> list[Node]:
-    """All nodes of the tree but its root, leaves and inner ones.
+    """Return all nodes of the tree, leaves and inner ones, except the root.
 
     ``codes [C, F]``: the bin of each feature; ``n [C]``: tokens; ``lost [C]``: the gap's sum, in nats. ``depth``:
     the longest chain of conditions; ``min_share``: the least share of the tokens in a leaf; ``leaves``: the
-    maximum number of leaves. The splits that gain most come first.
+    maximum number of leaves. The splits with the largest gain come first.
     """
     share, gap = n / n.sum(), lost / lost.sum()
 
@@ -129,7 +129,7 @@ def grow(
 def _best_split(
     codes: np.ndarray, share: np.ndarray, gap: np.ndarray, features: Sequence[Feature], min_share: float
 ) -> _Split | None:
-    """The split that tells the gap from the tokens best; the first feature of equals; None where none helps."""
+    """Return the split that best separates the gap from the tokens, on ties the first feature; None if none helps."""
     best: _Split | None = None
     whole = _impurity(share.sum(), gap.sum())
     for k, feature in enumerate(features):
@@ -144,6 +144,6 @@ def _best_split(
 
 
 def _impurity(share: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """2pg / (p + g), 0 where there is no gap."""
+    """Return 2pg / (p + g), 0 without a gap."""
     gap = np.maximum(gap, 0)
     return np.divide(2 * share * gap, share + gap, out=np.zeros_like(share), where=share + gap > 0)

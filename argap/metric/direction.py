@@ -1,6 +1,6 @@
 """Decide who is ahead, and when a slice has a share of the gap or of the lead.
 
-The paper's "% of gap due to AR" has its own rules (`argap.gap.gap_due_to_ar`), kept apart from these.
+The paper's "% of gap due to AR" has its own rules (`argap.metric.share.gap_due_to_ar`), kept apart from these.
 """
 
 from typing import Literal, get_args
@@ -18,7 +18,7 @@ NO_SHARE = "the interval of the gap contains 0"
 def direction(delta: float, interval: Interval | None) -> Direction:
     """Return whether a model is behind its reference, ahead of it, or level with it.
 
-    ``delta``: the model's NLL minus the reference's. ``interval``: of ``delta``; the models are level where it holds 0.
+    ``delta``: the model's NLL minus the reference's. ``interval``: of ``delta``; the models are level if it contains 0.
     Without an interval (a single document, an infinite NLL) the sign of ``delta`` decides, and NaN is level.
     """
     low, high = (np.nan, np.nan) if interval is None else interval
@@ -32,8 +32,8 @@ def directions(delta: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 
 def share(contribution: float, delta: float, towards: Direction) -> float | None:
-    """Return the share of the gap or of the lead that falls on a slice; None where the models are level.
+    """Return the share of the gap or of the lead that falls on a slice; None if the models are level.
 
-    It is signed and not capped: above 1 where the rest of the text goes the other way, below 0 where the slice does.
+    It is signed and not capped: above 1 if the rest of the text goes the other way, below 0 if the slice does.
     """
     return None if towards == LEVEL else contribution / delta

@@ -1,6 +1,7 @@
 """Compute the figures of slices with intervals over documents, for models of one seed each.
 
-Documents are drawn from a population of texts, and the windows of one are not independent: all sums are by document.
+Documents are a sample of a population of texts, and windows of one document are not independent, so all sums are by
+document.
 
 Legend: S slices, the first of them all scored tokens; M models; D documents. All arrays are float64, log-probs in nats.
 """
@@ -14,10 +15,10 @@ from argap.metric.influence import Estimates, Figure, effective_number, estimate
 from argap.records import INFINITE
 
 GROUPS = 4096
-"""Documents beyond which they are added up in groups."""
+"""More documents than this are summed in groups."""
 SEED = 1234
 AT_ONCE = 2**22
-"""Numbers in an array of some slices, all models and all documents."""
+"""Most numbers in one array of slices × models × documents."""
 
 
 class Figures(NamedTuple):
@@ -34,17 +35,17 @@ class Figures(NamedTuple):
     delta: Estimates
     """``[S, M]``: Δ on the tokens of the slice."""
     contribution: Estimates
-    """``[S, M]``: nats per scored token of the whole text; a partition's add up to Δ."""
+    """``[S, M]``: nats per scored token of the whole text; those of a partition add up to Δ."""
     share: Estimates
-    """``[S, M]``: contribution / Δ, signed and not capped; no value where the models are level."""
+    """``[S, M]``: contribution / Δ, signed and not capped; no value if the models are level."""
 
 
 def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
     """Return the figures of each model on each slice.
 
-    ``n [S, D]``: scored tokens. ``logprob [S, M, D]``: sums of log p; −∞ where a token has probability 0, which leaves
-    the figures of that slice and model without a number. ``reference``: its place among the models; all its differences
-    are 0. With one document there are values without intervals.
+    ``n [S, D]``: scored tokens. ``logprob [S, M, D]``: sums of log p; −∞ if a token has probability 0, in which case
+    the figures of that slice and model are NaN. ``reference``: its index among the models; all its differences are 0.
+    A single document gives values without intervals.
     """
     n, logprob = np.asarray(n, dtype=np.float64), np.asarray(logprob, dtype=np.float64)
     lost = behind(logprob, reference)
@@ -60,9 +61,9 @@ def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
 
 
 def effective_documents(lost: np.ndarray) -> np.ndarray:
-    """Return how many equal documents a gap is worth, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
+    """Return how many equal documents would carry the gap, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
 
-    Near 0 where the models are level, whose documents cancel out. Infinite parts do not count.
+    It is near 0 for level models, whose documents cancel out. Infinite parts do not count.
     """
     return effective_number(np.where(np.isfinite(lost), lost, 0.0))
 
@@ -88,7 +89,7 @@ def _on_slices(total: np.ndarray, n: np.ndarray, logprob: np.ndarray, lost: np.n
 
 
 def shares(contribution: Figure, gap: Figure) -> Estimates:
-    """Return contribution / gap; neither a value nor an interval where the models are level."""
+    """Return contribution / gap, without a value and interval if the models are level."""
     found, whole = ratio_of_figures(contribution, gap), estimates(gap)
     level = np.broadcast_to(directions(gap.value, whole.low, whole.high) == LEVEL, found.value.shape)
     value, low, high, error = (np.where(level, np.nan, each) for each in found[:4])
@@ -97,9 +98,9 @@ def shares(contribution: Figure, gap: Figure) -> Estimates:
 
 
 def group_of(documents: int) -> np.ndarray:
-    """Return the group of each document ``[D]``: itself, or beyond `GROUPS` one of that many groups, at random.
+    """Return the group of each document ``[D]``: its own, or with more than `GROUPS` documents a random one of as many.
 
-    The sums of groups have the same variance as those of documents, and arrays stop growing.
+    Sums over groups have the same variance as sums over documents, and arrays stop growing.
     """
     if documents <= GROUPS:
         return np.arange(documents)
@@ -107,7 +108,7 @@ def group_of(documents: int) -> np.ndarray:
 
 
 class LeftOut(NamedTuple):
-    """What each of G sources (data sets, domains) holds of a gap. NaN where there is no such share."""
+    """Shares of a gap by source (G data sets or domains). NaN if there is no such share."""
 
     part: np.ndarray
     """``[M, G]``: the source's share of the gap."""

@@ -1,8 +1,8 @@
 """Turn the influence of documents and seeds on a figure into Student-t intervals.
 
 Every figure is a ratio of sums, R = Σ y_d / Σ x_d over documents d. Its influence rows say how much each document moves
-it; their squares add up to its variance, and the rows of a difference or of a ratio of figures are linear in the rows
-of its parts. Seeds have rows of their own, so that one set of functions serves documents and seeds.
+it; their squares add up to its variance, and the rows of a difference or a ratio of figures are linear in the rows of
+the two. Seeds have rows of their own, so that one set of functions serves both documents and seeds.
 
 Legend: D documents, K rows of a component; ``...`` any leading axes (slices, models). All arrays are float64.
 
@@ -25,7 +25,7 @@ LEVEL = 0.95
 EMPTY = "no tokens"
 ONE_DOCUMENT = "a single document"
 UNCERTAIN = "the gap is too uncertain for an interval of its share"
-"""Why a share has no interval although the gap's interval does not hold 0: see `ratio_of_figures`."""
+"""Why a share has no interval although the gap's interval does not contain 0: see `ratio_of_figures`."""
 
 
 class Component(NamedTuple):
@@ -34,12 +34,12 @@ class Component(NamedTuple):
     rows: np.ndarray
     """``[..., K]``: the squares add up to this component's part of the variance."""
     freedom: np.ndarray | float
-    """``[...]``: degrees of freedom, or the most that there can be where ``measured``."""
+    """``[...]``: degrees of freedom; if ``measured``, their upper limit."""
     measured: bool
     """Whether the degrees of freedom are `effective_freedom`, at most ``freedom``."""
 
     def reasons(self, value: np.ndarray) -> np.ndarray:
-        """Return why figures ``[...]`` over documents have no interval: strings, empty where they have one."""
+        """Return why figures ``[...]`` over documents have no interval: strings, empty if they have one."""
         documents = np.asarray(self.freedom) + 1
         reason = np.where(documents < 1, EMPTY, np.where(~np.isfinite(value), INFINITE, ""))
         return np.where((reason == "") & (documents < 2), ONE_DOCUMENT, reason)
@@ -49,16 +49,16 @@ class Estimates(NamedTuple):
     """Figures with their intervals. All arrays have the same shape ``[...]``."""
 
     value: np.ndarray
-    """NaN where there is none."""
+    """NaN if there is none."""
     low: np.ndarray
     high: np.ndarray
-    """Ends of the 95% interval; NaN where there is none."""
+    """Ends of the 95% interval; NaN if there is none."""
     error: np.ndarray
-    """Standard error; NaN where it is unknown."""
+    """Standard error; NaN if unknown."""
     freedom: np.ndarray
     """Degrees of freedom of the Student-t quantile."""
     reason: np.ndarray
-    """Strings: why there is no interval; empty where there is one."""
+    """Strings: why there is no interval; empty if there is one."""
 
 
 class Figure(NamedTuple):
@@ -73,8 +73,8 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> Figure:
 
     ``top``, ``bottom``: ``[..., D]``, broadcast; ``bottom`` is not negative. Leaving document d out moves the ratio by
     (y_d − R x_d) / (X − x_d): the rows are these jackknife residuals, times √((D − 1) / D). Unlike the linearised
-    residuals over X they allow for a long document pulling the ratio towards itself. The value is NaN where ``bottom``
-    is 0 throughout, and not finite where ``top`` is not. Documents without ``bottom`` add no degree of freedom.
+    residuals over X, they account for a long document pulling the ratio towards itself. The value is NaN if ``bottom``
+    is 0 throughout, and not finite if ``top`` is not. Documents without ``bottom`` add no degree of freedom.
     """
     top, bottom = np.broadcast_arrays(np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64))
     total = bottom.sum(axis=-1, keepdims=True)
@@ -87,10 +87,10 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> Figure:
 
 
 def effective_number(parts: np.ndarray) -> np.ndarray:
-    """Return Kish's effective number (Σ c)² / Σ c² of the parts ``c [..., K]``; 0 where all are 0.
+    """Return Kish's effective number (Σ c)² / Σ c² of the parts ``c [..., K]``; 0 if all are 0.
 
-    Of documents' contributions to a gap it says how many equal documents would carry the gap. Where contributions of
-    both signs cancel it goes to 0: then the models are level.
+    For the contributions of documents to a gap, it says how many equal documents would carry the gap. It goes to 0 as
+    contributions of opposite signs cancel, when the models are level.
     """
     parts = np.asarray(parts, dtype=np.float64)
     squares = (parts**2).sum(axis=-1)
@@ -101,10 +101,9 @@ def effective_freedom(rows: np.ndarray, most: np.ndarray | float) -> np.ndarray:
     """Return the degrees of freedom of the variance Σ rows² of ``rows [..., K]``: 2 (W − 1), from 1 to ``most``.
 
     W is the `effective_number` of the squares: how many documents the variance rests on, about K / 3 for normal rows.
-    Satterthwaite's 2 V² / Var(V) is 2 W with Var(V) estimated by Σ rows⁴. The choice among such formulas was made by
-    coverage, with 20 documents of the committed results: K − 1 covers 88–95%, 3 W − 2 covers 91–95%, this 93–97% and
-    W − 1 covers 95–99%. Kish's number of the signed contributions, less 1, is no candidate: it is below 0 for level
-    models.
+    Satterthwaite's 2 V² / Var(V) is 2 W with Var(V) estimated by Σ rows⁴. The formula was chosen by coverage, with 20
+    documents of the committed results: K − 1 covers 88–95%, 3 W − 2 covers 91–95%, this 93–97% and W − 1 covers
+    95–99%. Kish's number of the signed contributions, minus 1, cannot be used: it is below 0 for level models.
     """
     squares = rows**2
     measured = 2 * (effective_number(squares) - 1)
@@ -129,8 +128,8 @@ def quantile(freedom: np.ndarray) -> np.ndarray:
 def estimates(figure: Figure) -> Estimates:
     """Return figures with Student-t intervals.
 
-    There is none without tokens, for sums that are not finite, and with a single document. The first component is that
-    of documents.
+    A figure has none without tokens, for sums that are not finite, and with a single document. The first component is
+    that of documents.
     """
     value, components = figure
     error = np.sqrt(_product(components, components))
@@ -152,10 +151,10 @@ def combined(left: Figure, right: Figure, scale: np.ndarray) -> tuple[Component,
 def ratio_of_figures(part: Figure, whole: Figure) -> Estimates:
     """Return ``part`` / ``whole`` with Fieller's interval: all ρ whose ``part`` − ρ · ``whole`` may be 0.
 
-    For a ``whole`` far from 0 this is the linearised interval. Near 0 it is longer on the side away from 0. With 50
+    For a ``whole`` far from 0 this is the linearised interval; near 0 it is longer on the side away from 0. With 50
     documents that resolve a gap in half of the draws (7M, DeltaNet) the linearised interval covers 80%, Fieller's 95%;
-    with 20 that resolve it in a fifth, 59% and 89%. Fieller's is bounded where the interval of ``whole``, with the
-    degrees of freedom of the ratio, does not hold 0 (`UNCERTAIN` otherwise). The standard error is the linearised one.
+    with 20 that resolve it in a fifth, 59% and 89%. Fieller's is bounded if the interval of ``whole``, with the degrees
+    of freedom of the ratio, does not contain 0 (`UNCERTAIN` otherwise). The standard error is the linearised one.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         value = part.value / whole.value
@@ -178,7 +177,7 @@ def ratio_of_figures(part: Figure, whole: Figure) -> Estimates:
 def _known(
     value: np.ndarray, low: np.ndarray, high: np.ndarray, error: np.ndarray, freedom: np.ndarray, reason: np.ndarray
 ) -> Estimates:
-    """Return figures with NaN for values that are not finite, and for intervals that there is a ``reason`` against."""
+    """Return figures with NaN for values that are not finite and for intervals with a ``reason`` against them."""
     value = np.where(np.isfinite(value), value, np.nan)
     low, high, error = (np.where(reason == "", each, np.nan) for each in (low, high, error))
     return Estimates(value, low, high, error, np.broadcast_to(freedom, value.shape), reason)

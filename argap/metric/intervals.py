@@ -1,9 +1,9 @@
-"""Paired bootstrap over documents, from sums, never from tokens.
+"""Compute a paired bootstrap over documents, from sums, never from tokens.
 
-Windows of one document are not independent (a novel gives hundreds), so whole documents are drawn with replacement,
-for all models together, and every statistic is computed from the drawn sums. Beyond `GROUPS` documents, documents are
-first put into that many groups at random and groups are drawn: sums of documents drawn independently, or in random
-groups, have the same variance, and the cost does not grow with the number of documents.
+Windows of one document are not independent (a novel has hundreds), so whole documents are drawn with replacement, for
+all models together, and every statistic is computed from the drawn sums. With more than `GROUPS` documents, these are
+first assigned at random to that many groups, and groups are drawn: the variance is the same, and the cost does not grow
+with the number of documents.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ FEW, TOO_FEW = 30, 20
 
 
 class DocumentBootstrap:
-    """The same resamples for every statistic of a comparison.
+    """The resamples shared by all statistics of a comparison.
 
     Legend: D documents, U units that are drawn (documents, or groups of them), R resamples, K columns of sums.
     """
@@ -45,29 +45,31 @@ class DocumentBootstrap:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Inside the block the resamples are drawn in a thread, which takes a second or two for thousands of units."""
+        """Draw the resamples in a thread during the block; thousands of units take a second or two."""
         with ThreadPoolExecutor(1) as pool:
             pool.submit(self.draw)
             yield
 
     def draw(self) -> np.ndarray:
-        """How often each resample draws each unit ``[R, U]``. Kept for the statistics that follow. Raises `Interrupted`
-        where that is asked for."""
+        """Return how often each resample draws each unit ``[R, U]``, cached for later statistics.
+
+        Raises `Interrupted` if asked to stop.
+        """
         with _DRAWING:
             return _drawn(self.units, self.resamples, self._seed)
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
-        """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""
+        """Turn sums by document ``[D, K]`` into sums by unit, float64 ``[U, K]``."""
         return np.stack([np.bincount(self.unit, column) for column in sums.T], axis=1)
 
     def resample(self, sums: np.ndarray) -> np.ndarray:
-        """Sums by unit ``[U, K]`` over each resample: float64 ``[R, K]``."""
+        """Add up sums by unit ``[U, K]`` over each resample: float64 ``[R, K]``."""
         blocks = [sums[:, start : start + COLUMNS_AT_ONCE] for start in range(0, sums.shape[1], COLUMNS_AT_ONCE)]
         drawn = [np.concatenate([weights @ block for weights in self._weights()]) for block in blocks]
         return np.concatenate(drawn, axis=1)
 
     def _weights(self) -> Iterator[np.ndarray]:
-        """How often each resample draws each unit: chunks of a float64 array ``[R, U]``."""
+        """Yield how often each resample draws each unit: chunks of a float64 array ``[R, U]``."""
         drawn = self.draw()
         chunk = _chunk(self.units)
         for start in range(0, self.resamples, chunk):
@@ -75,16 +77,18 @@ class DocumentBootstrap:
 
 
 _DRAWING = Lock()
-"""A thread that needs resamples waits where another draws them."""
+"""Makes a thread that needs resamples wait for the one drawing them."""
 
 
 @lru_cache(maxsize=1)
 def _drawn(units: int, resamples: int, seed: int) -> np.ndarray:
-    """See `DocumentBootstrap.draw`. Kept (40 MB at most): all statistics of a result draw alike, and drawing takes far
-    longer than adding up."""
+    """Draw the resamples of `DocumentBootstrap.draw`.
+
+    Cached (40 MB at most): all statistics of a result share them, and drawing takes far longer than adding up.
+    """
     generator, interrupt = np.random.default_rng(seed), current()
     even = np.full(units, 1 / units)
-    drawn = np.empty((resamples, units), dtype=np.uint8)  # a unit is drawn once on average: no draw passes 255
+    drawn = np.empty((resamples, units), dtype=np.uint8)  # a unit is drawn once on average, never over 255 times
     for start in range(0, resamples, _chunk(units)):
         interrupt.check()
         draws = generator.multinomial(units, even, size=min(_chunk(units), resamples - start))
@@ -93,18 +97,18 @@ def _drawn(units: int, resamples: int, seed: int) -> np.ndarray:
 
 
 def _chunk(units: int) -> int:
-    """Resamples at a time."""
+    """Return the number of resamples to process at a time."""
     return WEIGHTS_AT_ONCE // units
 
 
 def effective_documents(n: np.ndarray) -> float:
-    """Kish's effective number of documents, (Σ n)² / Σ n², for ``n [D]`` scored tokens in each."""
+    """Return Kish's effective number of documents, (Σ n)² / Σ n², for ``n [D]`` scored tokens in each."""
     n = np.asarray(n, dtype=np.float64)
     return float(n.sum() ** 2 / (n**2).sum())
 
 
 def unresolved(documents: int, worth: float, gap: Interval | None, part: Interval | None) -> str | None:
-    """Why a share of a gap must not be claimed; None where it may.
+    """Return why a share of a gap must not be claimed; None if it may.
 
     ``worth``: the `effective_documents`. ``gap``, ``part``: the intervals of the gap and of the slice's part of it.
     """
@@ -118,11 +122,11 @@ def unresolved(documents: int, worth: float, gap: Interval | None, part: Interva
 
 
 def contains_zero(ends: Interval | None) -> bool:
-    """Whether an interval contains 0; an unknown one does not."""
+    """Return whether an interval contains 0; an unknown one does not."""
     return ends is not None and ends[0] <= 0 <= ends[1]
 
 
 def interval(values: np.ndarray) -> Interval:
-    """The 95% percentile interval of resampled statistics ``[R]``."""
+    """Return the 95% percentile interval of resampled statistics ``[R]``."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -1,9 +1,9 @@
 """Compute the figures of slices over several seeds of a model and of its reference.
 
-Crossed random effects: documents, seeds of the model, seeds of the reference. The point is the mean over all pairs of
-seeds, which for differences of log-probs is the difference of the means over seeds. Its variance is the sum of the
-three, and Satterthwaite's formula gives the degrees of freedom: with two or three seeds these are few, and intervals
-honestly wide. The interaction of documents with seeds is in the documents' part and in the seeds' part, so that it
+Crossed random effects: documents, seeds of the model, seeds of the reference. The point estimate is the mean over all
+pairs of seeds, which for differences of log-probs is the difference of the means over seeds. Its variance is the sum of
+the three, and Satterthwaite's formula gives the degrees of freedom: with two or three seeds these are few, and the
+intervals rightly wide. The interaction of documents with seeds is in both the documents' and the seeds' part, so it
 counts twice; Cameron, Gelbach and Miller (Journal of Business & Economic Statistics 29 (2011) 238–249) subtract it
 once. It is about 1% of the variance over documents in the committed suites, and without the subtraction no variance can
 be negative. Seeds of the model and of the reference count as independent, as if trained on data in different orders.
@@ -24,40 +24,40 @@ SEEDS_NOT_COVERED = "one seed, and no other model of the suite has several: the 
 
 
 class SeedPool(NamedTuple):
-    """The variance over seeds of a suite's models, for those with one seed."""
+    """The variance over seeds pooled over a suite's models, for models with one seed."""
 
     rows: np.ndarray
     """``[S, P]``: the squares add up to the variance of one seed's sum of log-probs on the slice."""
     freedom: float
-    """Seeds of all models, less the models."""
+    """Number of seeds of all models minus number of models."""
 
 
 class OverSeeds(NamedTuple):
     """The figures of a model over seeds."""
 
     figures: Figures
-    """``[S]`` each, and the gap, its direction and its worth scalars ``[]``."""
+    """``[S]`` each; the gap, its direction and its worth are scalars ``[]``."""
     reason: str | None
-    """Why the intervals do not cover seeds; None where they do."""
+    """Why the intervals do not cover seeds; None if they do."""
 
 
 class SeedRange(NamedTuple):
     """The smallest and the largest value over all pairs of seeds, each ``[S]``.
 
-    It is not an interval: it grows with the number of seeds and does not cover documents.
+    This is not an interval: it grows with the number of seeds and does not cover documents.
     """
 
     delta: tuple[np.ndarray, np.ndarray]
     contribution: tuple[np.ndarray, np.ndarray]
     share: tuple[np.ndarray, np.ndarray]
-    """Of the pairs with a gap or a lead; whether a pair is level is not asked."""
+    """Over all pairs whose difference is not 0, level or not."""
 
 
 def pool_seeds(models: Sequence[np.ndarray]) -> SeedPool | None:
     """Return the pooled variance within models, Σ over models and seeds of squared deviations / Σ (seeds − 1).
 
-    ``models``: of each model that has several seeds, on the same documents, sums of log p ``[S, I, D]``; those with one
-    seed, or with an infinite sum on all tokens, add nothing. Returns None where none has several.
+    ``models``: sums of log p ``[S, I, D]`` for each model, on the same documents; models with one seed or an infinite
+    sum add nothing. Returns None if no model has several seeds.
     """
     sums = [np.asarray(each, dtype=np.float64).sum(axis=-1) for each in models]
     sums = [each for each in sums if each.shape[-1] > 1 and np.isfinite(each).all()]
@@ -74,8 +74,8 @@ def figures_over_seeds(
     """Return the figures of a model's seeds against those of the reference.
 
     ``n [S, D]``: scored tokens. ``model [S, I, D]``, ``reference [S, J, D]``: sums of log p of each seed. A side with
-    one seed takes the variance of the ``pool``; without one, intervals do not cover the seeds of that side and
-    ``reason`` says so. With one seed each and no pool this is `argap.metric.documents.figures`.
+    one seed takes the variance of the ``pool``; without a pool, intervals do not cover the seeds of that side and
+    ``reason`` says so. With one seed each and no pool this equals `argap.metric.documents.figures`.
     """
     n, model, reference = (np.asarray(each, dtype=np.float64) for each in (n, model, reference))
     lost = _behind(model.mean(axis=1), reference.mean(axis=1))
@@ -104,7 +104,7 @@ def figures_over_seeds(
 
 
 def seed_range(n: np.ndarray, model: np.ndarray, reference: np.ndarray) -> SeedRange:
-    """Return the range of each figure over all pairs of seeds; arguments as of `figures_over_seeds`."""
+    """Return the range of each figure over all pairs of seeds; arguments as in `figures_over_seeds`."""
     sums = _behind(model.sum(axis=-1)[:, :, None], reference.sum(axis=-1)[:, None, :]).reshape(len(n), -1)
     tokens = n.sum(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -114,7 +114,7 @@ def seed_range(n: np.ndarray, model: np.ndarray, reference: np.ndarray) -> SeedR
 
 
 def _ends(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return minimum and maximum ``[S]`` of the finite ``values [S, P]``; NaN where there are none."""
+    """Return minimum and maximum ``[S]`` of the finite ``values [S, P]``; NaN if there are none."""
     finite = np.isfinite(values)
     low, high = (np.where(finite, values, end).T for end in (np.inf, -np.inf))
     some = finite.any(axis=-1)
@@ -127,9 +127,9 @@ def _behind(model: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def _seed_rows(logprob: np.ndarray, pool: SeedPool | None) -> list[Component]:
-    """Return the component of the seeds of ``logprob [S, I, D]``: of its sums ``[S]``, averaged over seeds.
+    """Return the seed component of ``logprob [S, I, D]``: that of its sums ``[S]``, averaged over seeds.
 
-    There is none with one seed and no pool. Rows of infinite sums are 0: their figures have no number.
+    It is empty with one seed and no pool. Rows of infinite sums are 0: their figures are NaN.
     """
     seeds = logprob.shape[1]
     if seeds == 1:
@@ -145,5 +145,5 @@ def _negated(components: Sequence[Component]) -> list[Component]:
 
 
 def _doubled(components: Sequence[Component]) -> list[Component]:
-    """Return one component where both sides take the pool: one estimate, whose freedom must not count twice."""
+    """Return one component for two sides that share the pool, so that its degrees of freedom do not count twice."""
     return [each._replace(rows=each.rows * np.sqrt(2)) for each in components]

@@ -1,4 +1,4 @@
-"""The metric: the share of a model's gap to a reference that sits on the AR hits.
+"""Compute the metric: the share of a model's gap to a reference that falls on the AR hits.
 
 Everything here is a pure function of sums of log-probs, in float64.
 """
@@ -10,27 +10,27 @@ from argap.records import Case, ClosedShare
 
 
 class GapDueToAR(NamedTuple):
-    """The "% of gap due to AR" as a fraction, with the case that it falls under."""
+    """The "% of gap due to AR" as a fraction, and its case."""
 
     value: float | None
-    """min(raw, 1); 1 where the whole gap is recall; None where there is no gap, or no finite one."""
+    """min(raw, 1); 1 if the whole gap is recall; None without a finite gap."""
     raw: float | None
-    """The quotient as it is; None where the gap is exactly 0 or not finite."""
+    """The uncapped quotient; None if the gap is exactly 0 or not finite."""
     case: Case
 
 
 def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueToAR:
-    """Section 3.1 of arXiv 2312.04927 with its cases named.
+    """Return the metric of section 3.1 of arXiv 2312.04927, with its cases named.
 
     ``delta_hits``, ``delta_all``: mean log-prob of the model minus the reference's, on the AR hits and on
-    all scored tokens (nats; negative where the model is worse). ``share``: hits over scored tokens.
+    all scored tokens (nats; negative if the model is worse). ``share``: hits over scored tokens.
     Without hits pass ``delta_hits = 0, share = 0``.
 
     - ``explained``: worse overall: raw = delta_hits · share / delta_all
     - ``reversed``: worse overall but better on the hits: the same quotient, negative
     - ``recall_only``: as good overall, worse on the hits: 100%
     - ``no_gap``: as good on both: no number
-    - ``infinite``: one of the two gave some token probability 0, so that a mean is −∞: no number
+    - ``infinite``: one of the two gave some token probability 0, so a mean is −∞: no number
     """
     if not (math.isfinite(delta_all) and math.isfinite(delta_hits)):
         return GapDueToAR(None, None, "infinite")
@@ -43,7 +43,7 @@ def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueTo
 
 
 def perplexity(nll: float) -> float | None:
-    """exp of ``nll`` (nats); None where no float64 holds it, above 709 nats: a model with broken weights."""
+    """Return exp of ``nll`` (nats); None above 709 nats, where float64 overflows: a model with broken weights."""
     try:
         return math.exp(nll)
     except OverflowError:
@@ -51,9 +51,9 @@ def perplexity(nll: float) -> float | None:
 
 
 def share_closed(nll: float | None, base: float | None, reference: float | None) -> ClosedShare | None:
-    """The share of the gap of a base model to the reference that a model closes, from their NLLs (nats).
+    """Return the share of a base model's gap to the reference that a model closes, from their NLLs (nats).
 
-    In perplexity and in NLL; each None where the base has no gap to close, or no finite perplexity. Returns None if one
+    In perplexity and in NLL; each None if the base has no gap to close, or no finite perplexity. Returns None if one
     of the NLLs is None.
     """
     if nll is None or base is None or reference is None:

@@ -1,8 +1,8 @@
-"""Widen the intervals of a tree's leaves so that all hold together.
+"""Widen the intervals of a tree's leaves so that they hold simultaneously.
 
-A tree offers many leaves and a reader looks at the largest. The max-t interval of each allows for that, and for the
-leaves' correlation: Hothorn, Bretz and Westfall, Biometrical Journal 50 (2008) 346–363; the multiplier bootstrap is
-Chernozhukov, Chetverikov and Kato, Annals of Statistics 41 (2013) 2786–2819.
+A tree has many leaves and a reader looks at the largest. The max-t interval of each accounts for that, and for the
+correlation of the leaves: Hothorn, Bretz and Westfall, Biometrical Journal 50 (2008) 346–363; the multiplier bootstrap
+is from Chernozhukov, Chetverikov and Kato, Annals of Statistics 41 (2013) 2786–2819.
 
 Legend: L leaves, B draws, D documents.
 """
@@ -20,10 +20,10 @@ AT_ONCE = 2**22
 
 
 class Simultaneous(NamedTuple):
-    """Intervals that hold for all leaves together, with a probability of 95%."""
+    """Intervals that hold for all leaves simultaneously with a probability of 95%."""
 
     critical: np.ndarray
-    """``[L]``: how many standard errors they reach to each side; the same for leaves with equal degrees of freedom."""
+    """``[L]``: half-width in standard errors; the same for leaves with equal degrees of freedom."""
     each: float
     """The level at which each interval alone would hold: between 95% and Bonferroni's 1 − 5% / L."""
     estimates: Estimates
@@ -33,9 +33,9 @@ class Simultaneous(NamedTuple):
 def simultaneous(leaves: Figure, *, draws: int = DRAWS, seed: int = SEED) -> Simultaneous:
     """Return the intervals of ``leaves [L]``, figures with influence rows ``[L, D]`` (`argap.metric.influence.ratio`).
 
-    Documents are multiplied by normal draws, the same for all leaves, and the standard errors of a draw by the root of
-    one χ² over its degrees of freedom: of the smallest p-value among the leaves, the 5% quantile is the level of each.
-    Leaves that have no interval alone have none here and do not count.
+    Each draw multiplies the documents by normal variates, the same for all leaves, and the standard errors by the root
+    of one χ² over its degrees of freedom. The 5% quantile of the smallest p-value among the leaves is the level of
+    each. Leaves without an interval of their own get none and do not count.
     """
     alone = estimates(leaves)
     own = freedom(leaves.components)

@@ -1,4 +1,4 @@
-"""The threshold τ: how often an AR hit's bigram may have been seen in training."""
+"""Parse and resolve the threshold τ: how often an AR hit's bigram may have been seen in training."""
 
 import re
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from argap.errors import ArgapError
 
 Threshold = int | Literal["scaled"]
-"""A number of exposures, or ``scaled``: 1,250 for every 10 B tokens that training read."""
+"""A number of exposures, or ``scaled``: 1,250 per 10 B tokens that training read."""
 
 PAPER_THRESHOLD = 1250
 PAPER_TOKENS = 10_000_000_000
@@ -14,7 +14,7 @@ PAPER_TOKENS = 10_000_000_000
 
 
 def parse_threshold(text: str) -> Threshold:
-    """``1250`` or ``scaled``, as written on a command line. Raises `ArgapError` for anything else."""
+    """Parse ``1250`` or ``scaled``, as written on a command line. Raises `ArgapError` for anything else."""
     if text == "scaled":
         return "scaled"
     if not re.fullmatch(r"\d{1,18}", text):
@@ -23,9 +23,9 @@ def parse_threshold(text: str) -> Threshold:
 
 
 def resolve_threshold(threshold: Threshold, training_tokens: float) -> int:
-    """τ as a whole number; ``scaled`` is rounded down, which changes nothing because counts are whole.
+    """Return τ as a whole number; rounding ``scaled`` down changes nothing because counts are whole.
 
-    ``training_tokens``: those that training read, each pass counted.
+    ``training_tokens``: tokens that training read, all passes counted.
     """
     if threshold == "scaled":
         return int(PAPER_THRESHOLD * training_tokens // PAPER_TOKENS)

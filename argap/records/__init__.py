@@ -1,7 +1,7 @@
 """The contents of argap's JSON files as frozen records: ``gap.json``, ``run.json``, ``labels.json``, ``examples.json``.
 
-A file is read into its record strictly: a value of another type is an error that names file, key, what was found and
-what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
+Reading is strict: a value of the wrong type is an error that names file, key, what was found and what was expected.
+Keys that a newer argap added are ignored as long as the file's format number is known.
 """
 
 from argap.files.record import AnyRecord, Count, Record, as_json, read_record, to_record, write_record

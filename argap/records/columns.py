@@ -1,46 +1,46 @@
-"""The columns that every scored token has (`argap.tokens.table`), and their types.
+"""Define the columns of every scored token (`argap.tokens.table`) and their types.
 
 ======================  =========  ==============================================================================
-column                  type       what it holds
+column                  type       contents
 ======================  =========  ==============================================================================
 window, pos             int32      the window, and the token's position in it, from 1
 document                int32      the document that holds most of the window
-domain, source          string     of the token's document; where the window's document was read
-token, piece            int32,     id of the token and its text; a piece of a character is U+FFFD
+domain, source          string     domain of the token's document; where the window's document was read from
+token, piece            int32,     token id and text; part of a character is U+FFFD
                         string
-previous                string     the piece before it
-word                    string     the white-space-delimited word of its first visible character, as far as its
-                                   window has it; null for white space
+previous                string     the preceding piece
+word                    string     the white-space-delimited word of the token's first visible character, cut at the
+                                   window's ends; null for white space
 word_start              bool       whether that character begins the word
-word_repeated           bool       whether the same word stands earlier in the window
-content                 bool       whether the bigram is of content words (`argap.text.content`)
-repeated                bool       whether the bigram that the token ends occurs earlier in the window
-distance, occurrences   int32      tokens back to the nearest such occurrence, 0 where there is none; their number
+word_repeated           bool       whether the same word occurs earlier in the window
+content                 bool       whether the bigram consists of content words (`argap.text.content`)
+repeated                bool       whether the bigram that ends at this token occurs earlier in the window
+distance, occurrences   int32      tokens back to the nearest earlier occurrence, 0 if none; number of occurrences
 train_count             int64      occurrences of the bigram in training
-opportunity             bool       whether the token before occurs earlier in the window (`argap.tokens.copies`)
-match_length            int32      how many of the tokens before occur earlier in this order, followed by this token
-induction               bool       whether copying what followed the longest context that occurred is right; null
-                                   without an opportunity
-nll                     struct     a field for each model: −log p in nats
-top1                    struct     a field for each model: the id of its most likely token
+opportunity             bool       whether the preceding token occurs earlier in the window (`argap.tokens.copies`)
+match_length            int32      length of the longest preceding context that occurs earlier, followed by this token
+induction               bool       whether copying the token that followed the longest repeated context is correct;
+                                   null without an opportunity
+nll                     struct     one field per model: −log p in nats
+top1                    struct     one field per model: id of its most likely token
 ======================  =========  ==============================================================================
 
-Where models were compared by segments (`argap.segments`) the tokens are the reference's, ``nll`` is that of the whole
-segment that a token is in, and there are also
+In a comparison by segments (`argap.evaluation.segments`) the tokens are the reference's, ``nll`` is that of the whole
+segment around a token, and there are two more columns:
 
 ======================  =========  ==============================================================================
-segment                 int64      a number for each segment, the same for all of its tokens
-segment_bytes           int32      the bytes of the segment at its last token, 0 at the others
+segment                 int64      number of the segment, the same for all its tokens
+segment_bytes           int32      bytes of the segment at its last token, 0 at the others
 ======================  =========  ==============================================================================
 
-Where runs have ranks (``argap score --rank``) there is also
+Runs with ranks (``argap score --rank``) add
 
 ======================  =========  ==============================================================================
-rank                    struct     a field for each model whose run has them: the token's rank in the vocabulary
+rank                    struct     one field per model that has ranks: the token's rank in the vocabulary
 ======================  =========  ==============================================================================
 
-Further columns are those that were kept of the source (`argap.evaluation.documents`): a value of the token's own
-document, or the labels of its spans.
+Further columns are those kept from the source (`argap.evaluation.documents`): a value of the token's document, or the
+labels of its spans.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,35 +70,37 @@ TYPES: dict[str, pa.DataType] = {
     "induction": pa.bool_(),
 }
 SEGMENTED: dict[str, pa.DataType] = {"segment": pa.int64(), "segment_bytes": pa.int32()}
-"""Columns of a comparison by segments alone."""
+"""Columns that only a comparison by segments has."""
 LABELLED = ("repeated", "distance", "occurrences", "train_count")
 COPIED = ("opportunity", "match_length", "induction")
-"""Further labels, which those of format 1 lack."""
+"""Labels that format 1 lacks."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
 RANK = "rank"
-"""As in ``nll`` and ``top1``, but a column only where runs have ranks, and with fields for these alone."""
+"""A struct like ``nll`` and ``top1``, but with fields only for models whose runs have ranks, and absent without any."""
 BY_MODEL = (*OF_MODELS, RANK)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
-"""Prefix of further columns, one for each model by its index, that no condition can name."""
+"""Prefix of internal columns, one per model index, that no condition can name."""
 UNIT = "unit of the bootstrap"
-"""A further column, the unit that the token's document belongs to (`argap.metric.intervals`)."""
+"""Internal column: the bootstrap unit of the token's document (`argap.metric.intervals`)."""
 MASK = "in slice "
-"""Prefix of the columns that functions make; no condition can name them either."""
+"""Prefix of the columns of slices defined by functions; no condition can name these either."""
 RESERVED = (LOGPROB, MASK, UNIT)
 
 
 def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
-    """The column `RANK` with a field for each of ``models``, and its type; empty without any."""
+    """Return the column `RANK` and its type, with a field for each of ``models``; empty without models."""
     return {RANK: pa.struct([(model, pa.int32()) for model in models])} if models else {}
 
 
 def schema_of(
     models: Sequence[str], kept: Mapping[str, pa.DataType] | None = None, columns: Sequence[str] | None = None
 ) -> pa.Schema:
-    """The types of ``columns``, by default all: those of every token and the ``kept`` ones. ``nll`` and ``top1`` have a
-    field for each of ``models``."""
+    """Return the types of ``columns``, by default of all columns and the ``kept`` ones.
+
+    ``nll`` and ``top1`` have a field for each of ``models``.
+    """
     structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
     known = TYPES | structs | dict(kept or {})
     types = known | {UNIT: pa.int32()}

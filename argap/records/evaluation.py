@@ -1,4 +1,4 @@
-"""Records of a text, an index and a checkpoint."""
+"""Define the records of a text, an index and a checkpoint."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from argap.files.record import Count, Record
 
 Packing = Literal["packed", "document"]
 Unit = Literal["token", "byte"]
-"""What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
+"""The unit of counts and of NLL (per token or per byte): byte if the models have different tokenizers (segments)."""
 LONGEST_WINDOW = 2**24
 """Tokens, at most."""
 
@@ -22,20 +22,20 @@ class EvaluationRecord(Record, frozen=True):
     tokenizer_fingerprint: str
     tokens: Count
     scored: Count
-    """Tokens with a log-prob: all but the first of each window. Under the unit ``byte`` bytes, of scored segments."""
+    """Tokens with a log-prob: all but the first of each window. With the unit ``byte``: bytes of scored segments."""
     windows: Count
     documents: Count
     seq_len: Annotated[int, Meta(ge=2, le=LONGEST_WINDOW)]
     packing: Packing
     data: tuple[str, ...] = ()
-    """The texts as they were named; in ``gap.json`` alone."""
+    """The texts as the user named them; only in ``gap.json``."""
     unit: Unit = "token"
 
 
 class EvaluationSpec(Record, frozen=True):
-    """What to evaluate on: everything that decides which tokens are scored. None: not given, or not recorded.
+    """Everything that decides which tokens are scored. None: not given, or not recorded.
 
-    A field's description is its help on the command line (`argap.scoring.config`).
+    The description of a field is its help on the command line (`argap.scoring.config`).
 
     >>> EvaluationSpec(seq_len=1024).over(EvaluationSpec(data=("text/",), seq_len=512)).seq_len
     1024
@@ -73,17 +73,17 @@ class EvaluationSpec(Record, frozen=True):
     ] = None
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
-        """This specification, completed by what ``recorded`` has in the fields that are empty here."""
+        """Return this specification with its empty fields taken from ``recorded``."""
         names = EvaluationSpec.__struct_fields__
         own = {name: getattr(self, name) for name in names}
         completed: dict[str, Any] = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
-        if self.data:  # the recorded columns are those of another text
+        if self.data:  # the recorded columns belong to another text
             completed["keep"] = self.keep
         return EvaluationSpec(**completed)
 
 
 class IndexRecord(Record, frozen=True):
-    """The bigram index that the training counts come from."""
+    """The bigram index that supplies the training counts."""
 
     folder: str
     tokenizer: str
@@ -93,13 +93,13 @@ class IndexRecord(Record, frozen=True):
     distinct: int
     """Distinct bigrams."""
     proxy: bool
-    """True where the counts are not those of the training documents themselves."""
+    """True if the counts are not of the training documents themselves."""
     passes: float = 1
     """How often training read the corpus; 1 where the file omits it."""
 
     @property
     def exposed_tokens(self) -> float:
-        """Tokens that training read."""
+        """Return the tokens that training read, all passes counted."""
         return self.tokens * self.passes
 
 

@@ -1,16 +1,16 @@
-"""``examples.json``: stretches of text around AR hits."""
+"""Define the records of ``examples.json``: stretches of text around AR hits."""
 
 from math import exp
 
 from argap.files.record import Record
 
 KNOWN = 0.25
-"""Least probability that the reference gives to the hit of an example window: a reference that does not know the hit
-shows nothing about recall."""
+"""Least probability of the hit under the reference: a reference that does not know the hit shows nothing about
+recall."""
 
 
 class EarlierOccurrence(Record, frozen=True):
-    """The surroundings of a hit's earlier occurrence that lies too far back to be shown in place."""
+    """The text around a hit's earlier occurrence, if that is too far back to be shown in place."""
 
     start: int
     tokens: tuple[str, ...]
@@ -18,14 +18,14 @@ class EarlierOccurrence(Record, frozen=True):
 
 
 class ExampleWindow(Record, frozen=True):
-    """A stretch of text around one AR hit; all sequences have one entry a token."""
+    """A stretch of text around one AR hit; all sequences have one entry per token."""
 
     window: int
     document: int
     domain: str
     source: str
     model: str
-    """The model that loses there."""
+    """The model that does worse there."""
     start: int
     """Position of the first token in its window."""
     tokens: tuple[str, ...]
@@ -35,7 +35,7 @@ class ExampleWindow(Record, frozen=True):
     train_count: tuple[int, ...] | None
     """Exposures; None without an index."""
     logprob: dict[str, tuple[float | None, ...]]
-    """Null for a token that has no score, such as the first of a window, and for a log-prob of −∞."""
+    """Null for a token without a score, such as the first of a window, and for a log-prob of −∞."""
     top1_correct: dict[str, tuple[bool, ...]]
     focus: int
     """The hit's index in these sequences."""
@@ -61,16 +61,18 @@ class Examples(Record, frozen=True):
     """How the windows were chosen."""
     windows: tuple[ExampleWindow, ...]
     added: tuple[str, ...] = ()
-    """Models that came to a suite's result after the windows were chosen."""
+    """Models added to a suite's result after the windows were chosen."""
 
     @property
     def choice(self) -> str:
-        """The rule, and the models that took no part in the choice."""
+        """Return the rule, and the models that were not considered."""
         return self.rule + (f"; chosen without {', '.join(self.added)}" if self.added else "")
 
     @property
     def known(self) -> tuple[ExampleWindow, ...]:
-        """The windows whose hit has at least probability `KNOWN` under the reference; a file beside a ``gap.json`` of
-        format 1 also has others."""
+        """Return the windows whose hit has at least probability `KNOWN` under the reference.
+
+        A file beside a ``gap.json`` of format 1 also has others.
+        """
         chances = [each.logprob[self.reference][each.focus] for each in self.windows]
         return tuple(w for w, p in zip(self.windows, chances, strict=True) if p is not None and exp(p) >= KNOWN)

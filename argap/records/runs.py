@@ -1,4 +1,4 @@
-"""``run.json`` and ``labels.json``."""
+"""Define the records of ``run.json`` and ``labels.json``."""
 
 from typing import Literal
 
@@ -14,9 +14,9 @@ class LabelsRecord(Record, frozen=True):
     format: int
     evaluation: EvaluationRecord
     index: IndexRecord | None
-    """None where nothing was counted in training text."""
+    """None without training counts."""
     sources: tuple[str, ...]
-    """The source of each document, for people."""
+    """The source of each document, for human readers."""
 
     def __post_init__(self) -> None:
         if len(self.sources) != self.evaluation.documents:
@@ -24,23 +24,23 @@ class LabelsRecord(Record, frozen=True):
 
 
 class SourceRecord(EvaluationSpec, frozen=True):
-    """What a run was asked to evaluate on, and the index that its labels come from."""
+    """The text that a run was asked to evaluate on, and the index for its labels."""
 
     index: str | None = None
 
 
 class ServerRecord(Record, frozen=True):
-    """How a server gave the log-probs of a run."""
+    """How a server returned the log-probs of a run."""
 
     model: str
-    """As the server names it."""
+    """The server's name for it."""
     logprobs: Literal["prompt_logprobs", "echo"]
-    """The parameter that asked for them."""
+    """The request parameter that returns them."""
     prompts: Literal["token ids", "text"]
     bos: bool
-    """Whether the server read a BOS before each window, its own or ours: one more token of context."""
+    """Whether each window was preceded by a BOS, the server's or ours: one more token of context."""
     decimals: int | None
-    """All log-probs are rounded to this many decimals; None: not rounded, or to more than 4."""
+    """Decimals to which all log-probs are rounded; None: not rounded, or to more than 4."""
     retries: int
     """Requests repeated by the last call."""
 
@@ -49,10 +49,10 @@ class RunResult(Record, frozen=True):
     """How a finished run went."""
 
     parameters: int | None
-    """None where the log-probs were made elsewhere."""
+    """None if another tool computed the log-probs."""
     head: Literal["chunked", "model", "import", "server"]
-    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
-    elsewhere (`argap.scoring.importing`); ``server``: asked for (`argap.scoring.server`)."""
+    """``chunked``: log-probs without logits in memory; ``model``: from the model's own logits; ``import``: computed by
+    another tool (`argap.scoring.importing`); ``server``: by a server (`argap.scoring.server`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
@@ -62,7 +62,7 @@ class RunResult(Record, frozen=True):
 
 
 class RunIdentity(Record, frozen=True):
-    """Two runs are the same where these agree."""
+    """The fields that identify a run: two runs are the same if all agree."""
 
     checkpoint: str
     evaluation_set: str = msgspec.field(name="evaluation set")
@@ -73,7 +73,7 @@ class RunIdentity(Record, frozen=True):
     bos: int | None = None
     """Id of the token put before each window, as one more token of context."""
     rank: bool = False
-    """Whether the rank of each token is kept, too."""
+    """Whether the rank of each token is stored as well."""
 
 
 class RunRecord(Record, frozen=True):

@@ -51,7 +51,7 @@ def connect(address: str | None) -> Any:
 
 
 def _listens(address: str) -> bool:
-    """Return whether a server accepts connections at HOST:PORT, for which Ray tries minutes; true for others."""
+    """Return whether a server accepts connections at HOST:PORT (Ray would try for minutes); true for other forms."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return True
@@ -63,9 +63,9 @@ def _listens(address: str) -> bool:
 
 
 def task_device(ray: Any, device: str) -> str:
-    """Return ``cuda`` or ``cpu``; ``auto`` chooses CUDA if the cluster has a GPU, whether or not this machine has one.
+    """Return ``cuda`` or ``cpu``; ``auto`` is CUDA if the cluster has a GPU, whether or not this machine has one.
 
-    Raises `ArgapError` for another name.
+    Raises `ArgapError` for any other name.
     """
     if device not in ("auto", "cuda", "cpu"):
         raise ArgapError(f"`device={device}`: expected auto, cpu or cuda; Ray chooses the GPU of each task")
@@ -82,7 +82,7 @@ def run_on_ray(ray: Any, device: str, jobs: Sequence[AnyJob], stop: Stop) -> Ite
 
     With ``device="cuda"`` each task gets a GPU. A task whose worker is lost is restarted. Once ``stop`` returns true,
     or the caller closes the iterator, waiting tasks are cancelled and running ones interrupted. Raises `ArgapError` if
-    the workers of a task are lost more than `RETRIES` times, and if the files of a job are not in its folder here.
+    a task loses its worker more than `RETRIES` times, and if the files of a job are not in its folder on this machine.
     """
     chosen = task_device(ray, device)
     submit = ray.remote(num_gpus=int(chosen == "cuda"), max_retries=RETRIES)(call_with_trust).remote
@@ -95,7 +95,7 @@ def run_on_ray(ray: Any, device: str, jobs: Sequence[AnyJob], stop: Stop) -> Ite
                 _finish(ray, each)
                 if not job.is_done():
                     raise ArgapError(
-                        f"{job.folder}: lacks the files of a job that has ended; expected a folder that all nodes of "
+                        f"{job.folder}: lacks the files of a finished job; expected a folder that all nodes of "
                         "the cluster reach by this path"
                     )
                 yield job

@@ -13,7 +13,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def resolve_device(name: str) -> str:
-    """Resolve ``auto`` to CUDA if available, else to the CPU; other names are returned after a check.
+    """Resolve ``auto`` to CUDA if available, else to the CPU; check and return any other name.
 
     Raises `ArgapError` for an unknown or missing device.
     """
@@ -31,7 +31,7 @@ def resolve_device(name: str) -> str:
 
 
 def use_device(name: str) -> torch.device:
-    """The torch device named ``name``. A numbered GPU becomes the current device.
+    """Return the torch device named ``name``, and make a numbered GPU the current device.
 
     Triton launches kernels on the current device, whichever device their tensors are on.
     """
@@ -56,10 +56,10 @@ def resolve_dtype(name: str, device: str) -> str:
 
 @contextmanager
 def growing_keys() -> Iterator[None]:
-    """Inside, `torch.nn.functional.scaled_dot_product_attention` does not choose cuDNN.
+    """Keep `torch.nn.functional.scaled_dot_product_attention` from choosing cuDNN inside the block.
 
-    On GPUs of compute capability 9.0 and 10.0 torch prefers cuDNN, which plans anew for each number of keys: token by
-    token, every step would wait for a plan. The other kernels take keys of any number.
+    On GPUs of compute capability 9.0 and 10.0 torch prefers cuDNN, which builds a new plan for each number of keys:
+    when generating, every step would wait for one. The other kernels take any number of keys.
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,8 +1,8 @@
-"""The last guard of the command line: whatever goes wrong, a user sees one line and an exit code.
+"""Turn any failure of the command line into one line and an exit code.
 
-1: an expected failure, the machine's (no memory, no space, no permission), or one in a mixer of the user's own. 70: a
-mistake of argap's own, whose traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of
-any failure to stderr.
+1: an expected failure, one of the machine (no memory, no space, no permission), or one in the user's own mixer. 70: a
+bug in argap; the traceback goes to a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of any failure
+to stderr.
 """
 
 import errno
@@ -28,20 +28,20 @@ MACHINE = {
     for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENOSPC", "EPERM", "EROFS")
     if hasattr(errno, name)
 }
-"""Errors that the machine or the user's rights cause, not argap."""
+"""Errors caused by the machine or by missing permissions, not by argap."""
 TOO_LARGE = re.compile(
     r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
     r"|array is too big"
 )
-"""How torch (beside its ``OutOfMemoryError``) and NumPy refuse a size."""
+"""How NumPy, and torch where it raises no ``OutOfMemoryError``, refuse a size."""
 LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
-"""What torch's process groups say to a process that has lost another one."""
+"""How torch's process groups report that another process is gone."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
-"""Tokens of the hub and of servers, and credentials in an address."""
+"""Tokens of the hub and of servers, and credentials in a URL."""
 SIGNATURE = re.compile(
     r"([?&][^=&\s]*(?:sig|signature|token|key|secret|password|credential)=)[^&\s'\"]+", re.IGNORECASE
 )
-"""A signature or key behind the path of an address."""
+"""A signature or key in the query of a URL."""
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
@@ -49,9 +49,10 @@ SHORTEST_SECRET = 8
 
 @contextmanager
 def keeping_interrupts() -> Iterator[None]:
-    """Inside, an interrupt that arrives in a destructor or a callback of a weak reference is raised again after it.
+    """Raise an interrupt again that arrives in a destructor or a weak reference's callback inside the block.
 
-    Python cannot raise there: it prints the interrupt's traceback and continues."""
+    Python cannot raise there: it prints the interrupt's traceback and continues.
+    """
     print_it = sys.unraisablehook
 
     def raise_later(raised: "sys.UnraisableHookArgs") -> None:
@@ -70,7 +71,7 @@ def keeping_interrupts() -> Iterator[None]:
 
 
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:
-    """Print one line about ``error`` to stderr; returns the exit code. ``flags``: as `with_flags` takes them."""
+    """Print one line about ``error`` to stderr and return the exit code. ``flags``: as in `with_flags`."""
     if isinstance(error, KeyboardInterrupt):
         return 130
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
@@ -83,16 +84,18 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
 
 
 def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
-    """The line of a failure that is not argap's mistake; None for one that is."""
+    """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or TOO_LARGE.search(str(error)):
         reason = (str(error).splitlines() or [""])[0]
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
-        return "another process of torchrun has ended; run the same command again, which resumes what is finished"
+        return "another process of torchrun has ended; run the same command again to resume"
     if isinstance(error, UnicodeEncodeError):
-        return f"a name or a text with {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
+        return (
+            f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
+        )
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
@@ -107,7 +110,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _written(error: BaseException) -> str:
-    """Write the traceback to a new file in this folder, or in the folder for temporary files; returns where it is."""
+    """Write the traceback to a new file, here or in the folder for temporary files, and return where it is."""
     name = f"argap-traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     for folder in (Path.cwd(), Path(tempfile.gettempdir())):
         try:

@@ -21,20 +21,20 @@ class Interrupt:
         self.asked = False
 
     def set(self) -> None:
-        """The running queries and those that follow raise `Interrupted`."""
+        """Make the running queries, and any later ones, raise `Interrupted`."""
         with self._lock:
             self.asked = True
             for connection in self._running:
                 connection.interrupt()
 
     def check(self) -> None:
-        """Raise `Interrupted` if it was asked for."""
+        """Raise `Interrupted` if `set` was called."""
         if self.asked:
             raise Interrupted("the query was interrupted")
 
     @contextmanager
     def watching(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
-        """Inside, `set` interrupts ``connection``."""
+        """Let `set` interrupt ``connection`` inside the block."""
         with self._lock:
             self._running.add(connection)
         try:
@@ -50,7 +50,7 @@ _interrupt: ContextVar[Interrupt | None] = ContextVar("argap_interrupt", default
 
 @contextmanager
 def interruptible(interrupt: Interrupt) -> Iterator[None]:
-    """Queries over tokens inside the block, in this thread, stop when ``interrupt`` is set."""
+    """Let ``interrupt`` stop the queries over tokens that this thread runs inside the block."""
     token = _interrupt.set(interrupt)
     try:
         yield
@@ -59,5 +59,5 @@ def interruptible(interrupt: Interrupt) -> Iterator[None]:
 
 
 def current() -> Interrupt:
-    """The interrupt of this thread's `interruptible` block; outside a block, one that is never set."""
+    """Return the interrupt of this thread's `interruptible` block; outside a block, one that is never set."""
     return _interrupt.get() or Interrupt()

@@ -1,7 +1,7 @@
 """Independent jobs whose results are files: run in this process, in one process per device, or on a Ray cluster.
 
-A job skips what is finished in its folder, so that it can be run again after a stop, a kill or a lost worker, and an
-engine need only say which jobs have ended. The engine for Ray is in `argap.runtime.cluster`.
+A job skips the work already finished in its folder, so it can be run again after a stop, a kill or a lost worker; an
+engine only reports which jobs have ended. The engine for Ray is in `argap.runtime.cluster`.
 """
 
 import multiprocessing
@@ -28,23 +28,23 @@ START_METHOD = "spawn"
 """How processes start. CUDA does not survive a fork."""
 
 Stop = Callable[[], bool]
-"""Whether to stop: no job is started any more, and those in progress end soon."""
+"""Whether to stop: no more jobs are started, and those in progress end soon."""
 
 
 class Job(Protocol):
-    """What an engine runs. A job is pickled to reach another process."""
+    """Work that an engine runs. A job is pickled to reach another process."""
 
     @property
     def folder(self) -> Path | str:
-        """Where its results are; the nodes of a cluster all reach it by this path."""
+        """Return where its results are: a path that every node of a cluster can reach."""
         ...
 
     def run(self, device: torch.device, stop: Stop) -> None:
-        """Do what is not yet done and write it to files, whole or not at all."""
+        """Do the work that is left and write it to files, each whole or not at all."""
         ...
 
     def is_done(self) -> bool:
-        """Return whether all its files are there."""
+        """Return whether all its files exist."""
         ...
 
 
@@ -69,7 +69,7 @@ def devices_of(name: str) -> list[torch.device]:
 
 
 def run_on(devices: Sequence[torch.device], jobs: Sequence[AnyJob], stop: Stop) -> Iterator[AnyJob]:
-    """Run jobs in this process on one device, in a process for each of several; see `Engine`.
+    """Run jobs on one device in this process, on several in one process per device; see `Engine`.
 
     Raises `ArgapError` if a process is lost.
     """

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes started meanwhile ignore Ctrl-C, which a terminal sends to all of them: this process stops them."""
+    """Let processes started inside the block ignore Ctrl-C, which a terminal sends to all: this process stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -19,7 +19,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def exit_with_parent() -> None:
-    """In a worker: end this process at once when its parent ends. Its files must be complete or absent."""
+    """End this worker process at once when its parent ends. Its files must be complete or absent."""
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal; elsewhere, and in worker processes, a plain line now and then."""
+"""Show progress on stderr: a bar on a terminal; elsewhere, and in worker processes, a plain line every 20 seconds."""
 
 import multiprocessing
 import sys
@@ -19,9 +19,9 @@ def say(message: str) -> None:
 def progress(
     label: str, total: int | None, unit: str = "tokens", *, fraction: Callable[[], float | None] = lambda: None
 ) -> Iterator[Callable[[int], None]]:
-    """Show rate and remaining time. Yields a function to call with the amount of work done since the last call.
+    """Show rate and remaining time; yield a function to call with the amount of work done since the last call.
 
-    ``fraction``: the share of the work that is done (0 to 1), where ``total`` is not known in advance.
+    ``fraction``: the share of the work that is done (0 to 1), if ``total`` is not known in advance.
     """
     if sys.stderr.isatty() and multiprocessing.parent_process() is None:
         yield from _bar(label, total, unit, fraction)
@@ -30,7 +30,7 @@ def progress(
 
 
 def time_left(seconds: float, fraction: float) -> str:
-    """Remaining time, if ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
+    """Return the remaining time if ``fraction`` (0 to 1) took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
     left = round(seconds * (1 - fraction) / fraction)
     if left < 60:
         return f"{left} s"
@@ -68,7 +68,7 @@ def _bar(
 def _lines(
     label: str, total: int | None, unit: str, fraction: Callable[[], float | None]
 ) -> Iterator[Callable[[int], None]]:
-    """Lines come by the clock, from a thread: also while the first step takes minutes."""
+    """Print lines from a thread, by the clock, so that they appear even while the first step takes minutes."""
     started = time.monotonic()
     done = 0
     ended = threading.Event()

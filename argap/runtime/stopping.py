@@ -1,4 +1,4 @@
-"""Graceful interruption: on Ctrl-C or SIGTERM, finish the current step and write a checkpoint before stopping."""
+"""Stop gracefully: on Ctrl-C or SIGTERM, finish the current step and write a checkpoint first."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Items made in threads before they are asked for, in order: files that are read, work that runs beside other work."""
+"""Produce items in threads before they are asked for, in order: read files ahead, overlap work with other work."""
 
 import os
 from collections import deque
@@ -13,9 +13,9 @@ LAST: Any = object()
 
 
 class lazy(cached_property[Made]):
-    """`functools.cached_property` without the lock of Python 3.11, for which the threads of all objects would wait.
+    """`functools.cached_property` without Python 3.11's lock, which makes threads wait even for other objects.
 
-    Two threads that ask one object for it at once may both make it.
+    Two threads that ask the same object at once may both compute the value.
     """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -28,7 +28,7 @@ class lazy(cached_property[Made]):
 
 
 def gathered(items: Iterable[Item], least: int, size: Callable[[Item], int] = len) -> Iterator[list[Item]]:  # pyright: ignore[reportArgumentType]
-    """Consecutive items, as many as have the size ``least`` together; the last ones may have less.
+    """Yield lists of consecutive items whose sizes add up to at least ``least``; the last list may fall short.
 
     >>> list(gathered(["a", "bc", "d", "e"], 3))
     [['a', 'bc'], ['d', 'e']]
@@ -46,12 +46,12 @@ def gathered(items: Iterable[Item], least: int, size: Callable[[Item], int] = le
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_ahead(items: Iterable[Item], count: int = 1) -> Iterator[Item]:
-    """``items``, ``count`` of them made in a thread before they are asked for. Raises what making one raises."""
+    """Yield ``items``, ``count`` of them read ahead in a thread. Raises what the iterator raises."""
     iterator = iter(items)
     pool = ThreadPoolExecutor(1, thread_name_prefix="reader")
     waiting = deque(pool.submit(next, iterator, LAST) for _ in range(count))
@@ -64,9 +64,9 @@ def read_ahead(items: Iterable[Item], count: int = 1) -> Iterator[Item]:
 
 
 def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
-    """What ``function`` makes of each item, in order, of ``threads`` items at once. Raises what the first one raises.
+    """Yield ``function`` of each item, in order, ``threads`` at a time. Raises the first exception.
 
-    An item is taken only when a thread is free for it, so that few are in memory.
+    An item is taken only when a thread is free for it, so few are in memory.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="worker")
     waiting: deque[Future[Made]] = deque()

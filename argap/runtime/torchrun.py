@@ -1,4 +1,4 @@
-"""The processes of one run: a single one, or one per GPU under ``torchrun``."""
+"""Run as a single process, or as one of several under ``torchrun``, one per GPU."""
 
 import os
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Parallel:
 
 @contextmanager
 def join_torchrun(device: str) -> Iterator[Parallel | None]:
-    """`join` where ``torchrun`` started this process; otherwise None, and no device is looked for."""
+    """Call `join` if ``torchrun`` started this process; otherwise yield None without looking for a device."""
     if "WORLD_SIZE" not in os.environ:
         yield None
         return
@@ -55,8 +55,7 @@ def join_torchrun(device: str) -> Iterator[Parallel | None]:
 def join(device: str = "auto") -> Iterator[Parallel]:
     """Join the process group if ``torchrun`` started this process; otherwise run alone.
 
-    ``device``: as for `argap.runtime.device.resolve_device`; with several processes each gets the GPU of its local
-    rank.
+    ``device``: as in `argap.runtime.device.resolve_device`; of several processes, each gets the GPU of its local rank.
 
     Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
     """
@@ -74,6 +73,6 @@ def join(device: str = "auto") -> Iterator[Parallel]:
         own = torch.device("cpu")
         dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
     yield Parallel(dist.get_rank(), world, own)
-    # Skipped after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends those
+    # Not reached after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends them
     # once this one exits.
     dist.destroy_process_group()

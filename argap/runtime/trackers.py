@@ -1,8 +1,8 @@
-"""Metrics to experiment trackers: TensorBoard, Weights & Biases and trackio, behind one small interface.
+"""Log metrics to experiment trackers: TensorBoard, Weights & Biases and trackio, behind one small interface.
 
-A training run, a call of `argap score` and a size of a suite are each a run of the tracker. The files and accounts are
-the trackers' own: ``tensorboard/`` in the run's folder, and for the others the project ``argap``, or the one that
-``WANDB_PROJECT`` or ``TRACKIO_PROJECT`` names. A resumed run continues the same run of the tracker.
+A training run, a call of `argap score` and one size of a suite are each one run of the tracker. TensorBoard writes to
+``tensorboard/`` in the run's folder; the others log to the project ``argap``, or to the one named by ``WANDB_PROJECT``
+or ``TRACKIO_PROJECT``. A resumed run continues the same run of the tracker.
 """
 
 import importlib.util
@@ -23,11 +23,11 @@ class Tracker(Protocol):
     """A run of a tracker."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record some values at a step."""
+        """Record values at a step."""
         ...
 
     def close(self) -> None:
-        """End the run; everything is written."""
+        """End the run and write whatever is left."""
         ...
 
 
@@ -48,7 +48,7 @@ class _TensorBoard:
 
 
 class _OfRun:
-    """A tracker whose package hands out a run."""
+    """A tracker whose package returns a run object."""
 
     _run: Any
 
@@ -90,11 +90,11 @@ KNOWN: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {
     "wandb": _Wandb,
     "trackio": _Trackio,
 }
-"""By name, which is also that of the package."""
+"""Trackers by name, which is also the name of the package."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise `ArgapError` for an unknown tracker, and for one whose package is missing; nothing is imported."""
+    """Raise `ArgapError` for an unknown tracker, and for one whose package is missing, without importing it."""
     for name in names:
         if name not in KNOWN:
             raise ArgapError(f"`log_to` {name}: expected {', '.join(KNOWN)}")
@@ -104,18 +104,21 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Trackers:
-    """Some trackers as one; of none, nothing happens. Use as a context manager, or call `close`."""
+    """Log to several trackers, or none, at once. Use as a context manager, or call `close`."""
 
     def __init__(
         self, names: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, *, first_step: int = 0
     ) -> None:
-        """``folder``: the run's, whose name is the run's. ``config``: shown beside it. ``first_step``: the step after
-        which a resumed run continues; later steps are logged again. Raises `ArgapError` as `check_trackers`."""
+        """Start a run of each tracker. Raises `ArgapError` as `check_trackers` does.
+
+        ``folder``: the run's folder, which names the run. ``config``: shown with it. ``first_step``: the step after
+        which a resumed run continues; later steps are logged again.
+        """
         check_trackers(names)
         self._trackers = [KNOWN[name](folder, config or {}, first_step) for name in dict.fromkeys(names)]
 
     def log(self, metrics: Mapping[str, float | None], step: int) -> None:
-        """Record values at a step; those that are None, NaN or infinite are left out."""
+        """Record values at a step, except None, NaN and infinities."""
         known = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
         for each in self._trackers:
             each.log(known, step)

@@ -1,4 +1,4 @@
-"""Whether Python modules that a file names may be imported.
+"""Decide whether Python modules named in a file may be imported.
 
 A checkpoint, a suite, a sweep or a training configuration can name a mixer as ``module:Class``, and importing a
 module runs its code. So argap refuses modules outside its own registry unless the caller trusts the file: with
@@ -12,13 +12,13 @@ from contextvars import ContextVar
 from typing import Any
 
 own_files: set[str] = set()
-"""The files of the modules that were imported so: a failure in one of them is not argap's."""
+"""Files of the modules imported this way: a failure in one of them is not argap's."""
 _trusted: ContextVar[bool] = ContextVar("argap_trusted", default=False)
 
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Allow the modules that files name within the ``with`` block, in this thread.
+    """Allow modules named in files inside the ``with`` block, in this thread.
 
     Trust only ever grows: ``trusting(False)`` inside ``trusting()`` changes nothing.
     """
@@ -30,11 +30,11 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def is_trusted() -> bool:
-    """Whether the caller trusts the modules that files name."""
+    """Return whether the caller trusts the modules named in files."""
     return _trusted.get()
 
 
 def call_with_trust(trust: bool, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call ``function`` with the trust of another process: a new process starts without any."""
+    """Call ``function`` with the trust of the parent process; a new process starts without any."""
     with trusting(trust):
         return function(*arguments)

@@ -1,1 +1,1 @@
-"""Score a text with a model: from a checkpoint, a model in memory or a server to a run."""
+"""Score a text with a checkpoint, a model in memory or a server, and write the log-probs as a run."""

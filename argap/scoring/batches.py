@@ -4,8 +4,8 @@ Windows of similar length share a batch, padded on the right; in a causal model 
 positions. On a GPU, copies in both directions are asynchronous and use pinned memory, so that the host can prepare
 the next batch and write the previous shard while the GPU computes.
 
-On a CPU the windows of a batch are shared among threads. A whole window for each costs less than all threads for each
-operation, at whose end they would wait for each other.
+On a CPU the windows of a batch are shared among threads. One window per thread is faster than splitting every operation
+over all threads, which synchronises after each one.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ PROBE_TOKENS = 16
 
 
 class Batch(NamedTuple):
-    """Results for one batch of windows. The host tensors are valid once the device has finished copying."""
+    """The results of one batch of windows. The host tensors are valid once the device has finished copying."""
 
     windows: list[int]
     logprob: torch.Tensor
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """Results for consecutive windows; on a GPU the copies may still be in flight."""
+    """The results of consecutive windows; on a GPU the copies may still be in flight."""
 
     data: EvaluationSet
     windows: range
@@ -57,16 +57,18 @@ class Shard:
     the shard."""
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for the copies, then return the log-prob (float32, NaN at position 0) and the top-1 id (int32, -1 at
-        position 0) of every token."""
+        """Wait for the copies, then return log-prob and top-1 id of every token.
+
+        float32, NaN at position 0 of a window; int32, -1 at position 0.
+        """
         return self._column("logprob", np.nan, np.float32), self._column("top1", -1, np.int32)
 
     def ranks(self) -> np.ndarray | None:
-        """The rank of every token (int32, -1 at position 0), after a wait as in `arrays`; None if not requested."""
+        """Wait for the copies, then return the rank of every token (int32, -1 at position 0); None if not requested."""
         return self._column("rank", -1, np.int32) if self.ranked else None
 
     def _column(self, name: str, nothing: float, dtype: type[np.generic]) -> np.ndarray:
-        """A field of the batches for every token, ``nothing`` at position 0."""
+        """Return a field of the batches for every token, ``nothing`` at position 0."""
         if self.arrived is not None:
             self.arrived.synchronize()
         offsets = self.data.offsets
@@ -81,7 +83,7 @@ class Shard:
 
 
 class Batches:
-    """Scores windows with a loaded model."""
+    """A loaded model that scores windows in batches."""
 
     def __init__(
         self,
@@ -95,8 +97,11 @@ class Batches:
         bos: int | None = None,
         rank: bool = False,
     ) -> None:
-        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors.
-        ``bos``: id of a token before each window. ``rank``: also the rank of each token."""
+        """Fuse the layers of ``model`` and find its output head.
+
+        ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``: id
+        of a token to put before each window. ``rank``: also compute the rank of each token.
+        """
         self.model = model
         self.rank = rank
         self.bos = bos
@@ -110,7 +115,7 @@ class Batches:
         self.head = None
         self._without_gradients = torch.no_grad if live else torch.inference_mode
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
-            say(f"{name}: lies on several devices; scoring one window at a time")
+            say(f"{name}: spread over several devices; scoring one window at a time")
             return
         with self._without_gradients():
             probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
@@ -161,11 +166,11 @@ class Batches:
 
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
-        """A function that scores the windows of a batch in ``count`` threads, which share torch's threads."""
+        """Yield a function that scores the windows of a batch in ``count`` threads, which share torch's threads."""
         if count <= 1:
             yield lambda chosen: [self._score_together(chosen)]
             return
-        torch.set_num_threads(max(1, self.threads // count))  # in the threads that start from here on
+        torch.set_num_threads(max(1, self.threads // count))  # for threads started from here on
         try:
             with ThreadPoolExecutor(count, thread_name_prefix="scorer") as pool:
                 yield lambda chosen: list(
@@ -175,7 +180,7 @@ class Batches:
             torch.set_num_threads(self.threads)
 
     def _score_together(self, chosen: list[int]) -> Batch:
-        """One batch in the model, padded to the longest window, which comes first."""
+        """Score one batch, padded to the longest window, which comes first."""
         offsets = self.data.offsets
         before = 0 if self.bos is None else 1
         ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
@@ -184,14 +189,14 @@ class Batches:
         for row, w in enumerate(chosen):
             tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
             ids[row, before : before + len(tokens)] = tokens
-        with self._without_gradients():  # which is a property of the thread
+        with self._without_gradients():  # a setting of each thread
             found = self.logprobs(self._to_device(torch.from_numpy(ids)))
             logprob, top1 = found.logprob[:, before:], found.top1[:, before:].int()
             rank = None if found.rank is None else self._to_host(found.rank[:, before:].int())
             return Batch(chosen, self._to_host(logprob), self._to_host(top1), rank)
 
     def logprobs(self, ids: torch.Tensor) -> OfTargets:
-        """Log-prob, top-1 and, if asked for, rank of the token that follows each of ``ids [B, T]``.
+        """Return log-prob, top-1 and, if requested, rank of the token that follows each of ``ids [B, T]``.
 
         ``[B, T]``, or ``[B, T − 1]`` (no entry for the last position) without a fused head.
         """

@@ -1,4 +1,4 @@
-"""The token put before each window: BOS, one more token of context without a log-prob."""
+"""Find the token to put before each window: BOS, one more token of context without a log-prob."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from argap.text.tokenizer import Tokenizer
 
 
 class Tokenized(Protocol):
-    """A model with its tokenizer, which is loaded when it is asked for."""
+    """A model with its tokenizer, which is loaded on first use."""
 
     @property
     def name(self) -> str: ...
@@ -17,15 +17,15 @@ class Tokenized(Protocol):
 
 
 def bos_id(model: Tokenized, asked: str | None) -> int | None:
-    """Return the id of the token that ``asked`` puts before each window of a model; None for none.
+    """Return the id of the token to put before each window of a model; None for none.
 
-    ``asked``: a token's text, or `OWN_BOS`. Raises `ArgapError` for a token that the vocabulary does not have.
+    ``asked``: the token's text, or `OWN_BOS`. Raises `ArgapError` for a token outside the vocabulary.
     """
     if asked is None:
         return None
     tokenizer = model.tokenizer
     found = tokenizer.bos if asked == OWN_BOS else tokenizer.vocabulary.get(asked)
     if found is None:
-        what = "its tokenizer has no BOS" if asked == OWN_BOS else "no token of its vocabulary"
+        what = "its tokenizer has no BOS" if asked == OWN_BOS else "not in its vocabulary"
         raise ArgapError(f"{model.name}: `bos` {asked}: {what}; expected {OWN_BOS} or a token's text")
     return found

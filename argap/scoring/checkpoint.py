@@ -1,4 +1,4 @@
-"""A checkpoint, loaded and run on this machine."""
+"""Load a checkpoint and run it on this machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ NOTHING = SourceRecord()
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """A checkpoint under the name of its row, with the text and index recorded for it if a reference names it."""
+    """A checkpoint under its row's name, with the text and index recorded with it if it is a named reference."""
 
     name: str
     checkpoint: Checkpoint
@@ -55,7 +55,7 @@ class CheckpointSource:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        """As named for this model, else its own, else the one named for models that have none."""
+        """Load the tokenizer given for this model, else its own, else the one given for models without one."""
         given = self.config.tokenizer
         if self.name in given.named:
             return load_tokenizer(given.named[self.name])
@@ -67,7 +67,7 @@ class CheckpointSource:
             raise
         except ArgapError as error:
             if given.default is None:
-                raise ArgapError(f"{error}; save one there, or name one to `argap score` by `tokenizer=T`") from None
+                raise ArgapError(f"{error}; save one there, or name one to `argap score` with `tokenizer=T`") from None
             return load_tokenizer(given.default)
 
     @property
@@ -76,7 +76,7 @@ class CheckpointSource:
 
     @property
     def dtype(self) -> str:
-        """As asked for: ``auto`` is resolved on a device."""
+        """Return the dtype as requested; ``auto`` is resolved on a device."""
         return self.config.dtype.of(self.name) or "auto"
 
     @property
@@ -98,8 +98,7 @@ class CheckpointSource:
         check_loadable(self.checkpoint, self.config.backend, device=device, device_map=self.config.device_map)
 
     def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
-        """Raise `ArgapError` for windows that the model cannot take. Windows longer than those of training are taken,
-        and a line says so."""
+        """Raise `ArgapError` for windows too long for the model; say so if they are longer than those of training."""
         from argap.scoring.scorer import check_length
 
         check_length(self.origin, self.longest, data, bos=self.bos is not None)

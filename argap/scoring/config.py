@@ -1,7 +1,7 @@
-"""The options of `argap score`, each declared once: name, type, default and help.
+"""Declare the options of `argap score` once: name, type, default and help.
 
-The command's flags, `argap.score` and the YAML files of series all build a `ScoreConfig`. What decides which tokens are
-scored is declared in `argap.records.EvaluationSpec`, which stands in run folders too.
+The command's flags, `argap.score` and the YAML files of series all build a `ScoreConfig`. Options that decide which
+tokens are scored are declared in `argap.records.EvaluationSpec`, which run folders record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ from argap.scoring.per_model import NO_SETTING, PerModel, per_model
 LARGEST_BATCH = 2**20
 """Windows."""
 BY_MODEL = ("dtype", "tokenizer", "bos")
-"""Options that a model may have for itself."""
+"""Options that can be set for one model."""
 
 
 class ScoreConfig(Record, frozen=True, kw_only=True):
     """How models are scored and compared.
 
-    A field's description is its help on the command line; ``extra`` has the flag and the placeholder where these do not
-    follow from its name and type.
+    The description of a field is its help on the command line; ``extra`` has the flag and the placeholder if these do
+    not follow from its name and type.
     """
 
     text: EvaluationSpec = EvaluationSpec()
-    """The text and its windows. Fields not given are completed by what is recorded with the reference."""
+    """The text and its windows. Missing fields are taken from the record of the reference."""
     index: Annotated[str | None, Meta(description="Bigram index of the training text.", extra={"metavar": "DIR"})] = (
         None
     )
@@ -43,14 +43,14 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     model_name: Annotated[
         tuple[str, ...],
         Meta(
-            description="A server's model, as it knows it; once for each server.",
+            description="The server's name for its model; once for each server.",
             extra={"flag": "--model", "metavar": "NAME"},
         ),
     ] = ()
     tokenizer: Annotated[
         PerModel,
         Meta(
-            description="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own.",
+            description="Tokenizer of servers and of CKPTs without one; NAME=T replaces that of CKPT NAME.",
             extra={"metavar": "[NAME=]T"},
         ),
     ] = NO_SETTING
@@ -62,7 +62,7 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
             extra={"metavar": "[NAME=]TOKEN"},
         ),
     ] = NO_SETTING
-    concurrency: Annotated[int, Meta(ge=1, description="Requests at once to a server.", extra={"metavar": "N"})] = 8
+    concurrency: Annotated[int, Meta(ge=1, description="Parallel requests to a server.", extra={"metavar": "N"})] = 8
     dtype: Annotated[
         PerModel,
         Meta(
@@ -76,14 +76,14 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
         Meta(description="Spread models over all GPUs, then the CPU's memory.", extra={"flag": "--device-map"}),
     ] = False
     batch_size: Annotated[
-        int | Literal["auto"], Meta(description="Windows at once, or auto (halved when out of memory).")
+        int | Literal["auto"], Meta(description="Windows per batch, or auto (halved when out of memory).")
     ] = "auto"
     rank: Annotated[
         bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
     ] = False
     backend: Annotated[
         Literal["auto", "native", "hf"],
-        Meta(description="Run known families by argap's own code (native), or as transformers does (hf)."),
+        Meta(description="Run known families with argap's own code (native) or with transformers (hf)."),
     ] = "auto"
     base: Annotated[str | None, Meta(description="Also show the share of this model's gap that the others close.")] = (
         None
@@ -91,40 +91,40 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     slices: Annotated[
         str | Mapping[str, str] | None,
         Meta(
-            description="YAML with slices of the tokens to show as well [those of the earlier result].",
+            description="YAML with more slices of the tokens to show [those of the earlier result].",
             extra={"metavar": "FILE"},
         ),
     ] = None
-    overwrite: Annotated[bool, Meta(description="Replace earlier output that was made from other inputs.")] = False
+    overwrite: Annotated[bool, Meta(description="Replace earlier output of other inputs.")] = False
 
     @classmethod
     def of(cls, **given: Any) -> "ScoreConfig":
-        """Build the configuration from options as users write them; None stands for an option that is not given.
+        """Build the configuration from options as users write them; None means not given.
 
-        One text does for a list of them, ``NAME=VALUE`` or a mapping for a `PerModel`, text for a number. Raises
-        `ArgapError` for text that is none of these.
+        Accepts one string for a list of strings, ``NAME=VALUE`` or a mapping for a `PerModel`, text for a number.
+        Raises `ArgapError` for text that cannot be read as the option.
         """
         own = {name: READ.get(name, _as_it_is)(name, value) for name, value in given.items() if value is not None}
         text = {name: own.pop(name) for name in OF_TEXT if name in own}
         return cls(text=EvaluationSpec(**text), **own)
 
     def of_model(self, name: str) -> tuple[str | None, ...]:
-        """Return the options that one model has for itself, in the order of `BY_MODEL`."""
+        """Return one model's values of the options in `BY_MODEL`, in that order."""
         return self.dtype.of(name), self.tokenizer.of(name), self.bos.of(name)
 
     def check_models(self, names: Sequence[str]) -> None:
-        """Raise `ArgapError` for an option of a model that is not among ``names``."""
+        """Raise `ArgapError` for an option set for a model not among ``names``."""
         for option in BY_MODEL:
             getattr(self, option).check(option, names)
 
 
 DEFAULT = ScoreConfig()
 OF_TEXT = tuple(name for name in EvaluationSpec.__struct_fields__ if name not in ScoreConfig.__struct_fields__)
-"""The options that are fields of ``text``."""
+"""Options that are fields of ``text``."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
-    """Parse a batch size. Raises `ArgapError` for anything but a positive number and auto."""
+    """Parse a batch size. Raises `ArgapError` for anything but a positive number or auto."""
     if text == "auto":
         return "auto"
     if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
@@ -154,4 +154,4 @@ READ = {
     "batch_size": lambda name, value: parse_batch_size(value) if isinstance(value, str) else value,
     **dict.fromkeys(BY_MODEL, per_model),
 }
-"""How to read what users write for an option, where it is not the value itself."""
+"""Functions that turn what users write for an option into its value, where the two differ."""

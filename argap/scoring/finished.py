@@ -1,4 +1,4 @@
-"""A finished run, whose log-probs are reused."""
+"""Reuse the log-probs of a finished run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ class FinishedSource:
 
     @property
     def fingerprint(self) -> str:
-        """Of the run, which repeats no model."""
+        """Return the run's folder: a run never counts as a repetition of a model."""
         return str(self.finished.folder)
 
     @property
@@ -48,10 +48,10 @@ class FinishedSource:
         return self
 
     def check(self, parallel: "Parallel | None") -> None:
-        """Refuse nothing: what could be wrong with the run was refused when it was opened."""
+        """Accept the run, which was checked when opened."""
 
     def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
-        """Take ``data``, whose windows are those of the run (`argap.scoring.segmented.open_models_text`)."""
+        """Accept ``data``, whose windows are those of the run (`argap.scoring.segmented.open_models_text`)."""
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
         return self.finished.record.identity

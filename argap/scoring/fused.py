@@ -1,8 +1,8 @@
-"""A loaded Hugging Face model's norms, rotary positions and activations as fused kernels.
+"""Replace norms, rotary positions and activations of a loaded Hugging Face model by fused kernels.
 
-On CUDA, liger-kernel patches the instance for every family that it knows; of other families argap's kernel replaces
-the rotary function. A short probe compares the last hidden states before and after: a family whose states differ runs
-as transformers has it. Forward passes only.
+On CUDA, liger-kernel patches the instance for every family it knows; for other families, argap's kernel replaces the
+rotary function. A short probe compares the last hidden states before and after; if they differ, the model runs
+unpatched. Forward passes only.
 """
 
 import importlib
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest ‖fused − plain‖ / ‖plain‖ of the last hidden states: rounding that a deep trunk has amplified."""
+"""Largest ‖fused − plain‖ / ‖plain‖ of the last hidden states: rounding errors amplified by a deep trunk."""
 LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "geglu": True} | dict.fromkeys(
     ("cross_entropy", "fused_linear_cross_entropy"), False
 )
-"""Liger's parts: those of the trunk. The head is `argap.scoring.heads`'s."""
+"""Liger's parts for the trunk. `argap.scoring.heads` handles the head."""
 ROTARY = "apply_rotary_pos_emb"
 """The name of transformers' rotary functions."""
 
 
 def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
-    """Patch ``model`` in place; ``ids [1, T]`` are the probe, on the model's device. ``name`` is for messages."""
+    """Patch ``model`` in place. ``ids [1, T]``: the probe, on the model's device. ``name``: for messages."""
     fuse_activations(model)
     if not type(model).__module__.startswith("transformers.models.") or not ids.is_cuda:
         return
-    # Importing Liger's patches takes seconds, which no other model needs to spend.
+    # Importing Liger's patches takes seconds: done last, only for models that need them.
     if find_spec("liger_kernel") is None or not fuse_by_liger(model, ids, name):
         fuse_rotary(model, ids, name)
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Replace GPT-2's GELU, several passes over memory in transformers, by torch's single kernel."""
+    """Replace GPT-2's GELU, which takes several passes over memory in transformers, by torch's single kernel."""
     from transformers.activations import NewGELUActivation
 
     for module in model.modules():
@@ -53,7 +53,7 @@ def fuse_activations(model: nn.Module) -> None:
 
 
 def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
-    """Patch ``model`` with liger-kernel where it knows the family and the probe confirms it; returns whether it did."""
+    """Patch ``model`` with liger-kernel if it knows the family and the probe agrees; return whether so."""
     patches = liger_patches()
     if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         return False
@@ -62,8 +62,7 @@ def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> boo
 
 
 def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
-    """Replace the rotary function of ``model``'s family by argap's kernel where the probe confirms it; returns whether
-    it did."""
+    """Replace the rotary function of ``model``'s family by argap's kernel if the probe agrees; return whether so."""
     family = sys.modules[type(model).__module__]
     if not hasattr(family, ROTARY) or triton is None:
         return False
@@ -72,8 +71,10 @@ def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
 
 
 def _confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], Any], without: str) -> bool:
-    """Apply ``patch`` and undo it unless the probe ``ids`` confirms it; returns whether it did. ``without`` begins the
-    line that says so."""
+    """Apply ``patch``, undo it if the probe ``ids`` disagrees, and return whether it stays.
+
+    ``without`` begins the message about an undone patch.
+    """
     plain = _hidden_states(model, ids)
     before = _Unpatched(model)
     try:
@@ -81,7 +82,7 @@ def _confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], 
         before.keep_to_instance()
         error = float((_hidden_states(model, ids) - plain).norm() / plain.norm())
         reason = f"its hidden states differ by {error:.1e}"
-    except Exception as problem:  # whatever a family's patch runs into, the plain model works
+    except Exception as problem:  # whatever goes wrong in a patch, the plain model works
         error, reason = float("inf"), f"{type(problem).__name__}: {problem}".splitlines()[0]
     if error <= TOLERANCE.get(model.dtype, 0.0):
         return True
@@ -91,9 +92,9 @@ def _confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], 
 
 
 def liger_patches() -> Any:
-    """The module ``liger_kernel.transformers.monkey_patch``, imported without effect on transformers' own model types.
+    """Import ``liger_kernel.transformers.monkey_patch`` without side effects on transformers' own model types.
 
-    Liger imports flash-linear-attention where that is installed, which registers a ``mamba`` of its own.
+    Liger imports flash-linear-attention if installed, which registers a ``mamba`` of its own.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -113,10 +114,10 @@ def _hidden_states(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Unpatched:
-    """A model's instances and its family's module as they were before a patch.
+    """A model's instances and its family's module before a patch.
 
-    Liger replaces the family's rotary function and its classes for the whole process. The classes are put back; the
-    rotary function, which attention looks up by name, becomes one that leaves other devices and training as they were.
+    Liger replaces the family's rotary function and classes for the whole process. The classes are restored; the rotary
+    function, which attention looks up by name, becomes one that leaves other devices and training unaffected.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -142,8 +143,8 @@ class _Unpatched:
 
 
 def _fused_on_cuda(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """``fused`` for CUDA tensors without gradients, else ``own``, the family's rotary function."""
-    plain = getattr(own, "plain", own)  # a second model of the family meets the function made for the first
+    """Return a function that calls ``fused`` for CUDA tensors without gradients, else ``own``, the family's rotary."""
+    plain = getattr(own, "plain", own)  # for a second model of the family, ``own`` is the function of the first
 
     def apply_rotary_pos_emb(q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, **options: Any) -> Any:
         if options or not q.is_cuda or torch.is_grad_enabled():

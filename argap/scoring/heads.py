@@ -1,8 +1,8 @@
 """Find a model's output head: the linear map, bias, scale and soft cap that turn hidden states into logits.
 
 `argap.kernels.head.linear_logprob` fuses these with the softmax, so the logits are never stored. Model families
-transform their logits in different ways, and configurations name them inconsistently. Each candidate is therefore
-checked against the model's logits on a short probe; if none matches, the model is scored through its own logits.
+transform their logits in different ways, and configurations name the options inconsistently. Each candidate is
+therefore checked against the model's logits on a short probe; if none matches, the model's own logits are used.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,29 +24,29 @@ SCALES = ("logit_scale", "lm_head_multiplier", "logits_scaling")
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """The c of c·tanh(z / c) in the configurations of Gemma 2 and RecurrentGemma."""
 LOGITS = 2**24
-"""Logits in memory at once where ranks are asked for: 64 MiB in float32."""
+"""Most logits in memory when ranks are requested: 64 MiB in float32."""
 
 
 class OfTargets(NamedTuple):
-    """What the logits say of their targets, each ``[N]``."""
+    """Log-prob, top-1 id and rank of targets, each ``[N]``."""
 
     logprob: torch.Tensor
     """float32, nats."""
     top1: torch.Tensor
-    """int64, the most likely id; the lowest of equals."""
+    """int64, the most likely id; the lowest on ties."""
     rank: torch.Tensor | None = None
-    """int64, 1 + the number of ids that come before the target: those with a larger logit, and the lower ones among
-    those with an equal logit, so that it is 1 exactly where ``top1`` is the target. None if not requested."""
+    """int64, 1 + the number of ids with a larger logit, or with an equal logit and a lower id, so that the rank is 1
+    exactly if ``top1`` is the target. None if not requested."""
 
     def each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "OfTargets":
-        """``function`` of every field that is there."""
+        """Apply ``function`` to every field that is not None."""
         return OfTargets(
             function(self.logprob), function(self.top1), None if self.rank is None else function(self.rank)
         )
 
 
 def joined(parts: Sequence[OfTargets]) -> OfTargets:
-    """Of the targets of all ``parts``, one after the other."""
+    """Concatenate ``parts``."""
     ranks = [part.rank for part in parts if part.rank is not None]
     logprob, top1 = torch.cat([part.logprob for part in parts]), torch.cat([part.top1 for part in parts])
     return OfTargets(logprob, top1, torch.cat(ranks) if ranks else None)
@@ -61,9 +61,9 @@ class Head:
     softcap: float | None = None
 
     def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor, *, rank: bool = False) -> OfTargets:
-        """Log-probs of ``targets [N]`` given ``hidden [N, D]``, the top-1 ids and, if asked for, the ranks.
+        """Return log-probs of ``targets [N]`` given ``hidden [N, D]``, the top-1 ids and, if requested, the ranks.
 
-        Ranks need a row's logits at once, so that no kernel runs: `LOGITS` of them are in memory.
+        Ranks need all logits of a row at once, so they are computed without the kernel, at most `LOGITS` in memory.
         """
         linear = self.linear
         if rank:
@@ -75,7 +75,7 @@ class Head:
         return OfTargets(found.logprob, found.top1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 ``[N, V]`` of ``hidden [N, D]``; of a narrower weight, only some rows are in float32 at once."""
+        """Return float32 logits ``[N, V]`` of ``hidden [N, D]``; a narrower weight is widened a few rows at a time."""
         weight, bias, wide = self.linear.weight, self.linear.bias, hidden.float()
         logits = hidden.new_empty((len(hidden), len(weight)), dtype=torch.float32)
         rows = max(1, LOGITS // weight.shape[1])
@@ -87,7 +87,7 @@ class Head:
 
 
 def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
-    """The head that reproduces the model's logits on the probe ``ids [1, T]``; None if no candidate does."""
+    """Return the head that reproduces the model's logits on the probe ``ids [1, T]``; None if no candidate does."""
     linear: Any = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear) or model.base_model is model:
         return None
@@ -113,13 +113,13 @@ def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
 
 
 def logprobs_of_model(model: "PreTrainedModel", ids: torch.Tensor, *, rank: bool = False) -> OfTargets:
-    """`of_targets` of tokens 1 … T−1 of one window ``ids [T]``, from the model's own logits ``[T, V]``."""
+    """Compute `of_targets` for tokens 1 … T−1 of one window ``ids [T]`` from the model's own logits ``[T, V]``."""
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
     return of_targets(logits, ids[1:], rank=rank)
 
 
 def of_targets(logits: torch.Tensor, targets: torch.Tensor, *, rank: bool) -> OfTargets:
-    """Log-probs of ``targets [N]`` under ``logits [N, V]`` (float32), the top-1 ids and, if asked for, the ranks."""
+    """Return log-probs of ``targets [N]`` under ``logits [N, V]`` (float32), top-1 ids and, if requested, ranks."""
     own = logits.gather(1, targets[:, None])
     logprob = own[:, 0] - torch.logsumexp(logits, dim=1)
     before = None
@@ -130,7 +130,7 @@ def of_targets(logits: torch.Tensor, targets: torch.Tensor, *, rank: bool) -> Of
 
 
 def _proposals(model: "PreTrainedModel", linear: nn.Linear) -> list[Head]:
-    """Candidate heads, from the one that the configuration describes to the plain linear map."""
+    """Return candidate heads, from the one that the configuration describes to the plain linear map."""
     config = model.config.get_text_config()
     scales: list[float] = []
     for name in SCALES:

@@ -1,16 +1,16 @@
-"""``argap import``: log-probs made elsewhere (a server, another framework) become a RUN that `argap compare` takes.
+"""Import log-probs computed by another tool as a run that `argap compare` reads: ``argap import``.
 
-The file holds the tokens of the evaluation set in its order, document by document, with the EOS that ``packed`` puts
-after each. It is Parquet (``.parquet``) or JSON lines, in one of two forms:
+The file has the tokens of the evaluation set in order, document by document, with the EOS that ``packed`` puts after
+each. It is Parquet (``.parquet``) or JSON lines, in one of two forms:
 
-- a row a token: ``document`` (from 0, in the order of the text), ``token`` (id), ``logprob`` (natural log, or null)
-- a row a document: ``tokens: [ids]``, ``logprobs: [natural logs, or null]``
+- one row per token: ``document`` (from 0, in text order), ``token`` (id), ``logprob`` (natural log, or null)
+- one row per document: ``tokens: [ids]``, ``logprobs: [natural logs, or null]``
 
-A log-prob of −∞ (``-Infinity`` in JSON lines) is a token that the model rules out; its perplexity is then infinite.
+A log-prob of −∞ (``-Infinity`` in JSON lines) marks a token that the model rules out; the perplexity is then infinite.
 
-Every token is checked against the text and the tokenizer before anything is written. A log-prob is needed at every
-scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
-At the first position of a window the file has null; or in all windows a log-prob (given a BOS), which is not kept.
+Every token is checked against the text and the tokenizer before anything is written. Every position except the first of
+a window needs a log-prob, conditioned on the preceding tokens of that window. At the first position the file has null;
+or, in all windows, a log-prob given a BOS, which is dropped.
 """
 
 import time
@@ -46,7 +46,7 @@ class Imported(NamedTuple):
     token: np.ndarray
     """int64 ``[N]``."""
     logprob: np.ndarray
-    """float64 ``[N]``; NaN where the file has null."""
+    """float64 ``[N]``; NaN for null."""
 
 
 def import_run(
@@ -61,11 +61,11 @@ def import_run(
 ) -> Run:
     """Write the log-probs of ``file`` as the run ``out``/``name`` and return it.
 
-    ``spec``: the text and its windows, as for `argap score`; ``name``: by default the file's name without its suffix.
-    ``index``: also write the labels, with its counts, to ``out``/labels.
+    ``spec``: the text and its windows, as in `argap score`; ``name``: by default the file's name without suffix.
+    ``index``: also write labels with its counts to ``out``/labels.
 
     Raises `FormatError` for a file that is not in one of the forms above, `MismatchError` that names document and
-    position for a token other than the text's, and `ArgapError` for a log-prob that is missing or impossible.
+    position for a token that differs from the text's, and `ArgapError` for a missing or impossible log-prob.
     """
     started, path = time.monotonic(), Path(file)
     if not spec.data:
@@ -91,7 +91,7 @@ def import_run(
         logprob = np.where(data.position > 0, rows.logprob, np.nan)
         write_shards(run.folder, data, logprob.astype(np.float32), unknown)
         if opened is not None:
-            with alone_in(out / "labels"):  # beside the run, so that several imports share them
+            with alone_in(out / "labels"):  # beside the run, shared by several imports
                 write_labels(label_portions(data, opened), chosen, out / "labels")
         return finish_run(run, _result(time.monotonic() - started))
 
@@ -99,7 +99,7 @@ def import_run(
 def _record(
     path: Path, name: str, data: EvaluationSet, spec: EvaluationSpec, tokenizer: str, index: str | None
 ) -> RunRecord:
-    """``run.json``; two imports are the same run where file and evaluation set agree."""
+    """Return the contents of ``run.json``; two imports are the same run if file and evaluation set agree."""
     identity = RunIdentity(
         checkpoint=sha256_of(path),
         evaluation_set=data.fingerprint,
@@ -125,7 +125,7 @@ def _result(seconds: float) -> RunResult:
 
 
 def read_logprob_file(path: Path) -> Imported:
-    """The rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
+    """Read the rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
     if not path.is_file():
         raise FormatError(f"{path}: no such file")
     table = read_parquet(path) if path.suffix == ".parquet" else _read_json_lines(path)
@@ -139,7 +139,7 @@ def read_logprob_file(path: Path) -> Imported:
         return _by_document(path, table)
     raise FormatError(
         f"{path}: has {', '.join(table.column_names)}; expected {', '.join(BY_TOKEN)}, or {' and '.join(BY_DOCUMENT)} "
-        "a document"
+        "per document"
     )
 
 
@@ -148,7 +148,7 @@ def _read_json_lines(path: Path) -> pa.Table:
         return pa.Table.from_pylist(jsonl.valid_rows(path))
     except FormatError as error:
         raise FormatError(f"{error}; expected JSON lines, or Parquet in a file called .parquet") from None
-    except (pa.ArrowException, OverflowError) as error:  # of a number beyond 64 bits either
+    except (pa.ArrowException, OverflowError) as error:  # either one for a number beyond 64 bits
         raise FormatError(f"{path}: not readable as JSON lines ({first_line(error)})") from None
 
 
@@ -168,7 +168,7 @@ def _by_document(path: Path, table: pa.Table) -> Imported:
 
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
-    """A column as int64, or log-probs as float64 with NaN for null."""
+    """Return a column as int64, or log-probs as float64 with NaN for null."""
     fits, expected, dtype = pa.types.is_integer(column.type), "whole numbers", pa.int64()
     if name == "logprob":
         fits = fits or pa.types.is_floating(column.type) or pa.types.is_null(column.type)
@@ -191,7 +191,7 @@ def _imported(path: Path, document: np.ndarray, token: np.ndarray, logprob: np.n
 
 
 def check_tokens(path: Path, rows: Imported, data: EvaluationSet, tokenizer: Tokenizer) -> None:
-    """Raise `MismatchError` at the first row that is not the token of the evaluation set there."""
+    """Raise `MismatchError` at the first row that differs from the evaluation set."""
     common = min(len(rows.token), len(data.tokens))
     differing = (rows.token[:common] != data.tokens[:common]) | (rows.document[:common] != data.document[:common])
     if not differing.any() and len(rows.token) == len(data.tokens):
@@ -207,7 +207,7 @@ def check_tokens(path: Path, rows: Imported, data: EvaluationSet, tokenizer: Tok
 
 
 def _place(data: EvaluationSet, at: int) -> str:
-    """Where the token ``at`` is, or would be if it is the one after the last."""
+    """Return where the token ``at`` is, or would be if it is one past the last."""
     document = int(data.document[min(at, len(data.tokens) - 1)])
     return f"document {document}, position {at - int(np.searchsorted(data.document, document))}"
 
@@ -233,8 +233,10 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
 
 
 def check_windows(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` for a file whose windows are longer than those of ``data``: its log-probs were given context
-    that a window does not hold. Some windows of ``data`` then start where the file has a log-prob, others do not."""
+    """Raise `ArgapError` for a file with longer windows than ``data``, whose log-probs saw context outside a window.
+
+    Then some windows of ``data`` start with a log-prob in the file and others do not.
+    """
     starts = data.offsets[:-1]
     given = starts[~np.isnan(rows.logprob[starts])]
     if 0 < len(given) < len(starts):

@@ -1,4 +1,4 @@
-"""A model in memory, which stays on its device, in its dtype and mode."""
+"""Score a model in memory, on its own device and in its own dtype, and leave its mode as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +89,6 @@ class MemorySource:
 
     @contextmanager
     def loaded(self, device: str) -> "Iterator[PreTrainedModel]":
-        """Yield the model in evaluation mode; it has its own mode again afterwards."""
+        """Yield the model in evaluation mode; restore its own mode afterwards."""
         with undisturbed(self.live.model):
             yield self.live.model

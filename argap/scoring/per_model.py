@@ -1,4 +1,4 @@
-"""Settings that each model of a command may have for itself: ``--dtype float32``, or ``--dtype NAME=float32``."""
+"""Parse settings for all models of a command or for one: ``--dtype float32``, ``--dtype NAME=float32``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from argap.errors import ArgapError
 
 
 class PerModel(NamedTuple):
-    """A setting for all models, and others for some by name.
+    """A setting for all models, with exceptions by name.
 
     >>> per_model("dtype", ["bfloat16", "small=float32"])
     PerModel(default='bfloat16', named={'small': 'float32'})
@@ -20,7 +20,7 @@ class PerModel(NamedTuple):
         return self.named.get(name, self.default)
 
     def check(self, what: str, names: Iterable[str]) -> None:
-        """Raise `ArgapError` for a setting of a model that is not there; ``what``: the setting's name."""
+        """Raise `ArgapError` for a setting of an unknown model; ``what``: the setting's name."""
         known = sorted(names)
         for name in self.named:
             if name not in known:
@@ -33,7 +33,7 @@ OWN_BOS = "own"
 
 
 def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) -> PerModel:
-    """A setting from ``VALUE`` and ``NAME=VALUE``, or a mapping of names. Raises `ArgapError` for two of one name."""
+    """Parse ``VALUE`` and ``NAME=VALUE``, or a mapping by name. Raises `ArgapError` if a name is given twice."""
     if isinstance(given, Mapping):
         return PerModel(None, dict(given))
     default, named = None, {}

@@ -1,8 +1,7 @@
-"""The scorer: run a checkpoint over an evaluation set and keep the log-prob of every token.
+"""Run a checkpoint over an evaluation set and store the log-prob of every token.
 
-A shard of windows is written when it is done, by a thread that works beside the next shard's scoring, so that a killed
-run resumes where it stopped. Under ``torchrun`` shards are assigned round-robin across ranks; the files are the same as
-those of one process.
+A thread writes each finished shard of windows while the next one is scored, so a killed run resumes where it stopped.
+Under ``torchrun``, shards are assigned round-robin to ranks; the output is identical to that of one process.
 """
 
 import time
@@ -52,15 +51,15 @@ def score(
     ``text`` records where the evaluation set came from (data, index). With ``parallel`` all its processes call this
     with the same arguments, share the shards, and return when the run is finished.
 
-    Raises `ArgapError` for a model that cannot take the windows or gives a log-prob of NaN or +∞,
-    `MismatchError` where the folder holds another run.
+    Raises `ArgapError` for a model that cannot take the windows or returns a log-prob of NaN or +∞,
+    `MismatchError` if the folder holds another run.
     """
     parallel = parallel or Parallel(0, 1, source.device())
     device = str(parallel.device)
     identity = source.identity(data, parallel)
     record = new_record(source.name, source.origin, text, data.record, identity)
     run = begin_run(folder, record, overwrite=source.config.overwrite) if parallel.is_main else Run(folder, record)
-    parallel.wait()  # for the main process to begin the run, or to see that it is finished
+    parallel.wait()  # until the main process has begun the run, or seen that it is finished
     if not parallel.is_main:
         run = read_run(folder)
     own = {k: windows for k, windows in enumerate(shards_of(data)) if k % parallel.world == parallel.rank}
@@ -101,7 +100,7 @@ def score(
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
-    """Write the shards that are not there yet; returns how many tokens were scored."""
+    """Score and write the missing shards; return the number of tokens scored."""
     to_do = sum(batches.data.count_in(windows) for windows in missing.values())
     writing: deque[Future[None]] = deque()
     try:
@@ -113,7 +112,7 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
                 shard = batches.score(windows, advance)
                 writing.append(writer.submit(_write, shard, shard_path(folder, number), name, advance))
                 while len(writing) > SHARDS_IN_FLIGHT:
-                    writing.popleft().result()  # raises what stopped the writer
+                    writing.popleft().result()  # raises the writer's error
             while writing:
                 writing.popleft().result()
     except KeyboardInterrupt:
@@ -130,9 +129,9 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
 
 
 def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bool) -> None:
-    """Raise `ArgapError` where a model of at most ``longest`` tokens cannot take the windows of ``data``.
+    """Raise `ArgapError` if the windows of ``data`` are longer than the ``longest`` that a model takes.
 
-    ``bos``: with a BOS before each.
+    ``bos``: whether each has a BOS before it.
     """
     if longest is not None and data.longest + bos > longest:
         raise ArgapError(
@@ -142,7 +141,7 @@ def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bo
 
 
 def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
-    """Raise `ArgapError` for a token id that the model has no embedding of."""
+    """Raise `ArgapError` for a token id without an embedding in the model."""
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     highest = int(data.tokens.max())

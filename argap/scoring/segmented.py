@@ -1,4 +1,4 @@
-"""The evaluation text in the tokens of every model of a command, and their runs brought to one unit."""
+"""Tokenize the evaluation text for every model of a command, and bring their runs to one unit."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ class ModelsText(NamedTuple):
     """The text as each model reads it."""
 
     sets: tuple[EvaluationSet, ...]
-    """One for each tokenizer, the reference's first."""
+    """One per tokenizer, the reference's first."""
     segmented: SegmentedText | None
-    """None for models of one tokenizer, which are compared token by token."""
+    """None if all models share a tokenizer and are compared token by token."""
 
     def number(self, source: Source) -> int:
         """Return the number of a model's tokenizer."""
@@ -34,11 +34,11 @@ class ModelsText(NamedTuple):
 
     @property
     def record(self) -> EvaluationRecord:
-        """The evaluation set that is compared."""
+        """Return the evaluation set that is compared."""
         return self.sets[0].record if self.segmented is None else self.segmented.record
 
     def labels(self, portions: Iterable[Labels]) -> Iterator[Labels]:
-        """The labels of the reference's tokens, with the segments that they are in where there are any."""
+        """Yield the labels of the reference's tokens, with their segments if there are any."""
         start = 0
         for each in portions:
             yield each if self.segmented is None else self.segmented.labels(each, start)
@@ -49,8 +49,10 @@ class ModelsText(NamedTuple):
         return (out if self.segmented is None else out / OWN) / folder_name(source.name)
 
     def check_folders(self, source: Source, identity: RunIdentity, out: Path, *, overwrite: bool) -> None:
-        """Raise `MismatchError` where one of the folders that a model's run of ``identity`` is written to holds
-        another, and `ArgapError` where it holds something else."""
+        """Raise `MismatchError` if a folder for a model's run holds a run of another ``identity``.
+
+        Raises `ArgapError` if it holds something else.
+        """
         if source.finished is None:
             check_resumable(self.folder(source, out), identity, overwrite=overwrite)
         if self.segmented is not None:
@@ -58,8 +60,10 @@ class ModelsText(NamedTuple):
             check_resumable(out / folder_name(source.name), aligned, overwrite=overwrite)
 
     def aligned(self, runs: Sequence[Run], sources: Sequence[Source], out: Path, *, overwrite: bool) -> list[Run]:
-        """Return finished runs of ``sources`` as they are compared: where there are segments, as runs of segments,
-        written to ``out``. The tokenizer of each is saved with its run."""
+        """Return the finished runs of ``sources`` in the unit of comparison.
+
+        With segments these are runs of segments, written to ``out``, and each tokenizer is saved with its run.
+        """
         if self.segmented is None:
             return list(runs)
         aligned = []
@@ -74,9 +78,9 @@ class ModelsText(NamedTuple):
 def open_models_text(
     spec: EvaluationSpec, tokenizer: Tokenizer, reference: Source, models: Sequence[Source]
 ) -> ModelsText:
-    """Return the text of ``spec``, cut into segments where models have other tokenizers than ``reference``.
+    """Return the text of ``spec``, cut into segments if models have other tokenizers than ``reference``.
 
-    A reference that is a finished run has its windows. Raises what `argap.evaluation.windows.open_evaluation_set`,
+    A finished run as the reference fixes the windows. Raises what `argap.evaluation.windows.open_evaluation_set`,
     `argap.tokens.aligned.open_segmented_text` and `argap.tokens.aligned.open_text_of_runs` raise.
     """
     known = {each.tokenizer.fingerprint: each.tokenizer for each in models}
@@ -96,7 +100,7 @@ def open_models_text(
 
 
 def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, sources: Sequence[Source]) -> int:
-    """Return the tokens of a window that every model of a tokenizer takes, a BOS beside them; at most ``seq_len``."""
+    """Return the longest window that every model of a tokenizer takes, BOS not counted; at most ``seq_len``."""
     limits = [
         each.longest - (each.bos is not None)
         for each in sources

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Named(Protocol):
-    """What tells models apart."""
+    """A model with a name and a fingerprint."""
 
     @property
     def name(self) -> str: ...
@@ -30,45 +30,45 @@ class Named(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def named(self) -> bool:
-        """Whether the user chose the name. Such a model has its own row, even with the weights of another."""
+        """Return whether the user chose the name. Such a model has its own row, even with the weights of another."""
         ...
 
     def qualified(self) -> Self:
-        """Return the same model under a longer name, where its own is taken and it has one."""
+        """Return the same model under a longer name, if it has one, for use when its own is taken."""
         ...
 
 
 class Source(Named, Protocol):
-    """Where the log-probs of one model come from: a checkpoint, a model in memory, a server or a finished run.
+    """A source of the log-probs of one model: a checkpoint, a model in memory, a server or a finished run.
 
-    A caller asks, in this order: `check`; with the text, `check_windows` and `identity`; then `score`. ``parallel``:
-    this process among those of ``torchrun``.
+    Call in this order: `check`; with the text, `check_windows` and `identity`; then `score`. ``parallel``: this process
+    among those of ``torchrun``.
     """
 
     @property
     def tokenizer(self) -> Tokenizer: ...
     @property
     def recorded(self) -> SourceRecord:
-        """The text and the index recorded with the model, if any."""
+        """Return the text and the index recorded with the model, if any."""
         ...
 
     @property
     def bos(self) -> int | None:
-        """Id of the token put before each window. Raises `ArgapError` for a token that the tokenizer lacks."""
+        """Return the id of the token put before each window. Raises `ArgapError` if the tokenizer lacks it."""
         ...
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest window, a BOS among them; None where any length goes or none is known."""
+        """Return the tokens of the longest window, BOS included; None without a known limit."""
         ...
 
     @property
     def finished(self) -> Run | None:
-        """The finished run, whose windows the text must have; None where a model is still to run."""
+        """Return the finished run, which fixes the windows of the text; None if a model is still to be run."""
         ...
 
     def check(self, parallel: "Parallel | None") -> None:
-        """Raise `ArgapError` for what can be refused without the text."""
+        """Raise `ArgapError` for anything that can be refused before the text is read."""
         ...
 
     def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
@@ -76,14 +76,14 @@ class Source(Named, Protocol):
         ...
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
-        """Return the identity of the run that `score` writes or has."""
+        """Return the identity of the run that `score` returns."""
         ...
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:
-        """Return the run over ``data``, written to ``folder`` or finished elsewhere.
+        """Return the run over ``data``, written to ``folder`` or finished before.
 
-        ``text``: where ``data`` and the index came from. Raises `ArgapError` for a model that gives no log-probs or
-        impossible ones, `MismatchError` where the folder holds another run.
+        ``text``: where ``data`` and the index came from. Raises `ArgapError` for a model that returns no log-probs or
+        impossible ones, `MismatchError` if the folder holds another run.
         """
         ...
 
@@ -116,10 +116,11 @@ AnyNamed = TypeVar("AnyNamed", bound=Named)
 
 
 def distinct(models: Sequence[AnyNamed], config: ScoreConfig = DEFAULT) -> list[AnyNamed]:
-    """Return for each model the first that it repeats, else itself, under a name that no other has.
+    """Return each model under a unique name, and for a repeated one its first occurrence.
 
-    Repeated: the same weights and options, and no name of its own; a line says so. A checkpoint whose name is taken has
-    its parent folder's before it: ``final``, ``b/final``. Raises `ArgapError` for models that still share a name.
+    A model repeats another if it has the same weights and options and no name of its own; one line says so. If a
+    checkpoint's name is taken, its parent folder's is prepended: ``final``, ``b/final``. Raises `ArgapError` for models
+    that still share a name.
     """
     found: list[AnyNamed] = []
     known: dict[tuple[str | None, ...], AnyNamed] = {}
@@ -140,13 +141,15 @@ def distinct(models: Sequence[AnyNamed], config: ScoreConfig = DEFAULT) -> list[
 
 
 def once(models: Iterable[AnyNamed]) -> list[AnyNamed]:
-    """Return the models without repetition, in the order in which they first come; names tell them apart."""
+    """Return the models with different names, in order of first occurrence."""
     return list({each.name: each for each in models}.values())
 
 
 def check_folders(names: Iterable[str], folders: Mapping[str, str] | None = None) -> None:
-    """Raise `ArgapError` where the runs of two models would share a folder, or one of ``folders``: other content by
-    folder name."""
+    """Raise `ArgapError` if the runs of two models would share a folder, or use one of ``folders``.
+
+    ``folders``: other content by folder name.
+    """
     taken = dict(folders or {})
     for name in names:
         folder = folder_name(name)

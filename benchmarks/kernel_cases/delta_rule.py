@@ -46,7 +46,7 @@ def cases() -> Iterator[Case]:
 
 
 def draw(batch: int, length: int, heads: int, size: int) -> tuple[torch.Tensor, ...]:
-    """q, k (of unit length, up to rounding), v and β."""
+    """Draw q, k (of unit length, up to rounding), v and β."""
     q, k, v = (torch.randn(batch, length, heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     beta = torch.rand(batch, length, heads, device="cuda", dtype=torch.bfloat16)
     return F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, beta
@@ -67,7 +67,7 @@ def case(op: str, inputs: tuple[torch.Tensor, ...], peers: dict[str, Callable[[]
 
 
 def recurrent(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-    """Position by position in PyTorch, as generation does; all ``[B, T, H, D]`` but ``beta [B, T, H]``."""
+    """Run position by position in PyTorch, as in generation; all ``[B, T, H, D]`` but ``beta [B, T, H]``."""
     state = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3], dtype=torch.float32)
     outputs = []
     for t in range(q.shape[1]):

@@ -30,5 +30,5 @@ def cases() -> Iterator[Case]:
 
 
 def error(inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> float:
-    """Error of the first sequence and head against the float64 reference."""
+    """Compute the error of the first sequence and head against the float64 reference."""
     return relative_error(y[:1, :, :1], turned(gla_reference, *(x[:1, :, :1].double() for x in inputs)))

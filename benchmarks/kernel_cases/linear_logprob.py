@@ -60,7 +60,7 @@ def by_torch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -
 
 
 def error(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, output: torch.Tensor) -> float:
-    """Error of the first tokens against float64, or of a mean against ours."""
+    """Compute the error of the first tokens against float64, or of a mean against ours."""
     if output.dim() == 0:
         return relative_error(output, linear_logprob(hidden, weight, target).logprob.mean())
     logits = hidden[:CHECKED].double() @ weight.double().T

@@ -76,7 +76,7 @@ def gated(x: torch.Tensor, gate: torch.Tensor, taps: torch.Tensor, skip: torch.T
 
 
 def side_by_side(x: torch.Tensor, taps: torch.Tensor, response: torch.Tensor | None = None) -> torch.Tensor:
-    """``x [B, D, T]`` and ``taps [D, T]``, the fastest layout for torch.fft; transposing is not timed."""
+    """Return ``x [B, D, T]`` and ``taps [D, T]``, the fastest layout for torch.fft; transposing is not timed."""
     size = 2 * x.shape[-1]
     response = torch.fft.rfft(taps, n=size) if response is None else response
     return torch.fft.irfft(torch.fft.rfft(x, n=size) * response, n=size)[..., : x.shape[-1]].mT

@@ -33,7 +33,7 @@ def cases() -> Iterator[Case]:
 
 
 def error(inputs: tuple[torch.Tensor, ...], extras: dict[str, torch.Tensor], y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
+    """Compute the error of the first sequence against the float64 reference."""
     u, step, decay, b, c = inputs
     first = (x[:1].double() for x in (u, step, b, c))
     u, step, b, c = first

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from argap.bigram_index import checksums
-from argap.bigram_index.checksums import Checksums
 from argap.bigram_index.counting.sorted_runs import Run, row_ranges
 from argap.bigram_index.manifest import FILE, Manifest, refuse_existing
 from argap.bigram_index.parquet_parts import ParquetRun
 from argap.errors import ArgapError, FormatError
+from argap.files import checksums
 from argap.files.atomic import replacing_folder
+from argap.files.checksums import Checksums
 from argap.records import Record, read_record, write_record
 
 FOLDER = "csr"

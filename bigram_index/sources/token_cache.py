@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from argap.bigram_index import checksums
 from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus.shards import smallest_dtype
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.files import checksums
 from argap.files.atomic import replacing
 from argap.records import Record, read_record, write_record
 from argap.runtime.threads import gathered
@@ -27,7 +27,7 @@ SHARD_TOKENS = 2**25
 
 
 class CachedShard(Record, frozen=True):
-    """One shard, with its checksums (`argap.bigram_index.checksums`)."""
+    """One shard, with its checksums (`argap.files.checksums`)."""
 
     file: str
     documents: int

@@ -1,6 +1,19 @@
 """The check of the paper's printed percentages (`argap.metric.paper`) as tables."""
 
-from argap.metric.paper import HEADLINE, GapCheck, Range, check_closed, check_gaps, check_headline
+from collections.abc import Sequence
+
+from argap.metric.paper import (
+    HEADLINE,
+    HYBRID_TABLE,
+    TEXT_SHARE,
+    GapCheck,
+    PublishedRow,
+    Range,
+    check_closed,
+    check_gaps,
+    check_headline,
+    rows_at_text_share,
+)
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import percent, percent_range
 
@@ -11,23 +24,28 @@ def check_tables() -> list[Table]:
 
 
 def _gaps(checks: list[GapCheck]) -> Table:
-    columns = ("Table", "Scale", "Model", "Printed", "Its row", "AR hits", "Agrees")
+    columns = ("Table", "Scale", "Model", "Printed", "AR hits", "Its row", "Agrees", f"At {TEXT_SHARE}%", "Agrees")
     rows = [
         (
             str(check.row.table),
             check.row.scale,
             check.row.model,
             f"{check.row.printed}%",
-            _range(check.gap_due_to_ar),
             _range(check.share_ar_hits),
+            _range(check.gap_due_to_ar),
             _yes(check.agrees),
+            _range(check.at_text_share),
+            _yes(check.agrees_at_text_share),
         )
         for check in checks
     ]
     odd = [check for check in checks if not check.agrees]
+    at_text_share = [check for check in checks if check.agrees_at_text_share]
     average = check_headline()
     notes = (
-        f"{len(checks) - len(odd)} of {len(checks)} rows agree.",
+        f"{len(checks) - len(odd)} of {len(checks)} rows agree with the share of AR hits that attention's perplexities "
+        f"imply, {len(at_text_share)} with the {TEXT_SHARE}% of the paper's text: those printed as 100%.",
+        *_why_shares_differ([row for row, _ in rows_at_text_share()]),
         *(
             f"{check.row.model} {check.row.scale}: printed {check.row.printed}%, its own row gives "
             f"{_range(check.gap_due_to_ar)}."
@@ -40,8 +58,21 @@ def _gaps(checks: list[GapCheck]) -> Table:
     return Table(columns, rows, notes, title=title, left=range(3))
 
 
+def _why_shares_differ(rows: Sequence[PublishedRow]) -> tuple[str, str]:
+    """Say what the tables show of the share of AR hits, which they do not print."""
+    names = ", ".join(f"{row.model} {row.scale}" for row in rows if row not in HYBRID_TABLE)
+    hybrids = ", ".join(f"{row.model.removeprefix('BaseConv + ')} {row.scale}" for row in rows if row in HYBRID_TABLE)
+    return (
+        f"A row's three perplexities fix its share of AR hits, and {len(rows)} rows imply {TEXT_SHARE}% where "
+        f"attention's imply 7.0%: {names}, and in table 2 {hybrids}.",
+        "So these rows and attention's were not measured on the same tokens; the tables do not say why, or which share "
+        "the text means.",
+    )
+
+
 def _closed() -> Table:
     columns = ("Scale", "Model", "Tokens", "Measure", "Printed", "Its rows", "Agrees")
+    checks = check_closed()
     rows = [
         (
             check.claim.scale,
@@ -52,10 +83,16 @@ def _closed() -> Table:
             _range(check.closed),
             _yes(check.agrees),
         )
-        for check in check_closed()
+        for check in checks
     ]
+    notes = tuple(
+        f"{check.claim.model.removeprefix('BaseConv + ')} {check.claim.scale}: printed {check.claim.printed}%, "
+        f"its rows give {_range(check.closed)}."
+        for check in checks
+        if not check.agrees
+    )
     title = "Share of BaseConv's gap to attention that is closed (table 2)"
-    return Table(columns, rows, title=title, left=range(4))
+    return Table(columns, rows, notes, title=title, left=range(4))
 
 
 def _yes(agrees: bool) -> str:

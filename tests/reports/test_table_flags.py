@@ -49,7 +49,7 @@ def test_slices_in_latex_and_markdown(token_result: Path, run_command: RunComman
 def test_the_papers_check_in_markdown(run_command: RunCommand) -> None:
     text = run_command("paper", "--markdown")[1]
     assert text.startswith("**% of gap due to AR, as printed and as its row gives it**\n\n| Table | Scale |")
-    assert "- 16 of 17 rows agree." in text
+    assert "- 16 of 17 rows agree with the share" in text
     assert "\n\n**Share of BaseConv's gap to attention that is closed (table 2)**\n\n" in text
 
 

@@ -89,7 +89,7 @@ def test_rounding_and_a_bos_are_recorded(server, place, tmp_path, capsys) -> Non
     server.completions.fault, server.completions.bos = rounded, 0
     record = score(server, place, tmp_path / "out").record.finished.server
     assert (record.decimals, record.bos) == (2, True)
-    assert "reads a token of its own, a BOS, before each window" in capsys.readouterr().err
+    assert "adds a token of its own, a BOS, before each window" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dialect", ["prompt_logprobs", "echo", "text"])
@@ -222,7 +222,7 @@ OF_IDS = {
     "Server disconnected without sending a response, 3 times": answered(0, "", ""),
     "an empty answer, 3 times": answered(200, "", ""),
     "no log-probs of the prompt in its answer;": answered(200, "", '{"choices": [{}]}'),
-    "an answer without choices": answered(200, "", "[]"),
+    "the answer does not have the choices": answered(200, "", "[]"),
     r"`\$\.choices\[0\]\.index`": answered(200, "", '{"choices": [{"index": "a"}]}'),
     r"Expected `object.*`\$\.usage`": answered(200, "", '{"choices": [], "usage": []}'),
     "no JSON where JSON was expected, 3 times": answered(200, "", "[" * 10**5),
@@ -277,7 +277,7 @@ def test_log_probs_of_the_token_itself_are_refused(server, place, tmp_path) -> N
 
 def test_text_prompts_need_windows_of_whole_text(server, place, tmp_path) -> None:
     server.completions.dialect = "text"
-    with pytest.raises(ArgapError, match=r"the text of window \d has other tokens .* use `packing=document`"):
+    with pytest.raises(ArgapError, match=r"that of window \d does not tokenize to .* use `packing=document`"):
         score(server, place, tmp_path / "out")
 
 
@@ -344,7 +344,7 @@ def test_an_address_is_completed() -> None:
 def test_models_and_servers_are_counted(server, place, tmp_path) -> None:
     with pytest.raises(ArgapError, match="1 servers and 0 names of their models"):
         argap.score(server.url, place / "reference", out=tmp_path / "out")
-    with pytest.raises(ArgapError, match="a server does not give its tokenizer"):
+    with pytest.raises(ArgapError, match="a server does not report its tokenizer"):
         argap.score(server.url, place / "reference", model_name="tiny", out=tmp_path / "out")
     with pytest.raises(ArgapError, match=r"status 404 \(The model does not exist\)"):
         score(server, place, tmp_path / "out", model_name="other")

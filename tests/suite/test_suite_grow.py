@@ -287,9 +287,9 @@ def other_bins(tiny: Path) -> None:
         ({}, [], without("positions.parquet", "n"), "positions.parquet: no column n; expected document, position, n; "),
         ({}, [], without("trajectory.parquet", "step"), "trajectory.parquet: no column step; expected model, step, "),
         ({}, [], without("logs.parquet", "loss"), "logs.parquet: no column loss; expected model, step, tokens, loss, "),
-        ({}, [], damaged("logs.parquet"), "logs.parquet: damaged, its checksum is not the one in checksums"),
+        ({}, [], damaged("logs.parquet"), "logs.parquet: truncated at byte 0; "),
         ({}, [], lambda tiny: (tiny / "logs.parquet").unlink(), "logs.parquet: no such file; choose another `out`"),
-        ({}, [], damaged("positions.parquet"), "positions.parquet: damaged, its checksum is not the one in checksums"),
+        ({}, [], damaged("positions.parquet"), "positions.parquet: truncated at byte 0; "),
         ({}, [], without_a_member, "members.json: lacks base_conv, which gap.json has; choose another `out`"),
         (
             {},
@@ -373,7 +373,7 @@ def test_a_kill_before_a_result_is_whole_leaves_the_earlier_one(add, out, monkey
 KILLS = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
-from argap.suite.staged import put_in_place
+from argap.files.staged import put_in_place
 
 def killing(function, calls, last):
     def call(*arguments, **options):

@@ -44,7 +44,7 @@ def test_generate_replaces_no_file_unasked(tmp_path):
     path.write_text("mine")
     result = CliRunner().invoke(app, ["synthetics", "generate", "--out", str(path.with_suffix(""))])
     assert isinstance(result.exception, ArgapError)
-    assert str(result.exception).startswith(f"{path}: a file is already there")
+    assert str(result.exception).startswith(f"{path}: already exists")
     assert path.read_text() == "mine"
     call("generate", "--out", path, "--examples", 1, "--overwrite")
     with np.load(path) as written:

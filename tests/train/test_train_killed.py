@@ -15,7 +15,7 @@ from argap.train.records import TrainRecord
 
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
-LINE = "argap: another process of torchrun has ended; run the same command again, which resumes what is finished"
+LINE = "argap: another process of torchrun has ended; run the same command again to resume"
 
 
 def ranks(launcher: int) -> dict[int, int]:

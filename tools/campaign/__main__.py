@@ -1,12 +1,12 @@
-"""The campaign: commands with one altered file, and commands that are killed; each outcome is counted.
+"""Run the campaign: commands with one altered file, and commands that are killed; count the outcomes.
 
     python tools/campaign [--tries 5000] [--kills 500] [--seed N] [--only score,train] [--log campaign.jsonl]
     python tools/campaign --each 10 [--first 3]
 
-A try copies toy material, alters one file of it, and runs a command of argap in a process of its own. A number and the
-seed repeat a try: ``--seed 7 --first 312 --tries 1``. With ``--each N`` nothing is drawn and none is killed: every N-th
-change of a part of a JSON or YAML file is tried, from the change ``--first`` on. Exits with 1 where one ended in a
-traceback, a crash, a hang, or a silent change, or where a killed command did not end with the undisturbed result.
+A try copies toy material, alters one file of it, and runs an argap command in a separate process. Its number and the
+seed repeat it: ``--seed 7 --first 312 --tries 1``. ``--each N`` draws nothing at random and kills nothing: it tries
+every N-th change of a part of a JSON or YAML file, starting at change ``--first``. Exits with 1 if a try ended in a
+traceback, a crash, a hang, or a silent change, or if a killed command did not end with the undisturbed result.
 """
 
 import argparse
@@ -174,7 +174,7 @@ class Campaign:
         return counts
 
     def _folder(self, number: int) -> Path:
-        """A new folder alone in another: what appears beside it was written outside."""
+        """Make a new folder inside another, so that anything beside it was written outside."""
         folder = self.scratch / "cases" / str(number) / "x"
         folder.mkdir(parents=True)
         return folder

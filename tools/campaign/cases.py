@@ -1,4 +1,4 @@
-"""The commands that the campaign runs, the files that it alters for each, and how it compares their results."""
+"""Define the commands that the campaign runs, the files it alters for each, and the comparison of their results."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ sweep's runs counts those trained side by side."""
 
 
 def nothing(folder: Path) -> None:
-    """The material as it is."""
+    """Leave the material as it is."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A command on a copy of the material; paths and patterns stand in one string, with spaces between."""
+    """A command on a copy of the material; paths and patterns are given in one string, separated by spaces."""
 
     name: str
     command: str
@@ -43,7 +43,7 @@ class Case:
     run: Callable[[str, Path], Ended] = run
 
     def copy(self, material: Path, folder: Path) -> None:
-        """A fresh copy of what the command needs, prepared."""
+        """Copy the files that the command needs, and prepare them."""
         for name in self.needs.split():
             source = material / name
             if source.is_dir():
@@ -54,12 +54,12 @@ class Case:
         self.prepare(folder)
 
     def files(self, folder: Path) -> list[Path]:
-        """The files to alter, of a copy."""
+        """Return the files of a copy to alter."""
         patterns = f"{self.altered} {self.sealed}".split()
         return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
     def result(self, folder: Path, stdout: str) -> dict[str, Any]:
-        """The result, without what differs between two undisturbed runs."""
+        """Return the result without parts that differ between undisturbed runs."""
         found = {
             str(path.relative_to(folder)): contents(path, folder)
             for pattern in self.outputs.split()
@@ -71,8 +71,10 @@ class Case:
 
 
 def contents(path: Path, folder: Path) -> Any:
-    """A file as something to compare: JSON without its volatile keys and without ``folder`` in its paths, a checksum
-    of anything else."""
+    """Return the contents of a file for comparison.
+
+    JSON without its volatile keys and without ``folder`` in its paths; a checksum of anything else.
+    """
     if path.suffix == ".json":
         return plain(json.loads(path.read_text().replace(str(folder), "")))
     if path.suffix == ".jsonl":
@@ -81,7 +83,7 @@ def contents(path: Path, folder: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A JSON value without its volatile keys, floats to ten digits: DuckDB's threads sum in any order."""
+    """Return a JSON value without its volatile keys, floats to ten digits: DuckDB's threads sum in any order."""
     if isinstance(value, float):
         return float(f"{value:.10g}")
     if isinstance(value, dict):
@@ -90,37 +92,37 @@ def plain(value: Any) -> Any:
 
 
 def unfinish(path: Path) -> None:
-    """The record of a run that has not finished."""
+    """Turn the record of a run into that of an unfinished one."""
     write_json(path, read_json(path) | {"finished": None})
 
 
 def cut_short(folder: Path) -> None:
-    """Training as a kill after the last checkpoint leaves it."""
+    """Leave training as if killed after the last checkpoint."""
     unfinish(folder / "model" / "train.json")
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         (folder / "model" / name).unlink(missing_ok=True)
 
 
 def half_scored(folder: Path) -> None:
-    """A score as a kill before its end leaves it."""
+    """Leave a score as if killed before its end."""
     (folder / "out" / "gap.json").unlink()
     unfinish(folder / "out" / "model" / "run.json")
 
 
 def half_swept(folder: Path) -> None:
-    """A sweep with one run missing."""
+    """Remove one run of a sweep."""
     table = folder / "sweep" / "runs.jsonl"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[1:]))
 
 
 def rows_alone(folder: Path) -> None:
-    """A result as it is committed: without the log-probs and labels of its tokens."""
+    """Reduce a result to its committed form, without the log-probs and labels of its tokens."""
     for path in (folder / "out" / "model" / "tokens", folder / "out" / "ref" / "tokens", folder / "out" / "labels"):
         shutil.rmtree(path)
 
 
 def as_series(folder: Path) -> None:
-    """The checkpoints that ``series.yaml`` names by their step."""
+    """Lay out the checkpoints that ``series.yaml`` names by step."""
     for step in (3, 6):
         shutil.copytree(folder / "model", folder / f"model{step}")
 

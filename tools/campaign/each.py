@@ -1,4 +1,4 @@
-"""Every part of a JSON, YAML or JSON lines file changed in turn, without a checksum, where `mutations` draws a few."""
+"""Change every part of a JSON, YAML or JSON lines file in turn, without a checksum; `mutations` draws only a few."""
 
 import copy
 import json
@@ -14,8 +14,10 @@ REMOVED = object()
 
 
 def changes(path: Path) -> Iterator[tuple[str, bytes]]:
-    """What was changed, and the altered file. Of the items of a list, and of the lines of a file, the first and the
-    last stand for all; a key that occurs in both is changed once."""
+    """Yield a description of each change, and the altered file.
+
+    The first and last item of a list, and line of a file, stand for all; a key that occurs in both is changed once.
+    """
     if path.suffix == ".jsonl":
         lines = path.read_text().splitlines()
         for at in sorted({0, len(lines) - 1}):
@@ -52,7 +54,7 @@ def _of_value(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any, keys: Keys, like: Keys, seen: set[Keys]) -> Iterator[tuple[Keys, Any]]:
-    """The keys of each part and its value. ``like``: the keys with a star for a list's index; each occurs once."""
+    """Yield the keys and value of each part. ``like``: the keys with a star for a list index; each occurs once."""
     items = list(value.items()) if isinstance(value, dict) else []
     if isinstance(value, list) and value:
         items = [(at, value[at]) for at in sorted({0, len(value) - 1})]

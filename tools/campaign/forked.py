@@ -1,4 +1,4 @@
-"""A command of argap in a forked process: the imports of seconds are made once, by the parent."""
+"""Run a command of argap in a forked process, so that the parent makes the slow imports only once."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ def preload() -> None:
 
 
 def start(command: str, folder: Path, longest: float = LONGEST) -> int:
-    """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there.
+    """Fork a process that runs ``argap COMMAND`` in ``folder``; return its id. Its output goes to two files there.
 
     ``longest``: seconds of processor time after which it is ended.
     """
@@ -109,8 +109,10 @@ def _main(command: str) -> int:
 def wait(
     process: int, folder: Path, disturb: Callable[[float], None] = lambda seconds: None, longest: float = LONGEST
 ) -> Ended:
-    """Wait for a process of `start`, at most twice ``longest`` seconds; ``disturb`` is called with the seconds since,
-    again and again."""
+    """Wait for a process of `start`, at most twice ``longest`` seconds.
+
+    ``disturb`` is called again and again with the seconds since the start.
+    """
     began = time.monotonic()
     code: int | None = None
     spoke, length = 0.0, 0
@@ -139,5 +141,5 @@ def wait(
 
 
 def run(command: str, folder: Path, longest: float = LONGEST) -> Ended:
-    """The whole command, undisturbed."""
+    """Run the whole command, undisturbed."""
     return wait(start(command, folder, longest), folder, longest=longest)

@@ -1,4 +1,4 @@
-"""Kills at random moments: the same command, run again, must end with the undisturbed result."""
+"""Kill commands at random moments: run again, they must end with the undisturbed result."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""What the campaign alters: one file or folder of every kind that argap reads, made by argap on toy models.
+"""Make the material that the campaign alters: one file or folder of every kind that argap reads, from toy models.
 
-The tokenizer has a token for each of 60 words, the models have a width of 16, so that a command takes a fraction of
-a second.
+The tokenizer has one token for each of 60 words and the models have a width of 16, so that a command takes a fraction
+of a second.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def make(folder: Path) -> None:
 
 
 def _write_counts(folder: Path) -> None:
-    """Counts and n-gram models made elsewhere, tokens packed elsewhere, and figures printed elsewhere."""
+    """Write counts, n-gram models, packed tokens and published figures as other tools write them."""
     (folder / "counts.csv").write_text(
         "first,second,count\n" + "".join(f"{k},{k + 1},{k * k + 1}\n" for k in range(40))
     )
@@ -166,7 +166,7 @@ def _write_texts(folder: Path) -> None:
 
 
 def _write_tokenizer(folder: Path, *, backwards: bool = False) -> None:
-    """A token for each word; ``backwards``: with other ids, another tokenizer to argap."""
+    """Write a tokenizer with one token per word; ``backwards``: with other ids, for argap another tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     vocabulary = {f"w{i}": WORDS - 1 - i if backwards else i for i in range(WORDS)} | {"<eos>": WORDS}
@@ -178,7 +178,7 @@ def _write_tokenizer(folder: Path, *, backwards: bool = False) -> None:
 
 
 def _write_gpt2(folder: Path, tokenizer: Path) -> None:
-    """A model of a family that transformers runs."""
+    """Write a model of a family that transformers runs."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -208,7 +208,7 @@ def _write_pickles(folder: Path) -> None:
 
 
 def _write_segments(folder: Path) -> None:
-    """A result of two tokenizers, compared by segments."""
+    """Write a result of two tokenizers, compared by segments."""
     _write_tokenizer(folder / "other-tokenizer", backwards=True)
     _write_gpt2(folder / "other", folder / "other-tokenizer")
     run("score", "other", "--ref", "ref", *SCORE, "--index", "index", "--out", "segments")
@@ -228,7 +228,7 @@ def _write_questions(path: Path) -> None:
 
 
 def _write_logprobs(folder: Path) -> None:
-    """The log-probs of a run as another program would give them."""
+    """Write the log-probs of a run as another tool would."""
     from argap.text.tokenizer import load_tokenizer
 
     tokenizer, rng = load_tokenizer(folder / "tokenizer"), random.Random(2)

@@ -1,7 +1,7 @@
-"""How a file is altered: by structure where its format has one, by bytes in any format.
+"""Alter files: by structure if the format has one, by bytes in any format.
 
-Every function takes a `random.Random`, so that a seed and a number repeat a mutation, and Hypothesis, which draws
-such generators, can shrink one.
+Every function takes a `random.Random`, so that seed and number repeat a mutation, and Hypothesis, which draws such
+generators, can shrink one.
 """
 
 import copy
@@ -58,7 +58,7 @@ def _mutate_text(rng: Random, kind: str, content: bytes) -> tuple[str, bytes]:
 
 
 def mutate_value(rng: Random, value: Any) -> tuple[str, Any]:
-    """A JSON value with one of its parts removed, replaced, or doubled under another name."""
+    """Remove, replace, or double one part of a JSON value."""
     value = copy.deepcopy(value)
     paths = list(_positions(value, ()))
     if not paths:
@@ -97,7 +97,7 @@ def _positions(value: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def mutate_bytes(rng: Random, content: bytes) -> tuple[str, bytes]:
-    """A byte changed, a stretch removed, doubled or zeroed, very many brackets opened, or the end cut off."""
+    """Change a byte, remove, double or zero a stretch, open very many brackets, or cut off the end."""
     if not content:
         return "a byte added", b"x"
     at, length = rng.randrange(len(content)), rng.randint(1, 40)
@@ -116,8 +116,10 @@ def mutate_bytes(rng: Random, content: bytes) -> tuple[str, bytes]:
 
 
 def mutate_table(rng: Random, path: Path) -> tuple[str, bytes]:
-    """A table written anew: a column removed, renamed, of another type, or with a value that cannot be; rows
-    removed, doubled, or in another order."""
+    """Rewrite a table with one change to a column or to its rows.
+
+    A column is removed, renamed, given another type or an impossible value; rows are removed, doubled or reordered.
+    """
     table = pq.read_table(path)
     column = rng.randrange(table.num_columns)
     name, rows = table.column_names[column], table.num_rows
@@ -147,7 +149,7 @@ def mutate_table(rng: Random, path: Path) -> tuple[str, bytes]:
 
 
 def _with_odd_value(rng: Random, table: pa.Table, column: int) -> tuple[str, pa.Table]:
-    """One value replaced by an extreme of its type."""
+    """Replace one value by an extreme of its type."""
     name, kind, row = table.column_names[column], table.schema.types[column], rng.randrange(max(1, table.num_rows))
     if pa.types.is_floating(kind):
         odd: Any = rng.choice([float("nan"), float("inf"), -float("inf"), 1e30, 0.5, None])

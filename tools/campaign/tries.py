@@ -1,4 +1,4 @@
-"""Tries with one altered file, each classified by what the command did with it."""
+"""Try commands with one altered file, and classify what they did with it."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def run_altered(case: Case, expected: dict[str, Any], folder: Path, path: Path, 
 
 
 def classify(case: Case, ended: Ended, expected: dict[str, Any], folder: Path, *, sealed: bool) -> str:
-    """What the command did."""
+    """Classify what the command did."""
     if ended.code is None:
         return LONG if ended.alive else HANG
     if ended.code < 0 or ended.code == 99:
@@ -68,7 +68,7 @@ def classify(case: Case, ended: Ended, expected: dict[str, Any], folder: Path, *
 
 
 def undisturbed(case: Case, material: Path, folder: Path) -> dict[str, Any]:
-    """The result without an alteration, the same twice. Raises `RuntimeError` where it is not."""
+    """Return the result without an alteration. Raises `RuntimeError` if it differs between two runs."""
     results = []
     for _ in range(2):
         shutil.rmtree(folder, ignore_errors=True)

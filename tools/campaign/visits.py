@@ -1,4 +1,4 @@
-"""A visit to the page of `argap view`: everything it asks its server for, and then an interrupt."""
+"""Visit the page of `argap view`: ask its server for everything the page does, then interrupt it."""
 
 import json
 import os

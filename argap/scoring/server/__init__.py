@@ -1,1 +1,1 @@
-"""Log-probs of a text from an OpenAI-compatible completions server: client, dialects, and the run they make."""
+"""Fetch the log-probs of a text from an OpenAI-compatible completions server."""

@@ -1,7 +1,7 @@
-"""JSON over HTTP to an inference server: tries are bounded, redirects are not followed, and the key stays in memory.
+"""Send JSON over HTTP to an inference server: limit retries, follow no redirects, keep the key in memory.
 
-The key is that of the environment variable `KEY`. It is sent in the ``Authorization`` header to the server that the
-user named, and is in no file, message or exception.
+The key is read from the environment variable `KEY`. It is sent in the ``Authorization`` header to the server that the
+user named, and never appears in a file, message or exception.
 """
 
 import json
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 KEY = "ARGAP_API_KEY"
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds before each further try; each is lengthened by up to a quarter, drawn at random."""
+"""Seconds before each retry; a random amount of up to a quarter is added."""
 LONGEST_WAIT = 60.0
-"""Seconds that a server's ``Retry-After`` is followed at most."""
+"""Most seconds to wait for a server's ``Retry-After``."""
 CONNECT_TIMEOUT = 20.0
 TIMEOUT = 600.0
 """Seconds without a byte from the server."""
 LARGEST = 2**28
-"""Bytes of an answer."""
+"""Most bytes of an answer."""
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which the same request may succeed."""
 CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
-"""The events of a request that open its connection."""
+"""Events of a request that open its connection."""
 
 
 class ServerRefusal(ArgapError):
@@ -49,7 +49,7 @@ class Stopped(Exception):
 
 
 class Transient(Exception):
-    """A failure after which another try may succeed; ``after``: seconds that the server asks to wait."""
+    """A failure after which a retry may succeed; ``after``: seconds that the server asks to wait."""
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
         super().__init__(reason)
@@ -62,9 +62,9 @@ def is_address(source: str) -> bool:
 
 
 def parse_address(url: str) -> str:
-    """Return ``http[s]://HOST[:PORT]/v1``, below which are ``completions``, of ``http[s]://HOST[:PORT][/v1][/completions]``.
+    """Turn ``http[s]://HOST[:PORT][/v1][/completions]`` into ``http[s]://HOST[:PORT]/v1``.
 
-    Raises `ArgapError` for another form, without printing what may be a key: a user name, a query.
+    Raises `ArgapError` for any other form, without printing a user name or query, which may be a key.
     """
     try:
         parts = urlsplit(url)
@@ -84,7 +84,7 @@ def parse_address(url: str) -> str:
 
 
 class Client:
-    """Requests to one server, from any number of threads. ``retries`` counts the tries after the first."""
+    """A client of one server for any number of threads. ``retries`` counts repeated requests."""
 
     def __init__(self, address: str) -> None:
         import httpx2  # imported late: half a second
@@ -110,9 +110,9 @@ class Client:
         """Statuses after which a request is repeated."""
 
     def complete(self, body: dict[str, Any]) -> Any:
-        """Return the JSON that the server answers to a request for completions.
+        """Request completions and return the server's JSON.
 
-        Raises `ServerRefusal` for a status that another try does not change, `ArgapError` after the last try, and
+        Raises `ServerRefusal` for a status that a retry would not change, `ArgapError` after the last try, and
         `Stopped` after `stop`.
         """
         content = json.dumps(body).encode()
@@ -133,7 +133,7 @@ class Client:
         raise AssertionError
 
     def stop(self) -> None:
-        """End the waiting and the requests of all threads."""
+        """End all waits and requests, in all threads."""
         self._stopped.set()
         with self._lock:
             for each in self._open:
@@ -146,7 +146,7 @@ class Client:
         opened: list[Any] = []
 
         def watch(event: str, info: dict[str, Any]) -> None:
-            """Let `stop` end what the connection waits for, from the moment that it is open."""
+            """Let `stop` close the connection from the moment it is open."""
             if event in CONNECTED:
                 opened.append(info["return_value"])
                 with self._lock:
@@ -202,7 +202,7 @@ class Client:
             raise Transient(f"{what} where JSON was expected") from None
 
     def said(self, answer: bytes) -> str:
-        """Return what an error's body says, in one line and without the key."""
+        """Return the message in an error's body, in one line and without the key."""
         if answer.lstrip()[:1] == b"<":
             return " (HTML)"
         text = answer.decode(errors="replace")
@@ -227,7 +227,7 @@ def _key() -> str | None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error of the system or of the protocol behind httpx's."""
+    """Return the system or protocol error that caused httpx's."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -1,12 +1,11 @@
-"""How servers give the log-probs of a prompt, and the checks of what they answer.
+"""Ask servers for the log-probs of a prompt, in the forms they know, and check their answers.
 
-- ``prompt_logprobs``: vLLM's parameter; the prompt is token ids, and each position names ids.
-- ``echo``: the completions interface of OpenAI, ``echo`` with ``logprobs``, whose tokens are text. The prompt is token
-  ids where the server takes them, else text.
+- ``prompt_logprobs``: vLLM's parameter; the prompt is token ids, and each position of the answer lists ids.
+- ``echo``: OpenAI's completions interface, ``echo`` with ``logprobs``, with tokens as text. The prompt is token ids if
+  the server takes them, else text.
 
-Every request asks for one new token, which is ignored: some servers read 0 as no limit, and some go on until the new
-tokens end a character. ``temperature`` is 1, because
-some servers scale log-probs by it.
+Every request asks for one new token, which is ignored: some servers read 0 as no limit, and some continue until the new
+tokens complete a character. ``temperature`` is 1, because some servers scale log-probs by it.
 """
 
 import math
@@ -24,19 +23,19 @@ from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import LARGEST_LOGPROB
 
 FLOOR = -9000.0
-"""Servers write the logarithm of 0, −∞, which JSON cannot hold, as -9999 or less."""
+"""Servers write −∞, which JSON cannot represent, as -9999 or less."""
 SAID = 2000
-"""Characters of an answer that may be quoted."""
+"""Most characters of an answer to quote."""
 NEW_TOKENS = 4
-"""A character has at most four bytes."""
+"""Most new tokens in an answer: a character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
 UNREADABLE = re.compile("\ufffd|^bytes:|^<0x[0-9A-Fa-f]{2}>$|^$")
-"""Texts of a token that stand for a piece of a character, or for none."""
+"""Token texts that stand for part of a character, or for nothing."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class TokenScore(Record, frozen=True):
-    """What a position of ``prompt_logprobs`` says of one token."""
+    """One token at a position of ``prompt_logprobs``."""
 
     logprob: float | None = None
     rank: int | None = None
@@ -44,7 +43,7 @@ class TokenScore(Record, frozen=True):
 
 
 class Echo(Record, frozen=True):
-    """``logprobs`` of an echo: lists with an entry for each token."""
+    """``logprobs`` of an echo: lists with one entry per token."""
 
     tokens: list[str | None] | None = None
     token_logprobs: list[float | None] | None = None
@@ -60,13 +59,13 @@ class Choice(Record, frozen=True):
 
 
 class Usage(Record, frozen=True):
-    """What the server counted."""
+    """The server's token counts."""
 
     prompt_tokens: int | None = None
 
 
 class Answer(Record, frozen=True):
-    """The keys of an answer that are read; others are ignored."""
+    """The keys of an answer that are used; others are ignored."""
 
     choices: list[Choice]
     usage: Usage | None = None
@@ -77,31 +76,31 @@ class NoLogprobs(ArgapError):
 
 
 class Scored(NamedTuple):
-    """A window of T tokens. Position 0 has no log-prob."""
+    """The scores of a window of T tokens. Position 0 has no log-prob."""
 
     logprob: np.ndarray
     """float64 ``[T]``; NaN at position 0."""
     top1: np.ndarray
-    """int32 ``[T]``: the most likely id; -1 where the server does not tell which, and at position 0."""
+    """int32 ``[T]``: the most likely id; -1 if the server does not say which, and at position 0."""
     best: np.ndarray
-    """float64 ``[T]``: the log-prob of the most likely token; NaN where the server does not tell."""
+    """float64 ``[T]``: the log-prob of the most likely token; NaN if the server does not say."""
 
 
 class Dialect(NamedTuple):
-    """A way to ask."""
+    """A way to request log-probs."""
 
     logprobs: Literal["prompt_logprobs", "echo"]
-    """The parameter that asks for them."""
+    """The request parameter that returns them."""
     prompts: Literal["token ids", "text"]
     adds: bool = False
     """Whether the server puts a token of its own, a BOS, before each prompt."""
     sends: int | None = None
-    """Id of the BOS that we put there."""
+    """Id of the BOS that we send instead."""
 
     def ask(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Scored]:
-        """The log-probs of ``windows``, lists of token ids, by one request.
+        """Request the log-probs of ``windows``, lists of token ids, all at once.
 
-        Raises `NoLogprobs`, `MismatchError` for other tokens than were sent, and what `Client.complete` raises.
+        Raises `NoLogprobs`, `MismatchError` for tokens that were not sent, and what `Client.complete` raises.
         """
         answer = self._request(client, model, windows, tokenizer)
         where = client.address
@@ -122,7 +121,7 @@ class Dialect(NamedTuple):
         return [read(choice, ids, tokenizer, where) for choice, ids in zip(choices, windows, strict=True)]
 
     def adds_token(self, client: Client, model: str, window: Sequence[int], tokenizer: Tokenizer) -> bool:
-        """Whether the server reads one more token than ``window`` has."""
+        """Return whether the server reads one more token than ``window`` has."""
         return tokens_added(self._request(client, model, [window], tokenizer), [window]) == 1
 
     def _request(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Answer:
@@ -138,7 +137,7 @@ class Dialect(NamedTuple):
         except msgspec.ValidationError as error:
             said = client.said(str(answer)[:SAID].encode(errors="replace"))
             raise NoLogprobs(
-                f"{client.address}: an answer without choices as completions have them: {error}{said}"
+                f"{client.address}: the answer does not have the choices of a completion: {error}{said}"
             ) from None
 
 
@@ -146,7 +145,7 @@ DIALECTS = (Dialect("prompt_logprobs", "token ids"), Dialect("echo", "token ids"
 
 
 def without_first(choice: Choice, bos: int, ids: Sequence[int], tokenizer: Tokenizer) -> Choice:
-    """A choice without the entry of the BOS that was sent. llama-cpp-python leaves it out of an echo by itself."""
+    """Return a choice without the entry of the BOS that was sent; llama-cpp-python itself omits it from an echo."""
     if choice.prompt_logprobs is not None:
         return msgspec.structs.replace(choice, prompt_logprobs=[None, *choice.prompt_logprobs[2:]])
     echo = choice.logprobs or Echo()
@@ -158,13 +157,13 @@ def without_first(choice: Choice, bos: int, ids: Sequence[int], tokenizer: Token
 
 
 def tokens_added(answer: Answer, windows: Sequence[Sequence[int]]) -> int | None:
-    """Tokens that the server read beyond those of ``windows``; None where it does not count them."""
+    """Return how many more tokens the server read than ``windows`` have; None if it does not count them."""
     read = (answer.usage.prompt_tokens if answer.usage else None) or 0
     return read - sum(map(len, windows)) if read > 0 else None
 
 
 def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
-    """``prompt_logprobs``: null, then for each position a mapping from ids to log-prob, rank and text."""
+    """Read ``prompt_logprobs``: null, then for each position a mapping from ids to log-prob, rank and text."""
     given = choice.prompt_logprobs
     if given is None:
         raise NoLogprobs(f"{where}: no prompt_logprobs in its answer")
@@ -186,7 +185,7 @@ def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str
 
 
 def _of_texts(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
-    """``echo``: the texts and log-probs of the prompt's tokens, and those of the new one behind them."""
+    """Read an ``echo``: texts and log-probs of the prompt's tokens, followed by those of the new one."""
     echo = choice.logprobs or Echo()
     texts, values, tops = echo.tokens, echo.token_logprobs, echo.top_logprobs or []
     if texts is None or values is None or len(values) <= 1 < len(ids):
@@ -220,10 +219,10 @@ def _checked(value: float | None, position: int, where: str) -> float:
 
 
 def _check_text(tokenizer: Tokenizer, token: int, found: str | None, position: int, where: str) -> None:
-    """Raise `MismatchError` where the server's text of a token is another one than the tokenizer's.
+    """Raise `MismatchError` if the server's text of a token differs from the tokenizer's.
 
-    Servers write the space before a word in several ways, and pieces of characters and special tokens in many: the
-    first is levelled, the others are not compared.
+    Servers write the space before a word, parts of characters and special tokens in different ways: spaces are
+    normalised, the others are not compared.
     """
     expected = tokenizer.pieces[token]
     if found is None or token in tokenizer.special or _same_text(tokenizer, token, found):

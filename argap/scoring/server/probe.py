@@ -1,4 +1,4 @@
-"""Before the first window: which dialect the server speaks, and whether its log-probs are those of the next token."""
+"""Find out, before the first window, the server's dialect and whether its log-probs are those of the next token."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,20 @@ from argap.text.tokenizer import Tokenizer
 
 PROBE_TOKENS = 16
 ENDINGS = 4
-"""Probes that differ in their last token."""
+"""Number of probes, which differ in their last token."""
 TOLERANCE = 0.05
-"""Nats that one log-prob may differ by between two requests, as it does where a server computes in bfloat16."""
+"""Nats by which a log-prob may differ between two requests, as with a server that computes in bfloat16."""
 UNSUPPORTED = (400, 413, 415, 422, 500, 501)
-"""Statuses that refuse a form of request, not the user; llama-cpp-python answers 500 to forms that it does not know."""
+"""Statuses that refuse a form of request, not the user; llama-cpp-python answers 500 to forms it does not know."""
 
 
 def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer, bos: int | None) -> Dialect:
-    """The first of `DIALECTS` in which the server gives log-probs of a prompt; ``tokens``: a stretch of the text.
+    """Return the first of `DIALECTS` in which the server returns log-probs of a prompt.
 
-    ``bos``: the token to send before each window, unless the server adds one.
+    ``tokens``: a stretch of the text. ``bos``: the token to send before each window, unless the server adds one.
 
-    Raises `ArgapError` that quotes the server's last answer where there is none, at once where it refuses the key or
-    the model, and where its log-probs are not those of the next token.
+    Raises `ArgapError` that quotes the server's last answer if no dialect works, at once if the server refuses the key
+    or the model, and if its log-probs are not those of the next token.
     """
     last = ""
     for dialect in DIALECTS:
@@ -44,27 +44,27 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
         except NoLogprobs as answer:
             last = str(answer)
             continue
-        if np.ptp(best) > TOLERANCE:  # False where the server does not tell, NaN
+        if np.ptp(best) > TOLERANCE:  # False for NaN, if the server does not say
             raise ArgapError(
-                f"{client.address}: the distribution that it gives for a token changes with that token, so it is not "
-                "that of the next token; llama-cpp-python pairs tokens with log-probs one position late unless a BOS "
-                f"is before the prompt: use `bos={OWN_BOS}`"
+                f"{client.address}: its distribution for a token changes with that token, so it is not that of the "
+                "next token; llama-cpp-python pairs tokens with log-probs one position late unless a BOS precedes the "
+                f"prompt: use `bos={OWN_BOS}`"
             )
         if dialect.adds and bos is None:
             say(
-                f"{client.address}: reads a token of its own, a BOS, before each window; argap's own scorer does so "
+                f"{client.address}: adds a token of its own, a BOS, before each window; argap's own scorer does so "
                 f"with --bos {OWN_BOS}"
             )
         client.again = AGAIN
         return dialect
     raise ArgapError(
-        f"{last}; expected a completions server that gives the log-probs of a prompt, by vLLM's prompt_logprobs or by "
-        "echo with logprobs"
+        f"{last}; expected a completions server that returns the log-probs of a prompt, by vLLM's prompt_logprobs or "
+        "by echo with logprobs"
     )
 
 
 def probes_of(tokens: Sequence[int], tokenizer: Tokenizer, *, as_text: bool) -> list[list[int]]:
-    """Up to `ENDINGS` probes of equal tokens but for the last: what follows them cannot change its distribution."""
+    """Return up to `ENDINGS` probes that differ only in the last token, which must not change its own distribution."""
     length = min(len(tokens), PROBE_TOKENS)
     probes = [[*tokens[: length - 1], ending] for ending in dict.fromkeys(tokens[length - 1 :])]
     if as_text:
@@ -75,6 +75,6 @@ def probes_of(tokens: Sequence[int], tokenizer: Tokenizer, *, as_text: bool) -> 
 
 
 def round_trips(windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[bool]:
-    """Whether the text of each window, tokenized again, gives its ids."""
+    """Return for each window whether tokenizing its text again gives its ids."""
     again = tokenizer.encode([tokenizer.decode(ids) for ids in windows])
     return [ids.tolist() == list(window) for ids, window in zip(again, windows, strict=True)]

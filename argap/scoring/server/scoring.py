@@ -1,7 +1,7 @@
-"""The run of a server's model: windows sent a few at a time, shards written as they are complete.
+"""Score a server's model: send windows a few at a time, and write each shard once it is complete.
 
-A window goes to the server as it is, without a token before it unless a BOS is asked for, so that its log-probs have
-the context that argap's own scorer gives. A killed run resumes at its first missing shard.
+A window is sent as it is, without a token before it unless a BOS is requested, so that its log-probs have the same
+context as in argap's own scorer. A killed run resumes at its first missing shard.
 """
 
 import hashlib
@@ -36,30 +36,30 @@ from argap.tokens.runs import (
 )
 
 CONCURRENCY = 8
-"""Requests at once."""
+"""Parallel requests."""
 SHARDS_AHEAD = 2
-"""Shards whose requests are sent while the first of them is waited for."""
+"""Shards whose requests are in flight at once."""
 TOKENS_PER_REQUEST = 2**13
-"""Tokens of a request with batch size "auto", where prompts are token ids; a text goes alone."""
+"""Tokens per request with batch size "auto" if prompts are token ids; text prompts are sent one by one."""
 MOST_DECIMALS = 4
 """Rounding to more decimals is not visible in float32."""
 TEXTS = 256
-"""Windows that are decoded and encoded again at once."""
+"""Windows decoded and re-encoded at a time."""
 
 
 class Server(NamedTuple):
-    """A model of a server."""
+    """A model on a server."""
 
     address: str
     model: str
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over address and model: a server does not say which weights it has."""
+        """Return the SHA-256 (hex) over address and model: a server does not say which weights it runs."""
         return hashlib.sha256(f"{self.address}\0{self.model}".encode()).hexdigest()
 
     def identity(self, data: EvaluationSet, bos: int | None) -> RunIdentity:
-        """Of the run that `score_server` writes."""
+        """Return the identity of the run that `score_server` writes."""
         return RunIdentity(
             checkpoint=self.fingerprint,
             evaluation_set=data.fingerprint,
@@ -87,10 +87,10 @@ def score_server(
 ) -> Run:
     """Write the run of the server's model over ``data`` into ``folder``; finished shards are skipped.
 
-    ``bos``: id of a token to put before each window, where the server puts none there itself.
+    ``bos``: id of a token to put before each window, unless the server adds one itself.
 
-    Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
-    tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
+    Raises `ArgapError` for a server that returns no log-probs of prompts, impossible ones, or nothing after several
+    tries, and `MismatchError` if its tokens differ from the text's; finished shards are kept.
     """
     record = new_record(model_name, server.address, source, data.record, server.identity(data, bos))
     run = begin_run(folder, record, overwrite=overwrite)
@@ -118,17 +118,17 @@ class _Work(NamedTuple):
     data: EvaluationSet
     tokenizer: Tokenizer
     batch: int
-    """Windows of a request."""
+    """Windows per request."""
 
     def ask(self, windows: Sequence[int]) -> list[Scored]:
-        """One request. Raises what `Dialect.ask` raises, naming the first window."""
+        """Send one request. Raises what `Dialect.ask` raises, naming the first window."""
         try:
             return self.dialect.ask(self.client, self.model, [_ids(self.data, w) for w in windows], self.tokenizer)
         except MismatchError as error:
             raise MismatchError(f"{error} (in window {windows[0]}{' or after' if len(windows) > 1 else ''})") from None
 
     def batches(self, windows: range) -> list[list[int]]:
-        """The windows with a token to score, `batch` at a time."""
+        """Return the windows with a token to score, `batch` at a time."""
         lengths = np.diff(self.data.offsets)
         scored = [w for w in windows if lengths[w] > 1]
         return [scored[first : first + self.batch] for first in range(0, len(scored), self.batch)]
@@ -138,11 +138,11 @@ class _Shard(NamedTuple):
     path: Path
     windows: range
     requests: list[tuple[list[int], Future[list[Scored]]]]
-    """Each with its windows."""
+    """Requests, each with its windows."""
 
 
 def _score_shards(work: _Work, missing: dict[int, range], folder: Path, concurrency: int, name: str) -> None:
-    """Write the missing shards, at most ``concurrency`` requests at once. On a failure or Ctrl-C all requests end."""
+    """Write the missing shards with ``concurrency`` parallel requests; a failure or Ctrl-C ends all requests."""
     waiting: deque[_Shard] = deque()
     pool = ThreadPoolExecutor(concurrency, thread_name_prefix="server")
     try:
@@ -197,7 +197,7 @@ def _result(server: Server, work: _Work, seconds: float, done: int, folder: Path
 
 
 def _decimals(parts: list[Path]) -> int | None:
-    """The decimals that every log-prob is rounded to, up to `MOST_DECIMALS`; None where they are not rounded."""
+    """Return the decimals to which all log-probs are rounded, up to `MOST_DECIMALS`; None if they are not rounded."""
     fewest = 0
     for path in parts:
         values = read_parquet(path, ["logprob"])["logprob"].drop_null().to_numpy()
@@ -209,14 +209,14 @@ def _decimals(parts: list[Path]) -> int | None:
 
 
 def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) -> None:
-    """Raise `ArgapError` where the text of a window, all that the server takes, does not give the window's tokens."""
+    """Raise `ArgapError` if the text of a window, all that the server takes, does not tokenize to the window."""
     for first in range(0, data.windows, TEXTS):
         numbers = range(first, min(first + TEXTS, data.windows))
         same = round_trips([_ids(data, w) for w in numbers], tokenizer)
         if not all(same):
             raise ArgapError(
-                f"{where}: takes prompts as text, and the text of window {numbers[same.index(False)]} has other tokens "
-                "than the window, which begins or ends inside a word or holds an EOS; use `packing=document` and a "
+                f"{where}: takes prompts as text, and that of window {numbers[same.index(False)]} does not tokenize to "
+                "the window, which begins or ends inside a word or contains an EOS; use `packing=document` and a "
                 "`seq_len` as long as the documents, or a server that takes token ids"
             )
 

@@ -1,4 +1,4 @@
-"""A model of a server."""
+"""Use a model on a server as a source of log-probs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerSource:
-    """A model that a server runs, with the tokenizer that the user names for it."""
+    """A model on a server, with the tokenizer that the user names for it."""
 
     name: str
     server: Server
@@ -42,7 +42,7 @@ class ServerSource:
     def _tokenizer(self) -> Tokenizer:
         source = self.config.tokenizer.of(self.name)
         if source is None:
-            raise ArgapError(f"{self.name}: a server does not give its tokenizer; name it with `tokenizer=T`")
+            raise ArgapError(f"{self.name}: a server does not report its tokenizer; name it with `tokenizer=T`")
         return load_tokenizer(source)
 
     @property
@@ -56,12 +56,12 @@ class ServerSource:
         if parallel is not None:
             raise ArgapError(f"{self.name}: one process asks a server; run without torchrun")
         if self.config.rank:
-            raise ArgapError(f"{self.name}: `rank`: a server gives no logits to rank; leave `rank` out")
+            raise ArgapError(f"{self.name}: `rank`: a server returns no logits to rank; leave `rank` out")
         if self.config.concurrency < 1:
             raise ArgapError(f"`concurrency` {self.config.concurrency}: expected a positive whole number")
 
     def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
-        """Take any windows: the server says itself what it cannot read."""
+        """Accept any windows: the server itself refuses those it cannot read."""
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
         return self.server.identity(data, self.bos)

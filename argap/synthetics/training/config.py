@@ -1,5 +1,7 @@
 """The configuration of a training run: model, task and schedule, by default those of arXiv 2312.04927, appendix E.
 
+One default differs: layers have no MLP, as in the authors' published configuration; the appendix describes one in each.
+
 The task is multi-query associative recall (MQAR) or another of `argap.synthetics.tasks.registry`.
 
 Legend: N tokens per example, D KV pairs per example.
@@ -46,8 +48,8 @@ Examples = Annotated[int, Meta(ge=1, le=10**8)]
 class RunConfig:
     """Everything that determines a trained model and its test; the defaults are the paper's protocol.
 
-    Raises `ArgapError` for values out of range. Two choices that the paper leaves open: the learning rate decays
-    as half a cosine after the warm-up, and a separate validation set decides when to stop.
+    Raises `ArgapError` for values out of range. Two choices are ours: the learning rate decays as half a cosine after
+    the warm-up, which the paper leaves open, and a separate validation set decides when to stop.
     """
 
     name: str

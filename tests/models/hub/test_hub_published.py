@@ -152,7 +152,7 @@ def test_rotary_positions_over_all_of_a_head_differ(tmp_path, native, ids) -> No
         ({**ATTENTION, "n_inner": 300}, "its config.json"),
         ({**MAMBA, "rms_norm": False}, "option rms_norm False of mamba_ssm"),
         ({**MAMBA, "ssm_cfg": {"layer": "Mamba2"}}, "option ssm_cfg.layer 'Mamba2'"),
-        ({"n_layer": 2}, "config.json has no model_type, and its keys are of no known family"),
+        ({"n_layer": 2}, "config.json has no model_type, and its keys match no known family"),
     ],
 )
 def test_what_has_no_native_form_is_refused_and_leaves_nothing(tmp_path, config: dict[str, Any], said: str) -> None:
