@@ -54,8 +54,7 @@ def summarize(
     partitions = Partitions(bins, threshold)
 
     def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
-        hits = hits_and_others(part, threshold) if "repeated" in part else {}
-        return hits | partitions.masks(part) | hits_by_threshold(part, bins)
+        return hits_and_others(part, threshold) | partitions.masks(part) | hits_by_threshold(part, bins)
 
     whole, *others = slices_of_cells(cells, masks, reference)
     scored = {each.name: each for each in others}

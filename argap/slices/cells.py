@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pandas as pd
@@ -24,13 +24,17 @@ from argap.records import Bins
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
-if TYPE_CHECKING:
-    from argap.slices.margins import Margins
-
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
+
+
+class HasColumns(Protocol):
+    """Cells, or sums of them."""
+
+    @property
+    def columns(self) -> list[str]: ...
 
 
 def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -58,7 +62,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     document = labels.document_of_window[columns["window"]].astype(np.int32)
     columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
     columns |= {"n": groups.n, **{PREFIX + model: sums for model, sums in zip(logprobs, groups.sums, strict=True)}}
-    return pd.DataFrame({"document": document, **columns})
+    return pd.DataFrame({"document": document, **columns}, copy=False)
 
 
 def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -81,7 +85,7 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
     return pd.factorize(column, sort=True, use_na_sentinel=False)
 
 
-def models_of(cells: "pd.DataFrame | CellFile | Margins") -> list[str]:
+def models_of(cells: "pd.DataFrame | HasColumns") -> list[str]:
     """The models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
@@ -107,7 +111,10 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
 
 
 def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
-    """bool: the cells of the slices ``ar_hits`` and ``other``, which are a partition."""
+    """bool: the cells of the slices ``ar_hits`` and ``other``, which are a partition; none of a margin that cannot tell
+    (`argap.slices.margins`)."""
+    if "repeated" not in cells:
+        return {}
     hits = ar_hits(cells, threshold)
     return {"ar_hits": hits, "other": ~hits}
 
