@@ -116,8 +116,8 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
     documents = result.tokens(columns=["document"])["document"].to_numpy()
     assert found.whole.n == (drawn & ~fitting(np.arange(len(n))))[documents].sum()
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     frame = result.discover("m2", min_share=0.05, limit_tokens=limit)
     assert frame.attrs["sample"] == found.sample
     assert frame["n"][0] == found.whole.n
@@ -146,13 +146,18 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
     found = discover(folder, read_gap(folder), model)
     assert not found.tokens
     assert len(found.leaves) == 5
-    rare = next(each for each in found.slices if each.where == row[1].strip("`"))
-    due = rare.models[-1].gap_due_to
-    assert due.unresolved is None
-    assert unlike([(row[2], 100 * rare.share), (row[3], *(100 * value for value in (due.value, *due.ci95)))]) == []
-    assert sum(each.share for each in found.leaves) == pytest.approx(1)
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    rare = next(each for each in found.slices if each.about.where == row[1].strip("`"))
+    due = list(rare.estimates.values())[-1]
+    assert due.reason is None
+    assert (
+        unlike(
+            [(row[2], 100 * rare.share_of_tokens), (row[3], *(100 * value for value in (due.share, *due.share_ci95)))]
+        )
+        == []
+    )
+    assert sum(each.share_of_tokens for each in found.leaves) == pytest.approx(1)
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     assert parts == sorted(parts, reverse=True)
 
 
@@ -161,7 +166,7 @@ def test_sums_of_portions_are_added_up(result, monkeypatch):
     monkeypatch.setattr("argap.slices.tally.ROWS", 1)
     monkeypatch.setattr("argap.slices.discover.GROUPS", 5)
     found = discover(result.folder, result.record, "m-1")
-    assert [each.where for each in found.slices] == [each.where for each in expected.slices]
+    assert [each.about.where for each in found.slices] == [each.about.where for each in expected.slices]
     assert [each.n for each in found.slices] == [each.n for each in expected.slices]
 
 
@@ -172,11 +177,11 @@ def test_its_conditions_give_the_same_figures_when_pasted(result):
     held = ~fitting(scored)
     assert found.whole.n == held.sum()
     for each in found.slices:
-        documents = result.tokens(each.where, columns=["document"])["document"].to_numpy()
+        documents = result.tokens(each.about.where, columns=["document"])["document"].to_numpy()
         assert each.n == (~fitting(documents)).sum()
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
-    assert any("repeated" in each.where for each in found.slices)  # what m2 is made to be worse at
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
+    assert any("repeated" in each.about.where for each in found.slices)  # what m2 is made to be worse at
 
 
 def test_as_a_data_frame(result):
@@ -195,7 +200,7 @@ def test_the_command_prints_hypotheses_and_refuses_a_bad_share(token_result, run
     code, out, _ = run_command(*arguments, "--json")
     slices = json.loads(out)
     assert slices["note"] == HYPOTHESIS
-    assert {"name", "where", "n", "share", "models"} <= set(slices["slices"][0])
+    assert {"name", "where", "n", "share_of_tokens", "models"} <= set(slices["slices"][0])
     code, _, err = run_command(*arguments[:-1], "much")
     assert (code, err) == (1, "argap: --min-share much: expected a share such as 0.5% or 0.005\n")
 
@@ -219,7 +224,7 @@ def test_a_model_without_a_gap(token_result, tmp_path):
     out.mkdir()
     shutil.copy(token_result / "cells.parquet", out)
     record = read_json(token_result / "gap.json")
-    for row in record["rows"]:
+    for row in record["models"]:
         row["run"] = ""
     other = {"ref": "m2", "m2": "ref"}  # the reference and m2 change places
     swapped = re.sub(r'"(ref|m2)"', lambda name: f'"{other[name[1]]}"', json.dumps(record))

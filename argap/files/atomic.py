@@ -196,14 +196,23 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: dict[str, Any], *, indent: int | None = 2, seal: bool = True) -> None:
+def write_json(
+    path: Path, value: dict[str, Any], *, indent: int | None = 2, lines: str | None = None, seal: bool = True
+) -> None:
     """Write ``value`` as JSON; NaN and infinity are refused, because JSON has neither. ``indent`` None: on one line.
 
+    ``lines``: the key of a list, each of whose elements is on one line.
     ``seal``: with the key ``checksum``, so that `read_json` sees a damaged digit; False for the formats of others.
     """
     if seal:
         value = {**value, SEAL: _seal(json.loads(json.dumps(value)))}
-    write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+    rows = [] if lines is None else value[lines]
+    value = value if lines is None else {**value, lines: []}
+    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+    if rows:
+        listed = ",\n".join(f"    {json.dumps(row, allow_nan=False, ensure_ascii=False)}" for row in rows)
+        text = text.replace(f'"{lines}": []', f'"{lines}": [\n{listed}\n  ]', 1)
+    write_text(path, text)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from argap.reports.figures.panels import (
     threshold_position,
     top_domains,
     training_count,
+    value_of,
 )
 from argap.reports.tables.numbers import nats, percent, seen, short
 from argap.reports.tables.overview import ENDS, shown
@@ -70,7 +71,7 @@ def small_frequency(gap: Gap) -> Figure:
 def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     """A panel a model: its gap by distance or position; tokens that are not repeated are pale."""
     figure, panels = _panels(gap)
-    parts: list[Part] = list(getattr(gap.breakdowns, by))
+    parts = gap.parts(by)
     number = bin_numbers(getattr(gap.bins, by))
     x = [number[part.bin] for part in parts]
     colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
@@ -89,8 +90,8 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 def domain_map(gap: Gap) -> Figure:
     """A row a model, smallest gap first, and a column a domain, the largest parts first: percent of the model's gap
     in each cell (nats where it has none), shaded by nats."""
-    rows, parts = shown(gap), top_domains(gap.breakdowns.domain)
-    values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
+    rows, parts = shown(gap), top_domains(gap)
+    values = np.array([[value_of(part[row.model]) for part in parts] for row in rows])
     layout = ConstrainedLayoutEngine(w_pad=0.1)  # a name is drawn a little wider than it was measured
     figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout=layout)
     axes = figure.subplots()
@@ -122,7 +123,7 @@ def domain_map(gap: Gap) -> Figure:
 def _wrapped(part: Part, gap: Gap) -> str:
     """A domain's name on at most three lines, and its share of the tokens."""
     lines = wrap(plain(part.bin, 28), 14)
-    return "\n".join([*lines[:3], percent(part.share, 0)])
+    return "\n".join([*lines[:3], percent(part.share_of_tokens, 0)])
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
@@ -147,15 +148,15 @@ def _below(figure: Figure, gap: Gap, label: str = "") -> None:
 
 
 def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list[Any], width: float) -> None:
-    axes.bar(x, [part.contribution[model] for part in parts], width=width, color=colours)
-    ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part.ci95.get(model))]
+    axes.bar(x, [value_of(part[model]) for part in parts], width=width, color=colours)
+    ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part[model].contribution_ci95)]
     if ends:
         axes.vlines(*zip(*ends, strict=True), color=INK, linewidth=0.5)
 
 
 def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
     """Both halves of the partition by frequency are series of a panel; a bin may be missing from either."""
-    at = sorted({number[part.bin] for part in gap.breakdowns.frequency})
+    at = sorted({number[part.bin] for part in gap.parts("frequency")})
     values: dict[str, list[tuple[float | None, str]]] = {}
     for repeated, name in ((True, "repeated"), (False, "not repeated")):
         parts = by_frequency(gap, repeated)
@@ -166,7 +167,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:
     """The gap in nats, and what the table says of its part on the AR hits."""
-    due = gap_cell(gap.row(model).gap_due_to_ar)
+    due = gap_cell(gap.on_hits[model])
     axes.set_title(f"{plain(model, 19)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
 
 

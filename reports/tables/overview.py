@@ -3,6 +3,7 @@
 from collections.abc import Container
 from dataclasses import dataclass
 
+from argap.metric.share import case_of, unresolved_of
 from argap.records import Gap, GapRow
 from argap.reports.tables.numbers import nats, percent
 from argap.reports.tables.result import gap_cell
@@ -62,7 +63,7 @@ def overview(gap: Gap) -> Overview | None:
         f"{len(rows)} models against {gap.reference}: gaps from {nats(gap.deltas[best.model])} ({best.model}) to "
         f"{nats(gap.deltas[worst.model])} nats per {gap.unit} ({worst.model})"
     )
-    parts = {row.model: 0.0 if row.delta_ar is None else row.delta_ar.nll for row in rows}
+    parts = {row.model: gap.on_hits[row.model].contribution or 0.0 for row in rows}
     ends = [0.0, *gap.deltas.values(), *parts.values()]
     low, high = min(ends), max(ends)
     scale = 100 / (high - low or 1.0)
@@ -76,7 +77,7 @@ def overview(gap: Gap) -> Overview | None:
     bars = []
     for row in shown(gap):
         part, total = parts[row.model], gap.deltas[row.model]
-        due = gap_cell(row.gap_due_to_ar)
+        due = gap_cell(gap.on_hits[row.model])
         bars.append(Bar(row.model, nats(total), due, span(0, part), span(part, total), at(total)))
     if between := len(rows) - len(bars):
         bars.insert(ENDS, Bar(f"… {between} between", "", "", (at(0), 0), (at(0), 0), at(0)))
@@ -85,15 +86,15 @@ def overview(gap: Gap) -> Overview | None:
 
 def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
     """What the AR hits hold of the gaps, the models that are exceptions, and how much of it is resolved."""
-    dues = {row.model: due for row in rows if (due := row.gap_due_to_ar) is not None}
-    shares = [due.value for due in dues.values() if due.case == "explained" and due.value is not None]
+    dues = {row.model: gap.on_hits[row.model] for row in rows}
+    shares = [due.paper_rule for due in dues.values() if case_of(due) == "explained" and due.paper_rule is not None]
     sentences = []
     if shares:
         low, high = percent(min(shares), 0), percent(max(shares), 0)
         held = low if low == high else f"{low.removesuffix('%')}–{high}"
         who = "all of them" if len(shares) == len(rows) else f"the {len(shares)} that lose on them and overall"
         sentences.append(
-            f"The {gap.hits}, {percent(rows[0].share_ar_hits)} of {gap.unit}s, hold {held} of the gap of {who}."
+            f"The {gap.hits}, {percent(gap.on_hits.share_of_tokens)} of {gap.unit}s, hold {held} of the gap of {who}."
         )
     named = {
         "recall_only": f"As good overall but worse on the {gap.hits}",
@@ -101,9 +102,9 @@ def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
         "no_gap": "No gap",
     }
     for case, words in named.items():
-        if models := [model for model, due in dues.items() if due.case == case]:
+        if models := [model for model, due in dues.items() if case_of(due) == case]:
             sentences.append(f"{words}: {', '.join(models)}.")
-    unresolved = [model for model, due in dues.items() if due.unresolved]
+    unresolved = [model for model, due in dues.items() if unresolved_of(due)]
     if unresolved:
         few = "None of the shares is" if len(unresolved) == len(rows) else f"{len(unresolved)} of {len(rows)} are not"
         sentences.append(f"{few} resolved (in parentheses); the notes below the table say why.")

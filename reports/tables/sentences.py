@@ -1,6 +1,7 @@
 """The result in words: one sentence a model, for each case of the metric, and the figures' captions."""
 
-from argap.records import Delta, Gap, GapRow, Unit
+from argap.metric.share import case_of, unresolved_of
+from argap.records import Gap, Interval
 from argap.reports.tables.numbers import nats, percent, percent_range
 from argap.reports.tables.overview import ENDS, MANY, shown
 
@@ -73,55 +74,54 @@ def caption(gap: Gap, name: str) -> str:
 def headlines(gap: Gap) -> list[tuple[str, str]]:
     """A sentence and its numbers for each model compared; one for all models that are unresolved for the same reason,
     without numbers where these are several."""
-    rows: dict[str, list[GapRow]] = {}
+    models: dict[str, list[str]] = {}
     for row in gap.compared:
-        reason = row.gap_due_to_ar and row.gap_due_to_ar.unresolved
-        rows.setdefault(f"unresolved: {reason}" if reason else row.model, []).append(row)
-    return [_headline_of(alike, gap) for alike in rows.values()]
+        reason = unresolved_of(gap.on_hits[row.model])
+        models.setdefault(f"unresolved: {reason}" if reason else row.model, []).append(row.model)
+    return [_headline_of(alike, gap) for alike in models.values()]
 
 
-def _headline_of(rows: list[GapRow], gap: Gap) -> tuple[str, str]:
-    row, due = rows[0], rows[0].gap_due_to_ar
-    if len(rows) == 1 or due is None:
-        return headline(row, gap.reference, gap.hits, gap.unit), detail(row, gap.hits, gap.unit)
-    sentence = f"How much of the gap to {gap.reference} sits on the {gap.hits} is not resolved: {due.unresolved}."
-    return sentence, f"Models: {', '.join(each.model for each in rows)}."
+def _headline_of(models: list[str], gap: Gap) -> tuple[str, str]:
+    if len(models) == 1:
+        return headline(models[0], gap), detail(models[0], gap)
+    reason = unresolved_of(gap.on_hits[models[0]])
+    sentence = f"How much of the gap to {gap.reference} sits on the {gap.hits} is not resolved: {reason}."
+    return sentence, f"Models: {', '.join(models)}."
 
 
-def headline(row: GapRow, reference: str, hits: str = "AR hits", unit: Unit = "token") -> str:
-    """The main finding about a model other than the reference, in one sentence. ``hits`` and ``unit``: those of
-    `argap.records.Gap`."""
-    model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
-    if due is not None and due.case == "infinite":
+def headline(model: str, gap: Gap) -> str:
+    """The main finding about a model other than the reference, in one sentence."""
+    due, reference, hits, unit = gap.on_hits[model], gap.reference, gap.hits, gap.unit
+    case, those = case_of(due), f"the {percent(due.share_of_tokens)} of {unit}s that are {hits}"
+    if case == "infinite":
         return f"{model}'s gap to {reference} is not finite: {due.reason}."
-    if row.ar_hits.n == 0 or due is None:
+    if due.n == 0:
         return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
-    if due.case == "no_gap" or due.value is None:
+    if case == "no_gap" or due.paper_rule is None:
         return f"{model} has no gap to {reference}: it is at least as good overall and on the {hits}."
-    if due.unresolved:
-        return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {due.unresolved}."
-    if due.case == "recall_only":
-        return (
-            f"{model} is at least as good as {reference} overall, but worse on the {share} of {unit}s that are {hits}."
-        )
-    if due.case == "reversed":
-        return f"{model} is worse than {reference} overall, but better on the {share} of {unit}s that are {hits}."
-    within = due.reason if due.ci95 is None else f"95% interval {percent_range(*due.ci95)}"
-    whole = percent(due.value, 0) if due.value < 1 else "All"
-    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of {unit}s that are {hits}."
+    if doubt := unresolved_of(due):
+        return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {doubt}."
+    if case == "recall_only":
+        return f"{model} is at least as good as {reference} overall, but worse on {those}."
+    if case == "reversed":
+        return f"{model} is worse than {reference} overall, but better on {those}."
+    within = due.reason if due.share_ci95 is None else f"95% interval {percent_range(*due.share_ci95)}"
+    whole = percent(due.paper_rule, 0) if due.paper_rule < 1 else "All"
+    return f"{whole} of {model}'s gap to {reference} ({within}) sits on {those}."
 
 
-def detail(row: GapRow, hits: str = "AR hits", unit: Unit = "token") -> str:
+def detail(model: str, gap: Gap) -> str:
     """The gap in nats, as a second sentence; without intervals where the text is a single document, empty where the
     gap is not finite."""
-    if row.delta is None or row.delta_ar is None:
+    whole, part = gap.on_all[model], gap.on_hits[model]
+    if whole.contribution is None or part.contribution is None:
         return ""
-    whole, part = _interval(row.delta), _interval(row.delta_ar)
+    ends, of_part = _interval(whole.contribution_ci95), _interval(part.contribution_ci95)
     return (
-        f"Gap: {nats(row.delta.nll)} nats per {unit}{whole and f' (95% interval {whole})'}, "
-        f"of which {hits} {nats(row.delta_ar.nll)}{part and f' ({part})'}."
+        f"Gap: {nats(whole.contribution)} nats per {gap.unit}{ends and f' (95% interval {ends})'}, "
+        f"of which {gap.hits} {nats(part.contribution)}{of_part and f' ({of_part})'}."
     )
 
 
-def _interval(delta: Delta) -> str:
-    return "" if delta.ci95 is None else " to ".join(nats(end) for end in delta.ci95)
+def _interval(ends: Interval | None) -> str:
+    return "" if ends is None else " to ".join(map(nats, ends))

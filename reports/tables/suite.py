@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
+from argap.metric.share import case_of, unresolved_of
 from argap.metric.threshold import PAPER_THRESHOLD
-from argap.records import Gap, GapRow
+from argap.records import Gap
 from argap.reports.tables.formats import Table, best_in, csv_of
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
@@ -23,7 +24,7 @@ from argap.reports.tables.result import (
     scores_of,
 )
 from argap.slices.cells import PREFIX
-from argap.suite.result import Member, SeedScores, SizeResult, few_documents
+from argap.suite.result import SeedScores, SizeResult, few_documents
 from argap.suite.trajectory import share_along
 
 SEEDS = "‡"
@@ -135,15 +136,16 @@ def threshold_table(result: SizeResult) -> Table:
     to the tokens that training read."""
     index, passes = result.gap.index, result.passes
     assert index is not None  # of a suite
-    at = {point.threshold: point for point in result.curve}
-    chosen = [at[tau] for tau in result.marks]
-    marks = marks_of(point.gap_due_to[row.model] for row in result.gap.compared for point in chosen)
-    titles = [title for point in chosen for title in (f"τ = {threshold_text(point.threshold)}", "95% interval")]
+    at = {int(point.bin): point for point in result.curve}
+    chosen = {tau: at[tau] for tau in result.marks}
+    compared = [row.model for row in result.gap.compared]
+    marks = marks_of(point[model] for model in compared for point in chosen.values())
+    titles = [title for tau in chosen for title in (f"τ = {threshold_text(tau)}", "95% interval")]
     rows = []
-    for row in result.gap.compared:
-        dues = [point.gap_due_to[row.model] for point in chosen]
-        rows.append((row.model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
-    shares = [f"{percent(point.share)} at {threshold_text(point.threshold)}" for point in chosen]
+    for model in compared:
+        dues = [point[model] for point in chosen.values()]
+        rows.append((model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
+    shares = [f"{percent(point.share_of_tokens)} at {threshold_text(tau)}" for tau, point in chosen.items()]
     notes = [
         f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
         f"{index.tokens:,} tokens."
@@ -154,9 +156,9 @@ def threshold_table(result: SizeResult) -> Table:
             f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
             f"{threshold_text(result.exposed)} is the nearest bin of the curve."
         )
-    bare = [each for each in chosen if not any(due.ci95 or due.reason for due in each.gap_due_to.values())]
-    if bare:
-        missing = ", ".join(threshold_text(point.threshold) for point in bare)
+    bare = [tau for tau, point in chosen.items() if not any(point[model].contribution_ci95 for model in compared)]
+    if bare and result.gap.documents != 1:
+        missing = ", ".join(map(threshold_text, bare))
         notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
     return Table(("Model", *titles), rows, (*notes, *notes_of(marks, "AR hits")))
 
@@ -207,10 +209,10 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
     rows, doubts = [], []
     for row in result.gap.compared:
         label = labels.get(row.model)
-        if label is None or row.gap_due_to_ar is None:
+        if label is None:
             continue
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, gap_cell(row.gap_due_to_ar), *cells))
+        rows.append((row.model, gap_cell(result.gap.on_hits[row.model]), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -267,16 +269,18 @@ def suite_csv(results: list[SizeResult]) -> str:
     records = []
     for result in results:
         worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
-        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
+        records += [_record(result, model) | worth for model in result.gap.models]
     return csv_of(records, [*fields, *slices, *due])
 
 
-def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
-    gap, done = row.gap_due_to_ar, member.trained
-    record: dict[str, Any] = {"size": size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
+def _record(result: SizeResult, model: str) -> dict[str, Any]:
+    member, hits = result.member(model), result.gap.on_hits[model]
+    done = member.trained
+    record: dict[str, Any] = {"size": result.size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
-    record |= {"model": row.model, "gap_due_to_ar": gap and gap.value, **ends_of("ci95", gap)}
-    return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
+    record |= {"model": model, "gap_due_to_ar": hits.paper_rule, **ends_of("ci95", hits.share_ci95)}
+    record |= {"raw": hits.share, "case": case_of(hits), "unresolved": unresolved_of(hits)}
+    return record | scores_of(model, result.gap)
 
 
 def _gap_with_spread(result: SizeResult) -> Table:

@@ -66,19 +66,22 @@ def test_a_model_in_memory_is_scored_as_its_checkpoint(place, tmp_path):
         model, folder / "reference", tokenizer=fast(tokenizer), out=tmp_path / "b", dtype="float32", **options
     )
     assert live.models == ["reference", "GPT2LMHeadModel"]
-    expected, found = (result.record.rows[1] for result in (saved, live))
-    for name in ("overall", "ar_hits", "other"):
-        assert getattr(found, name).n == getattr(expected, name).n
-        assert getattr(found, name).nll == pytest.approx(getattr(expected, name).nll, abs=1e-5)
+    expected, found = (
+        [part[result.models[1]] for part in (result.record.on_all, result.record.on_hits, result.record.on_other)]
+        for result in (saved, live)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert (one.n, one.nll) == (other.n, pytest.approx(other.nll, abs=1e-5))
+    whole, hits, rest = expected
     assert model.training
 
     figures = RecallGap(folder / "out" / "reference", threshold=2).measure(model)
-    assert figures.nll == pytest.approx(expected.overall.nll, abs=1e-5)
-    assert figures.nll_ar_hits == pytest.approx(expected.ar_hits.nll, abs=1e-5)
-    assert figures.nll_other == pytest.approx(expected.other.nll, abs=1e-5)
-    assert figures.gap == pytest.approx(expected.delta.nll, abs=1e-5)
-    assert figures.gap_ar_hits == pytest.approx(expected.delta_ar.nll, abs=1e-5)
-    assert figures.gap_due_to_ar == pytest.approx(expected.gap_due_to_ar.value, abs=1e-4)
+    assert figures.nll == pytest.approx(whole.nll, abs=1e-5)
+    assert figures.nll_ar_hits == pytest.approx(hits.nll, abs=1e-5)
+    assert figures.nll_other == pytest.approx(rest.nll, abs=1e-5)
+    assert figures.gap == pytest.approx(whole.delta, abs=1e-5)
+    assert figures.gap_ar_hits == pytest.approx(hits.contribution, abs=1e-5)
+    assert figures.gap_due_to_ar == pytest.approx(hits.paper_rule, abs=1e-4)
 
 
 def test_fewer_windows_and_the_reference_itself(place):
@@ -127,11 +130,11 @@ def test_a_model_with_another_tokenizer(place, tmp_path):
         tokenizer=PreTrainedTokenizerFast(tokenizer_object=other._backend, eos_token="</s>"),
         threshold=2,
     )
-    row = result.record.rows[1]
+    model_name = result.models[1]
     assert gap.unit == result.record.unit == "byte"
     figures = gap.measure(model)
-    assert figures.nll == pytest.approx(row.overall.nll, abs=1e-5)
-    assert figures.nll_ar_hits == pytest.approx(row.ar_hits.nll, abs=1e-5)
+    assert figures.nll == pytest.approx(result.record.on_all[model_name].nll, abs=1e-5)
+    assert figures.nll_ar_hits == pytest.approx(result.record.on_hits[model_name].nll, abs=1e-5)
 
 
 def test_measuring_leaves_no_trace(place):

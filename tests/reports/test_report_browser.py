@@ -105,14 +105,14 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
 
 def test_values_are_shown_by_pointer_and_by_keys(page: Page, result: Result) -> None:
     gap = result.record
-    parts = gap.breakdowns.distance
+    parts = gap.parts("distance")
     page.evaluate("document.querySelector('#figure-gap_by_distance svg').focus()")
     page.press("ArrowRight")
     tip = "document.querySelector('.tip').innerText"
-    page.wait_for(f"{tip}.includes('{parts[1].contribution['m-1']:.3f} nats')")
+    page.wait_for(f"{tip}.includes('{parts[1]['m-1'].contribution:.3f} nats')")
     assert f"{parts[1].bin}: {parts[1].n:,} tokens" in page.text(".tip")
     page.press("ArrowDown")
-    page.wait_for(f"{tip}.includes('m2 {parts[1].contribution['m2']:.3f} nats')")
+    page.wait_for(f"{tip}.includes('m2 {parts[1]['m2'].contribution:.3f} nats')")
     page.press("Escape")
     page.wait_for("document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel

@@ -5,56 +5,55 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
-from msgspec.structs import replace
 
-from argap.records import Case, Delta, Gap, GapShare, SliceScores
+from argap.records import Gap
 from argap.reports.figures import threshold as threshold_figure
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
 from argap.reports.tables.overview import of_interest, overview
 from argap.reports.tables.sentences import caption, detail, headline, headlines
+from tests.conftest import changed
 
 Maker = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("case", "value", "expected"),
+    ("rule", "share", "expected"),
     [
         (
-            "explained",
             0.731,
-            "73% of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
+            0.731,
+            "73% of h3's gap to attention (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
         ),
         (
-            "explained",
             1.0,
-            "All of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
+            1.0,
+            "All of h3's gap to attention (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
         ),
         (
-            "recall_only",
             1.0,
-            "m is at least as good as ref overall, but worse on the 25.2% of tokens that are AR hits.",
+            -0.2,
+            "h3 is at least as good as attention overall, but worse on the 25.2% of tokens that are AR hits.",
         ),
-        ("no_gap", None, "m has no gap to ref: it is at least as good overall and on the AR hits."),
-        ("reversed", -0.1, "m is worse than ref overall, but better on the 25.2% of tokens that are AR hits."),
+        (None, 0.2, "h3 has no gap to attention: it is at least as good overall and on the AR hits."),
+        (-0.1, -0.1, "h3 is worse than attention overall, but better on the 25.2% of tokens that are AR hits."),
     ],
 )
-def test_every_case_has_its_sentence(case: Case, value: float | None, expected: str, by_hand: Gap) -> None:
-    due = GapShare(value, value, case, (0.70, 0.76), None)
-    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
-    assert headline(row, "ref") == expected
-    without_hits = replace(row, ar_hits=SliceScores(0, None, None))
-    assert headline(without_hits, "ref").startswith("No token here is an AR hit")
+def test_every_case_has_its_sentence(rule: float | None, share: float, expected: str, by_hand: Gap) -> None:
+    gap = changed(by_hand, "h3", share_of_tokens=0.252, paper_rule=rule, share=share, share_ci95=(0.70, 0.76))
+    assert headline("h3", gap) == expected
+    for model in gap.models:
+        gap = changed(gap, model, n=0)
+    assert headline("h3", gap).startswith("No token here is an AR hit")
 
 
 def test_a_single_document_has_sentences_without_intervals(by_hand: Gap) -> None:
-    due = GapShare(0.731, 0.731, "explained", None, "a single document")
-    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
-    row = replace(row, delta=Delta(0.5, None), delta_ar=Delta(0.4, None))
-    sentence = headline(row, "ref")
-    assert sentence == "73% of m's gap to ref (a single document) sits on the 25.2% of tokens that are AR hits."
-    assert detail(row) == "Gap: 0.500 nats per token, of which AR hits 0.400."
-    assert detail(replace(row, delta=Delta(0.5, (0.45, 0.55)), delta_ar=Delta(0.4, (0.3, 0.5)))) == (
+    gap = changed(by_hand, "h3", "all", contribution=0.5, contribution_ci95=None)
+    gap = changed(gap, "h3", contribution=0.4, contribution_ci95=None, share_ci95=None, reason="a single document")
+    assert headline("h3", gap).endswith("on the AR hits is not resolved: a single document.")
+    assert detail("h3", gap) == "Gap: 0.500 nats per token, of which AR hits 0.400."
+    gap = changed(changed(gap, "h3", "all", contribution_ci95=(0.45, 0.55)), "h3", contribution_ci95=(0.3, 0.5))
+    assert detail("h3", gap) == (
         "Gap: 0.500 nats per token (95% interval 0.450 to 0.550), of which AR hits 0.400 (0.300 to 0.500)."
     )
 
@@ -100,11 +99,13 @@ def test_of_many_curves_those_at_the_ends_are_in_colour(make_gap: Maker, monkeyp
 def test_the_curve_of_an_unresolved_share_is_not_drawn(make_gap: Maker) -> None:
     """A gap below the seeds' range can have a share of many times the gap, which would flatten all other curves."""
     gap = make_gap({"near": 0.01, "far": 0.3, "ahead": -0.4})
-    due = GapShare(3.0, 3.0, "explained", (2.0, 4.0), None, "the gap is smaller than the seeds' range")
 
     def above(*unresolved: str) -> Axes:
-        rows = [replace(row, gap_due_to_ar=due) if row.model in unresolved else row for row in gap.rows]
-        return share_by_threshold(replace(gap, rows=tuple(rows))).axes[0]
+        doubted = gap
+        for model in unresolved:
+            reason = "the gap is smaller than the seeds' range"
+            doubted = changed(doubted, model, paper_rule=1.0, share=3.0, share_ci95=(2.0, 4.0), reason=reason)
+        return share_by_threshold(doubted).axes[0]
 
     assert above("near").get_title("left") == "Not drawn: ahead (no gap); near (unresolved)"
     assert [line.get_label() for line in above("near").get_lines() if not str(line.get_label()).startswith("_")] == [
@@ -116,9 +117,10 @@ def test_the_curve_of_an_unresolved_share_is_not_drawn(make_gap: Maker) -> None:
 
 
 def test_models_unresolved_for_one_reason_share_a_sentence(by_hand: Gap) -> None:
-    due = GapShare(0.9, 0.9, "explained", (0.85, 0.92), None, "330 documents are worth 17")
-    rows = [replace(row, gap_due_to_ar=due) if row.model in ("h3", "odd") else row for row in by_hand.rows]
-    sentences = headlines(replace(by_hand, rows=tuple(rows)))
+    gap = by_hand
+    for model in ("h3", "odd"):
+        gap = changed(gap, model, paper_rule=0.9, share=0.9, reason="330 documents are worth 17")
+    sentences = headlines(gap)
     assert len(sentences) == len(by_hand.compared) - 1
     sentence = "How much of the gap to attention sits on the AR hits is not resolved: 330 documents are worth 17."
     assert (sentence, "Models: h3, odd.") in sentences

@@ -9,18 +9,30 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from argap.records import Closed, ClosedShare, Delta, Gap, GapShare, SliceScores
+from argap.records import AR_HITS, Closed, ClosedShare, Estimate, Gap
 from argap.reports.tables.formats import Table, latex, markdown, print_tables, terminal
 from argap.reports.tables.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.tables.result import closed_table, csv_text, gap_table, tables_of
 from argap.reports.tables.sentences import headline
+from tests.conftest import changed, only
 
-NOTHING = SliceScores(0, None, None)
+
+def of(n: int, nll: float | None = None, ppl: float | None = None) -> Estimate:
+    """A model's NLL on some tokens."""
+    return Estimate("m", "slice", AR_HITS, n, 1.0, nll, ppl)
 
 
 def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
     """Replace values in row ``k`` of ``gap``."""
     return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
+
+
+def renamed(gap: Gap, model: str, name: str) -> Gap:
+    rows, estimates = (
+        tuple(replace(each, model=name) if each.model == model else each for each in of)
+        for of in (gap.rows, gap.estimates)
+    )
+    return replace(gap, rows=rows, estimates=estimates)
 
 
 MARKDOWN = """
@@ -48,25 +60,24 @@ def test_every_case_in_markdown(by_hand: Gap) -> None:
 
 
 def test_a_result_without_hits(by_hand: Gap) -> None:
-    gap = replace(by_hand, rows=tuple(replace(row, ar_hits=NOTHING) for row in by_hand.rows))
+    gap = by_hand
+    for model in by_hand.models:
+        gap = changed(gap, model, n=0, nll=None, ppl=None)
     assert all(cells[3] == "—" for cells in gap_table(gap).rows)
     lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
     assert {(line["ar_hits_n"], line["ar_hits_nll"], line["ar_hits_ppl"]) for line in lines} == {("0", "", "")}
 
 
 def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
-    due = GapShare(0.8871, 0.8871, "explained", None, "a single document")
-    gap = with_row(replace(by_hand, rows=by_hand.rows[:2]), 1, gap_due_to_ar=due)
+    gap = changed(only(by_hand, "attention", "h3"), "h3", share_ci95=None, reason="a single document")
     table = gap_table(gap)
-    assert table.rows[1][-2:] == ("88.7%ᵃ", "—")
+    assert table.rows[1][-2:] == ("(88.7%)ᵃ", "—")
     assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
 
 
 def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap) -> None:
-    due = GapShare(0.8871, 0.8871, "explained", (0.85, 0.92), None, "330 documents are worth 17")
-    gap = with_row(
-        replace(by_hand, rows=by_hand.rows[:2], documents=330, effective_documents=17.4), 1, gap_due_to_ar=due
-    )
+    two = replace(only(by_hand, "attention", "h3"), documents=330, effective_documents=17.4)
+    gap = changed(two, "h3", share_ci95=(0.85, 0.92), reason="330 documents are worth 17")
     table = gap_table(gap)
     assert table.rows[1][-2:] == ("(88.7%)ᵃ", "85.0–92.0%")
     assert table.notes[1:] == (
@@ -76,28 +87,27 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
     (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
     assert line["gap_due_to_ar_unresolved"] == "330 documents are worth 17"
     assert (line["gap_due_to_ar_raw"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
-    sentence = headline(gap.rows[1], "attention")
+    sentence = headline("h3", gap)
     assert sentence.startswith("How much of h3's gap to attention sits on the AR hits is not resolved: 330 documents")
     assert "%" not in sentence
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
-    assert loss(SliceScores(9, 812.5, None), "token") == "> 1e308 (812.50)"
-    assert loss(NOTHING, "token") == "—"
+    assert loss(of(9, 812.5), "token") == "> 1e308 (812.50)"
+    assert loss(of(0), "token") == "—"
 
 
 def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
-    assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
+    assert loss(of(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
     assert "hits are tokens of the reference's; AR hits are 7.0% of the bytes: bigrams repeated" in table.notes[0]
     assert table.columns[2:5] == ("Overall", "AR hits", "Other bytes")
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")
-    row = by_hand.rows[0]
-    assert row.overall.nll is not None
-    assert table.rows[0][2] == f"{row.overall.nll / math.log(2):.3f} ({row.overall.nll:.3f})"
-    compared = by_hand.compared[0]
-    assert "bytes that are AR hits" in headline(compared, by_hand.reference, unit="byte")
+    nll = by_hand.on_all["attention"].nll
+    assert nll is not None
+    assert table.rows[0][2] == f"{nll / math.log(2):.3f} ({nll:.3f})"
+    assert "bytes that are AR hits" in headline("h3", replace(by_hand, unit="byte"))
     assert csv_text(replace(by_hand, unit="byte")).splitlines()[1].endswith(",byte")
 
 
@@ -113,7 +123,7 @@ def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:
 
 def test_a_share_of_an_unresolved_gap_has_a_note(by_hand: Gap) -> None:
     gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=52.677, nll=57.249), None))
-    resolved, unresolved = closed_table(gap), closed_table(with_row(gap, 1, delta=Delta(0.003, (-0.002, 0.008))))
+    resolved, unresolved = closed_table(gap), closed_table(changed(gap, "h3", "all", delta_ci95=(-0.002, 0.008)))
     assert resolved is not None
     assert unresolved is not None
     assert unresolved.notes == (*resolved.notes, "Unresolved: the interval of that gap contains 0.")
@@ -155,14 +165,14 @@ def test_a_narrow_terminal_loses_no_number(
 
 
 def test_names_are_text_not_markup(by_hand: Gap, capsys: pytest.CaptureFixture[str]) -> None:
-    gap = with_row(by_hand, 1, model="[red]|a|`<b>")
+    gap = renamed(by_hand, "h3", "[red]|a|`<b>")
     print_tables(tables_of(gap))
     assert "[red]" in capsys.readouterr().out
     assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(gap))
 
 
 def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
-    gap = with_row(by_hand, 1, model='h3, "second"')
+    gap = renamed(by_hand, "h3", 'h3, "second"')
     lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
     assert len(lines) == 7
     assert lines[1]["model"] == 'h3, "second"'
@@ -231,5 +241,5 @@ def test_minus_signs_differ_from_range_dashes() -> None:
 
 
 def test_latex_has_a_command_for_signs_that_it_does_not_know() -> None:
-    cell = loss(SliceScores(9, None, None, "a log-prob is −∞"), "token")
+    cell = loss(of(9), "token")
     assert r"$\infty$ \\" in latex(Table(("NLL",), [(cell,)]))

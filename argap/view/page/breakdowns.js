@@ -3,8 +3,9 @@
 import { ask, Superseded } from "./api.js";
 import { scale } from "./chart.js";
 import { fill, h, name, svg } from "./dom.js";
+import { of } from "./figures.js";
 import { nats, natsRange, percent, whole } from "./numbers.js";
-import { link, models, natsA, reference, state, threshold, Units, update } from "./state.js";
+import { link, models, natsA, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["slice", "AR hits"]];
@@ -66,10 +67,10 @@ function drawTabs(tabs, overview) {
 function draw(body, made, overview) {
   const chosen = models();
   const groups = made.by === "frequency" ? [["repeated in the window", (bar) => bar.part.repeated], ["not repeated", (bar) => !bar.part.repeated]] : [[null, () => true]];
-  const ends = made.bars.flatMap(({ part }) => chosen.flatMap((model) => [part.contribution[model] ?? 0, ...(part.ci95?.[model] ?? [])]));
+  const ends = made.bars.flatMap(({ part }) => chosen.flatMap((model) => [of(part, model).contribution ?? 0, ...(of(part, model).contribution_ci95 ?? [])]));
   const width = Math.round(Math.min(360, Math.max(110, ROOM / chosen.length - 100)));
   const x = scale([Math.min(0, ...ends), Math.max(1e-9, ...ends)], [4, width - 4]);
-  const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (part.contribution[model] ?? 0), 0)]));
+  const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (of(part, model).contribution ?? 0), 0)]));
   const others = chosen.length === 1 ? [reference(), ...chosen] : [];
   const head = h("thead", {},
     h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, Units()), h("th", { scope: "col" }, "Share"),
@@ -94,18 +95,21 @@ function row(bar, made, chosen, others, x, width, total, overview) {
     event.preventDefault();
     update(to);
   };
-  const label = overview.no_tokens ? name(part.bin) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(part.bin));
+  const title = part.partition !== "slice" ? part.bin : part.bin === "ar_hits" ? overview.hits : `other ${unit()}s`;
+  const label = overview.no_tokens ? name(title) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(title));
   return h("tr", { class: !overview.no_tokens && "linked", "data-key": !overview.no_tokens && part.bin, onclick: overview.no_tokens ? null : (event) => !event.target.closest("a") && follow(event) },
-    h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share)),
-    others.map((model) => h("td.wide", {}, nats(part.nll[model], 2))),
-    chosen.map((model, k) => [h("td.bar", {}, drawBar(part, model, k, x, width, hit)), h("td.value", { title: part.ci95?.[model] ? `95% interval ${natsRange(part.ci95[model])}` : null }, nats(part.contribution[model]), h("span.faint", {}, total.get(model) > 0 ? ` (${percent(part.contribution[model] / total.get(model), 0)})` : ""))]));
+    h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share_of_tokens)),
+    others.map((model) => h("td.wide", {}, nats(of(part, model).nll, 2))),
+    chosen.map((model, k) => [of(part, model), total.get(model), k]).map(([each, all, k]) => [
+      h("td.bar", {}, drawBar(each, k, x, width, hit)),
+      h("td.value", { title: each.contribution_ci95 && `95% interval ${natsRange(each.contribution_ci95)}` }, nats(each.contribution), h("span.faint", {}, all > 0 ? ` (${percent(each.contribution / all, 0)})` : ""))]));
 }
 
 const isHit = (bar) => threshold() !== null && Number(bar.where.match(/(\d+)\D*$/)[1]) <= threshold() && !bar.where.includes(">=");
 
-function drawBar(part, model, k, x, width, hit) {
-  const value = part.contribution[model] ?? 0;
-  const ends = part.ci95?.[model];
+function drawBar(each, k, x, width, hit) {
+  const value = each.contribution ?? 0;
+  const ends = each.contribution_ci95;
   return svg("svg", { viewBox: `0 0 ${width} 18`, width, height: 18, "aria-hidden": "true", class: `m${k}` },
     svg("rect", { class: hit ? "full" : "pale", x: Math.min(x(0), x(value)), width: Math.abs(x(value) - x(0)), y: 3, height: 12 }),
     svg("line.zero", { x1: x(0), x2: x(0), y1: 0, y2: 18 }),

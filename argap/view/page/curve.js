@@ -1,9 +1,10 @@
 // The share of the gap over τ: the chosen models in colour with their intervals, all others grey. Below it, the hits.
 
 import { fill, h, svg } from "./dom.js";
+import { dueOf, of } from "./figures.js";
 import { logPosition, usefulThresholds } from "./header.js";
 import { percent, percentRange, plural, short, whole } from "./numbers.js";
-import { models, threshold, update } from "./state.js";
+import { models, reference, threshold, update } from "./state.js";
 import { path, scale, ticks, widthOf } from "./chart.js";
 
 const MARGIN = { left: 44, right: 132, top: 14 };
@@ -47,7 +48,7 @@ function draw(element, words, made, overview, width) {
   const points = made.at.filter((each) => known.includes(each.threshold));
   const x = scale([logPosition(known[0]), logPosition(known.at(-1))], [MARGIN.left, width - right]);
   const at = (value) => x(logPosition(value));
-  const series = made.whole.models.map((each, k) => ({ model: each.model, reference: each.reference, due: points.map((point) => point.ar_hits.models[k].gap_due_to) })).filter((each) => !each.reference);
+  const series = made.whole.models.filter((each) => each.model !== reference()).map(({ model }) => ({ model, due: points.map((point) => dueOf(of(point.ar_hits, model))) }));
   const raw = (due) => (due && due.raw !== null && (due.case === "explained" || due.case === "reversed") ? due.raw : null);
   const chosen = models();
   const values = series.flatMap((each) => each.due.map(raw)).filter((value) => value !== null);
@@ -80,10 +81,10 @@ function draw(element, words, made, overview, width) {
   }
   spread(labels, 15, MARGIN.top, MARGIN.top + HEIGHT);
   const foot = MARGIN.top + HEIGHT + 34;
-  const shareHigh = Math.max(...points.map((point) => point.ar_hits.share), 0.01);
+  const shareHigh = Math.max(...points.map((point) => point.ar_hits.share_of_tokens), 0.01);
   const s = scale([0, shareHigh], [foot + SHARE, foot + 8]);
-  const share = path(points.map((point) => [at(point.threshold), s(point.ar_hits.share)]));
-  const shareNow = points.find((point) => point.threshold === threshold())?.ar_hits.share;
+  const share = path(points.map((point) => [at(point.threshold), s(point.ar_hits.share_of_tokens)]));
+  const shareNow = points.find((point) => point.threshold === threshold())?.ar_hits.share_of_tokens;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${foot + SHARE + 26}`, width, height: foot + SHARE + 26, role: "img", "aria-label": describe(series, chosen, points, overview) },
     svg("clipPath", { id: "panel" }, svg("rect", { x: MARGIN.left, y: MARGIN.top, width: Math.max(width - right - MARGIN.left, 0), height: HEIGHT })),
     layers.grid, svg("g", { "clip-path": "url(#panel)" }, layers.others),

@@ -4,6 +4,8 @@ import { ask, Superseded } from "./api.js";
 import { reference, threshold } from "./state.js";
 
 const known = new Map();
+const INFINITE = "a log-prob is −∞";
+const NOT_RESOLVED = "gap not resolved";
 
 /** Every τ against a reference: first without intervals, then with; `changed` is called for each. Errors go to `failed`. */
 export async function loadThresholds(changed, failed) {
@@ -25,6 +27,20 @@ export async function loadThresholds(changed, failed) {
 /** What `loadThresholds` got for the reference, or undefined. */
 export const thresholds = () => known.get(reference());
 
+/** The estimate of a model on a part. */
+export const of = (part, model) => part.models.find((each) => each.model === model);
+
+/** The share of the gap of an estimate, with the case that it falls under; null for the reference. */
+export function dueOf(each) {
+  const { share: raw, share_ci95: ci95, paper_rule: value, reason } = each;
+  if (each.contribution === null && reason === null) return null;
+  const kind = reason === INFINITE ? "infinite" : value === null ? "no_gap" : raw === null || (raw < 0 && value > 0) ? "recall_only" : raw < 0 ? "reversed" : "explained";
+  return { value, raw, ci95, reason, case: kind, unresolved: kind === "infinite" || (value !== null && reason !== NOT_RESOLVED) ? reason : null };
+}
+
+/** ΔNLL or a contribution with its interval; null for the reference. */
+export const difference = (each, name_ = "contribution") => (each[name_] === null ? null : { nll: each[name_], ci95: each[`${name_}_ci95`] });
+
 /**
  * The rows of the table: {model, reference, parameters, overall, ar_hits, other, share, gap, part, due, pending}.
  * null: not known yet.
@@ -32,21 +48,16 @@ export const thresholds = () => known.get(reference());
 export function rows(overview) {
   const { gap } = overview;
   const parameters = new Map(gap.rows.map((row) => [row.model, row.parameters]));
-  // An older gap.json does not say which shares must not be claimed; the cells do.
-  const recorded = gap.documents || !thresholds()?.intervals;
-  if (recorded && threshold() === gap.threshold && reference() === gap.reference) {
-    return gap.rows.map((row) => ({
-      model: row.model, reference: row.reference, parameters: row.parameters, overall: row.overall, ar_hits: row.ar_hits,
-      other: row.other, share: row.share_ar_hits, n: row.ar_hits.n, gap: row.delta, part: row.delta_ar, due: row.gap_due_to_ar, pending: false,
-    }));
-  }
+  const own = threshold() === gap.threshold && reference() === gap.reference;
   const all = thresholds();
-  const at = all?.at.find((each) => each.threshold === threshold());
+  const [whole, at, pending] = own ? [gap.all, gap, false] : [all?.whole, all?.at.find((each) => each.threshold === threshold()), all && !all.intervals];
   if (!at) return null;
-  const made = all.whole.models.map((whole, k) => ({
-    model: whole.model, reference: whole.reference, parameters: parameters.get(whole.model), overall: whole,
-    ar_hits: at.ar_hits.models[k], other: at.other.models[k], share: at.ar_hits.share, n: at.ar_hits.n,
-    gap: whole.contribution, part: at.ar_hits.models[k].contribution, due: at.ar_hits.models[k].gap_due_to, pending: !all.intervals,
-  }));
-  return made.sort((a, b) => Number(b.reference) - Number(a.reference));
+  return whole.models.map((overall) => {
+    const hits = of(at.ar_hits, overall.model);
+    return {
+      model: overall.model, reference: overall.model === reference(), parameters: parameters.get(overall.model), overall, ar_hits: hits,
+      other: of(at.other, overall.model), share: at.ar_hits.share_of_tokens, n: at.ar_hits.n, total: whole.n,
+      gap: difference(overall), part: difference(hits), due: dueOf(hits), pending,
+    };
+  });
 }

@@ -25,8 +25,7 @@ export const lossName = (unit) => (unit === "token" ? "PPL (NLL)" : "bits/byte (
 
 /** `11.01 (2.40)`: perplexity (NLL), ∞ where a token has probability 0; by bytes bits per byte, and the NLL per byte. */
 export function loss(scores, unit) {
-  if (scores?.reason) return "∞";
-  if (!scores || scores.nll === null) return DASH;
+  if (scores.nll === null) return scores.n ? "∞" : DASH;
   if (unit === "byte") return `${(scores.nll / Math.LN2).toFixed(3)} (${scores.nll.toFixed(3)})`;
   const ppl = scores.ppl === null ? "> 1e308" : scores.ppl < 1000 ? scores.ppl.toFixed(2) : scores.ppl < 1e6 ? whole(scores.ppl) : scores.ppl.toExponential(1).replace(/\+(\d)$/, "+0$1");
   return `${ppl} (${scores.nll.toFixed(2)})`;

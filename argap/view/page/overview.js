@@ -48,7 +48,7 @@ function drawFinding(element, made, overview) {
   const facts = [
     ["gap", row.gap && nats(row.gap.nll), natsA(), row.gap?.ci95 && natsRange(row.gap.ci95)],
     [`of it on ${hits}`, row.part && nats(row.part.nll), natsA(), row.part?.ci95 && natsRange(row.part.ci95)],
-    [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.overall.n ?? overview.gap.rows[0].overall.n)}`],
+    [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.total)}`],
   ];
   fill(
     element,

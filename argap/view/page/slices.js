@@ -2,6 +2,7 @@
 
 import { ask, stop, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
+import { dueOf } from "./figures.js";
 import { DASH, loss, lossName, nats, natsRange, percent, percentRange, whole } from "./numbers.js";
 import { link, models, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
@@ -82,7 +83,7 @@ export function slicesView(overview) {
     const all = [...asked.values()];
     const own = (each) => /^slice( \d+)?$/.test(each.name);
     const shown = [...all.filter(own).reverse(), ...all.filter((each) => !own(each))];
-    const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? (overview.gap.slices ?? []) : [];
+    const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? overview.gap.slices : [];
     const others = recorded.filter((each) => !shown.some((one) => one.where === each.where)).map((result) => ({ name: result.title || result.name, where: result.where, result }));
     fill(results, !shown.length && !others.length ? null : sliceTable([...shown, ...others], overview));
   }
@@ -110,7 +111,7 @@ export function slicesView(overview) {
 const unique = ([title, where], k) => [title === "slice" ? `slice ${k + 1}` : title, where];
 
 function columns(overview) {
-  const example = overview.gap.models?.[0] ?? overview.gap.rows[0].model;
+  const example = overview.gap.rows[0].model;
   return h("details", {}, h("summary", {}, "Columns and the slices that ship"),
     h("p.columns", {}, overview.columns.map((each) => [h("code", {}, each), " "]), h("span.faint", {}, ` nll and top1 have a field for each model: nll."${example}"`)),
     h("ul.shipped", {}, overview.library.map((each) => h("li", {}, h("button.quiet", { type: "button", onclick: () => {
@@ -142,15 +143,15 @@ function body(each, chosen, overview) {
   return h("tbody", {},
     h("tr.slice", {},
       h("th.left", { scope: "rowgroup" }, title && h("span.slice-name", {}, title), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && tokens),
-      h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
-    (rows.length ? rows : result.models).map((one) => h("tr", {},
+      h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share_of_tokens)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
+    (rows.length ? rows : result.models).map((one) => [one, dueOf(one)]).map(([one, due]) => h("tr", {},
       h("th.left.of", { scope: "row" }, name(one.model)), h("td", { colspan: 3 }),
       h("td.ppl", {}, loss(one, unit())),
-      h("td.delta-nll", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
-      h("td.part", {}, one.contribution ? nats(one.contribution.nll) : DASH),
-      h("td.part-ci.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),
-      h("td.due", {}, h("b", {}, dueText(one.gap_due_to))),
-      h("td.due-ci.faint", { title: one.gap_due_to?.reason ?? one.gap_due_to?.unresolved ?? null }, one.gap_due_to?.ci95 && one.gap_due_to.value !== null ? percentRange(one.gap_due_to.ci95) : one.gap_due_to?.reason ?? DASH))));
+      h("td.delta-nll", {}, one.delta !== null && result.n ? nats(one.delta) : DASH),
+      h("td.part", {}, nats(one.contribution)),
+      h("td.part-ci.faint", {}, one.contribution_ci95 ? natsRange(one.contribution_ci95) : DASH),
+      h("td.due", {}, h("b", {}, dueText(due))),
+      h("td.due-ci.faint", { title: due?.reason ?? null }, due?.ci95 && due.value !== null ? percentRange(due.ci95) : due?.reason ?? DASH))));
 }
 
 function dueText(due) {
