@@ -6,11 +6,9 @@ Everything here is a pure function of sums of log-probs, in float64.
 import math
 from typing import Literal, NamedTuple
 
-from argap.records import INFINITE, ClosedShare, Estimate
+from argap.records import ClosedShare
 
 Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
-NOT_RESOLVED = "gap not resolved"
-"""Why a share has no interval, though its value may be claimed."""
 
 
 class GapDueToAR(NamedTuple):
@@ -44,23 +42,6 @@ def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueTo
     if delta_hits < 0:
         return GapDueToAR(1.0, raw, "recall_only")
     return GapDueToAR(None, raw, "no_gap")
-
-
-def case_of(estimate: Estimate) -> Case | None:
-    """Return the case that an estimate falls under; None for the reference's."""
-    if estimate.contribution is None or estimate.reason == INFINITE:
-        return "infinite" if estimate.reason == INFINITE else None
-    if estimate.paper_rule is None:
-        return "no_gap"
-    if estimate.share is None or estimate.share < 0 < estimate.paper_rule:
-        return "recall_only"
-    return "reversed" if estimate.share < 0 else "explained"
-
-
-def unresolved_of(estimate: Estimate) -> str | None:
-    """Return why the share must not be claimed; None where it may, or where there is none."""
-    claimed = estimate.paper_rule is not None and estimate.reason != NOT_RESOLVED
-    return estimate.reason if claimed or estimate.reason == INFINITE else None
 
 
 def perplexity(nll: float) -> float | None:

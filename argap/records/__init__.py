@@ -29,6 +29,7 @@ from argap.records.gap import (
     Bins,
     Closed,
     ClosedShare,
+    Direction,
     Estimate,
     Gap,
     GapRow,

@@ -6,6 +6,7 @@ Tables, frames and figures are filters of that list: `Gap.parts` of one of its p
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,6 +16,8 @@ from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
 
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
+Direction = Literal["behind", "ahead", "level"]
+"""Of a model to the reference: level where the interval of ΔNLL holds 0."""
 INFINITE = "a log-prob is −∞"
 """Why a figure has no number: some token has probability 0 under the model or the reference."""
 GAP_FORMAT = 3
@@ -49,13 +52,13 @@ class Estimate(Record, frozen=True):
     """The share of the tokens times `delta`: these tokens' part of the gap, in nats a token."""
     contribution_ci95: Interval | None = None
     share: float | None = None
-    """`contribution` over the whole gap, as it is: above 1 where the model wins back elsewhere, negative where these
-    tokens go the other way."""
+    """`contribution` over the whole gap or lead, as it is: above 1 where all other tokens go the other way, negative
+    where these do; None where the model is level with the reference."""
     share_ci95: Interval | None = None
     paper_rule: float | None = None
     """The paper's "% of gap due to" these tokens, a fraction (`argap.metric.share.gap_due_to_ar`)."""
     reason: str | None = None
-    """Why the share must not be claimed, or has no interval."""
+    """Why there is no share, or why it must not be claimed."""
     repeated: bool | None = None
     """By frequency: whether the bigrams are repeated in their window."""
 
@@ -141,6 +144,8 @@ class GapRow(Record, frozen=True):
     """A model of a comparison."""
 
     model: str
+    direction: Direction | None = None
+    """None for the reference, and where ΔNLL is not finite."""
     parameters: int | None = None
     run: str = ""
     """The run's folder; in a suite's result the checkpoint's fingerprint."""
@@ -273,8 +278,13 @@ class Gap(Record, frozen=True, dict=True):
         return [row for row in self.rows if row.model != self.reference]
 
     @property
+    def directions(self) -> dict[str, Direction]:
+        """Of each compared model whose ΔNLL is finite."""
+        return {row.model: row.direction for row in self.compared if row.direction is not None}
+
+    @property
     def deltas(self) -> dict[str, float]:
-        """The gap of each compared model where it is finite, ΔNLL in nats."""
+        """ΔNLL of each compared model where it is finite, in nats: negative for one that leads."""
         deltas = {row.model: self.on_all[row.model].delta for row in self.compared}
         return {model: delta for model, delta in deltas.items() if delta is not None}
 

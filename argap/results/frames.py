@@ -5,7 +5,6 @@ from math import inf
 
 import pandas as pd
 
-from argap.metric.share import case_of, unresolved_of
 from argap.records import ALL, Bin, Interval, Part
 
 
@@ -18,23 +17,23 @@ def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
                 "model": model,
                 "slice": "overall" if part.bin == ALL else part.bin,
                 "n": each.n,
-                "share": each.share_of_tokens,
+                "share_of_tokens": each.share_of_tokens,
                 "nll": inf if each.infinite else each.nll,
                 "ppl": inf if each.infinite else each.ppl,
                 "delta": each.delta,
                 **_ends("delta", each.delta_ci95),
                 "contribution": each.contribution,
                 **_ends("contribution", each.contribution_ci95),
-                "gap_due_to": each.paper_rule,
-                **_ends("gap_due_to", each.share_ci95),
-                "case": case_of(each),
-                "unresolved": unresolved_of(each),
+                "share": each.share,
+                **_ends("share", each.share_ci95),
+                "paper_rule": each.paper_rule,
+                "reason": each.reason,
             }
             if more:
                 row |= {"ar_hits": part.about.ar_hits, "where": part.about.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "reason", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
@@ -45,11 +44,13 @@ def part_rows(part: Part, bounds: Bin | None) -> list[dict[str, object]]:
         row |= {"low": bounds.low, "high": bounds.high}
     if part.repeated is not None:
         row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share_of_tokens}
+    row |= {"n": part.n, "share_of_tokens": part.share_of_tokens}
     return [
         row
         | {"model": model, "nll": _number(each.nll), "contribution": _number(each.contribution)}
         | _ends("contribution", each.contribution_ci95)
+        | {"share": _number(each.share)}
+        | _ends("share", each.share_ci95)
         for model, each in part.estimates.items()
     ]
 

@@ -3,23 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from argap.metric.share import unresolved_of
 from argap.records import Gap
 from argap.runtime.trackers import Trackers
 
 
 def metrics_of(gap: Gap) -> dict[str, float | None]:
-    """The table of a result as metrics: for each model its NLLs, gap and share of the gap (a fraction; left out where
-    it must not be claimed)."""
-    metrics: dict[str, float | None] = {"share_ar_hits": gap.on_hits.share_of_tokens}
+    """Return the table of a result as metrics: for each model its NLLs, ΔNLL (negative where it leads), the AR hits'
+    part of that, and their share of it (a fraction; left out where it must not be claimed)."""
+    metrics: dict[str, float | None] = {"share_of_tokens_ar_hits": gap.on_hits.share_of_tokens}
     slices = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
     for model in gap.models:
         metrics |= {f"{model}/nll_{name}": part[model].nll for name, part in slices.items()}
         if model in gap.deltas:
-            metrics[f"{model}/gap"] = gap.deltas[model]
+            metrics[f"{model}/delta"] = gap.deltas[model]
+            metrics[f"{model}/delta_ar_hits"] = gap.on_hits[model].contribution
         due = gap.on_hits[model]
-        if model != gap.reference and unresolved_of(due) is None:
-            metrics[f"{model}/gap_due_to_ar"] = due.paper_rule
+        if due.share is not None and due.reason is None:
+            metrics[f"{model}/share_ar_hits"] = due.share
     return metrics
 
 

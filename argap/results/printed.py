@@ -38,8 +38,9 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
     """Return a result as one object. ``slices``: instead of all tokens, the AR hits, the others and those recorded."""
     shown = [gap.on_all, gap.on_hits, gap.on_other, *gap.parts("named")] if slices is None else slices
     models = [
-        {"model": each.model, "delta": each.delta, "delta_ci95": each.delta_ci95}
-        for each in gap.on_all.estimates.values()
+        {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
+        for row in gap.rows
+        for each in (gap.on_all[row.model],)
     ]
     return {
         "reference": gap.reference,

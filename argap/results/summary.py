@@ -10,6 +10,7 @@ import pandas as pd
 from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.bins import bins_of
+from argap.metric.direction import direction
 from argap.metric.intervals import effective_documents
 from argap.metric.share import share_closed
 from argap.records import GAP_FORMAT, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
@@ -75,8 +76,14 @@ def gap_rows(
     """Return the models of ``gap.json``, the reference first. ``scored``: at least all tokens and the AR hits."""
     on = scored[WHOLE], scored[HITS]
     return tuple(
-        GapRow(model, parameters.get(model), runs.get(model, ""), _closed(model, base, reference, on))
-        for model in scored[WHOLE].estimates
+        GapRow(
+            model,
+            None if each.delta is None else direction(each.delta, each.delta_ci95),
+            parameters.get(model),
+            runs.get(model, ""),
+            _closed(model, base, reference, on),
+        )
+        for model, each in scored[WHOLE].estimates.items()
     )
 
 

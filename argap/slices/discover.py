@@ -1,4 +1,4 @@
-"""Discovery: which conditions explain the gap of a model, from the tokens of a result or from its cells alone.
+"""Discovery: which conditions explain where a model is behind or ahead, from a result's tokens or its cells alone.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
 the other half. A slice that was found is a hypothesis all the same: it was chosen among many.
@@ -102,12 +102,14 @@ def discover(
         if not drawn.all():
             sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
     if not np.isfinite(half.lost).all():
-        raise ArgapError(f"{model}: no finite gap to {reference} ({INFINITE}), so nothing to explain")
-    if not half.lost.sum() > 0:
-        raise ArgapError(f"{model}: no gap to {reference} in half of the documents, so nothing to explain")
+        raise ArgapError(f"{model}: no finite ΔNLL to {reference} ({INFINITE}), so nothing to explain")
+    if not half.lost.any():
+        raise ArgapError(
+            f"{model}: equal to {reference} on every token of half of the documents, so nothing to explain"
+        )
     nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
     if not nodes:
-        raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
+        raise ArgapError(f"{model}: no condition explains its ΔNLL better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
     whole, *others = [each.among((reference, model)) for each in half.score(named)]
     others = [
@@ -251,6 +253,6 @@ def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tup
 
 
 def _ordered(kind: str, model: str, found: list[Part]) -> list[Part]:
-    """Return the slices of a kind by falling contribution, and numbered so."""
-    ranked = sorted(found, key=lambda part: part[model].contribution or 0.0, reverse=True)
+    """Return the slices of a kind, the largest contributions of either sign first, and numbered so."""
+    ranked = sorted(found, key=lambda part: abs(part[model].contribution or 0.0), reverse=True)
     return [part.moved(NAMED, f"{kind} {k}") for k, part in enumerate(ranked, start=1)]

@@ -1,8 +1,8 @@
 """Slices: named sets of scored tokens, and what each contributes to the gap of a model to its reference.
 
-For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and the "% of gap due to S" is
-its contribution over the gap (`argap.metric.share.gap_due_to_ar`, with S in the place of the AR hits). Slices may
-overlap; the contributions of a partition add up to the gap. Everything is computed from sums by document, so that every
+For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and its share of the gap (or of
+the lead, where the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
+add up to Δnll. Everything is computed from sums by document, so that every
 figure has its interval.
 
 A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
@@ -18,13 +18,12 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
+from argap.metric.direction import LEVEL, NO_SHARE, direction
+from argap.metric.direction import share as share_of
 from argap.metric.intervals import DocumentBootstrap, effective_documents, interval, unresolved
-from argap.metric.share import NOT_RESOLVED, gap_due_to_ar, perplexity
+from argap.metric.share import gap_due_to_ar, perplexity
 from argap.records import ALL, INFINITE, Estimate, Interval, Part, SliceInfo
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
-
-UNRESOLVED = 0.025
-"""Share of resamples without a gap above which a share of the gap has no interval."""
 
 
 class Key(NamedTuple):
@@ -120,28 +119,26 @@ class SliceScorer:
         # Mean log-prob of the model minus the reference's, summed over the slice and over all tokens.
         part, delta = (float(self._lost(of.total)[m] / everything.tokens) for of in (each, everything))
         on_slice = part / made.share_of_tokens if n else 0.0
-        value, raw, case = gap_due_to_ar(on_slice, delta, made.share_of_tokens)
+        if not isfinite(part):
+            return replace(made, reason=INFINITE)
         ends = NO_ENDS if drawn is None else _intervals(*drawn, m)
-        if case == "infinite":
-            if not isfinite(part):
-                return replace(made, reason=INFINITE)
-            ends = ends._replace(share=None, reason=INFINITE)
-        elif value is not None:
-            gap = ends.contribution if whole is None else whole.contribution_ci95
-            own = ends.contribution if part else None  # a slice without tokens has a part of exactly 0
-            doubt = unresolved(self._bootstrap.documents, self._worth, gap, own)
-            ends = ends._replace(reason=doubt or ends.reason)
-        return replace(
+        made = replace(
             made,
             delta=-on_slice + 0.0,
             delta_ci95=ends.delta,
             contribution=-part + 0.0,
             contribution_ci95=ends.contribution,
-            share=raw,
-            share_ci95=ends.share,
-            paper_rule=value,
-            reason=ends.reason,
+            paper_rule=gap_due_to_ar(on_slice, delta, made.share_of_tokens).value,
         )
+        if not isfinite(delta):
+            return replace(made, reason=INFINITE)
+        gap = ends.contribution if whole is None else whole.contribution_ci95
+        own = ends.contribution if part else None  # a slice without tokens has a part of exactly 0
+        if (towards := direction(-delta, gap)) == LEVEL:
+            return replace(made, reason=NO_SHARE)
+        reason = unresolved(self._bootstrap.documents, self._worth, gap, own)
+        share = share_of(-part, -delta, towards)
+        return replace(made, share=share, share_ci95=ends.share, reason=reason)
 
     def _lost(self, logprob: np.ndarray) -> np.ndarray:
         """Log-probs ``[…, M]`` minus the reference's: ±∞ or NaN where one of them is −∞."""
@@ -178,11 +175,11 @@ class _Ends(NamedTuple):
     delta: Interval | None
     contribution: Interval | None
     share: Interval | None
-    reason: str | None
-    """Why the share has none."""
+    """None where all resamples go the other way."""
 
 
-NO_ENDS = _Ends(None, None, None, "a single document")
+NO_ENDS = _Ends(None, None, None)
+"""Of a single document."""
 
 
 def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
@@ -191,15 +188,16 @@ def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
     part = slice_.lost[:, model] / whole.n
     some = slice_.n > 0
     on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None
-    gap = delta < 0
-    if np.mean(~gap) > UNRESOLVED:
-        return _Ends(on_slice, interval(-part), None, NOT_RESOLVED)
-    # Not capped at 1. A resample without a gap counts as the largest quotient where the slice is worse (it diverges as
-    # the gap goes to 0), and has no number where it is not.
+    towards = np.sign(delta.mean())  # of a gap; the other way, of a lead
+    kept = towards * delta > 0
+    if not kept.any():
+        return _Ends(on_slice, interval(-part), None)
+    # Not capped at 1. A resample that goes the other way counts as the largest quotient where the slice does not (it
+    # diverges as the gap goes to 0), and has no number where it does.
     value = np.full(len(delta), np.nan)
-    value[gap] = part[gap] / delta[gap]
-    value[~gap & (part < 0)] = max(value[gap].max(), 1.0)
-    return _Ends(on_slice, interval(-part), interval(value[~np.isnan(value)]), None)
+    value[kept] = part[kept] / delta[kept]
+    value[~kept & (towards * part > 0)] = max(value[kept].max(), 1.0)
+    return _Ends(on_slice, interval(-part), interval(value[~np.isnan(value)]))
 
 
 Masks = Callable[[pd.DataFrame], Mapping[Key, np.ndarray]]

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
+from argap.metric.direction import NO_SHARE
 from argap.metric.intervals import unresolved
-from argap.metric.share import gap_due_to_ar, unresolved_of
+from argap.metric.share import gap_due_to_ar
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import SLICE, THRESHOLD, Estimate, Gap, Part, Record, read_gap, read_record
 from argap.results.restated import thresholds_of
@@ -181,9 +182,14 @@ class SizeResult:
 
         def reason(each: Estimate) -> str | None:
             gap = self.gap.on_all[each.model].delta_ci95
-            return unresolved(*worth, gap, None) if each.paper_rule is not None else None
+            return unresolved(*worth, gap, None) if each.share is not None else None
 
-        return Part(replace(each, reason=reason(each)) for each in point.estimates.values())
+        def judged(each: Estimate) -> Estimate:
+            share = None if directions.get(each.model) == "level" else each.share
+            return replace(each, share=share, reason=NO_SHARE if share is None else reason(each))
+
+        directions = self.gap.directions
+        return Part(each if each.model == self.reference else judged(each) for each in point.estimates.values())
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""
@@ -334,9 +340,9 @@ def doubted(part: Part, doubts: Mapping[str, str]) -> Part:
 
     def changed(each: Estimate) -> Estimate:
         more = doubts.get(each.model)
-        if each.paper_rule is None or more is None:
+        if each.share is None or more is None:
             return each
-        return replace(each, reason="; ".join(filter(None, (unresolved_of(each), more))))
+        return replace(each, reason="; ".join(filter(None, (each.reason, more))))
 
     return Part((changed(each) for each in part.estimates.values()), part.about)
 

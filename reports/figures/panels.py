@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from argap.errors import FormatError
 from argap.records import Bin, Estimate, Gap, Interval, Part
 from argap.reports.figures.drawing import FAINT, INK, Look, dashed, grid, note
-from argap.reports.tables.numbers import nats, nats_interval, percent, short, threshold_text
+from argap.reports.tables.numbers import percent, short, signed, signed_range, threshold_text
 
 FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
 TOP_DOMAINS = 12
@@ -44,20 +44,25 @@ def heads(parts: Sequence[Part], gap: Gap, named: Callable[[str], str] = str) ->
 
 
 def bar_values(parts: Sequence[Part], model: str, delta: float) -> list[tuple[float, str]]:
-    """Each bin's part of a model's gap, and in words with its interval and its share of the gap ``delta``."""
+    """Each bin's contribution, and in words with its interval and its share of ``delta``."""
     return [(value_of(part[model]), _in_words(part[model], delta)) for part in parts]
 
 
 def value_of(each: Estimate) -> float:
-    """A part of a gap that is finite."""
+    """A contribution that is finite."""
     assert each.contribution is not None
     return each.contribution
 
 
 def _in_words(each: Estimate, delta: float) -> str:
     value, ends = value_of(each), each.contribution_ci95
-    text = f"{nats(value)} nats" + (f" ({nats_interval(ends)})" if ends else "")
-    return f"{text}, {percent_of(value, delta)} of the gap" if delta > 0 else text
+    text = f"{signed(value)} nats" + (f" ({signed_range(ends)})" if ends else "")
+    return f"{text}, {percent_of(value, delta)} of the whole" if delta else text
+
+
+def deltas_to_share(gap: Gap) -> dict[str, float]:
+    """ΔNLL of each model compared, of which its bars can have a share: 0 for one that is level."""
+    return {model: 0.0 if gap.directions[model] == "level" else delta for model, delta in gap.deltas.items()}
 
 
 def draw_bars(
@@ -70,7 +75,7 @@ def draw_bars(
     ends: Sequence[Interval | None],
     small: bool = False,
 ) -> None:
-    """Each bin's part of a model's gap ``delta`` (nats), the larger ones with their percentage of it.
+    """Each bin's contribution (nats), the larger ones with their percentage of ``delta``, of `deltas_to_share`.
 
     ``full``: which bars have the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a
     whisker; None: not known. ``small``: percentages in small print, without
@@ -85,7 +90,7 @@ def draw_bars(
     axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for at, value, pair in zip(x, values, ends, strict=True):
-        if delta <= 0 or abs(value) < LABELLED * delta:
+        if not delta or abs(value) < LABELLED * abs(delta):
             continue
         text, end = percent_of(value, delta), value if pair is None else pair[value > 0]  # beyond the whisker
         off, va = (2, "bottom") if value > 0 else (-2, "top")
@@ -140,7 +145,7 @@ def add_headroom(panels: np.ndarray) -> None:
     ends += [float(y) for line in lines for y in line[:, 1]]
     low, high = min(ends), max(ends)
     room = 0.2 * (high - low or 1.0)
-    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > -0.05 * low else high)
 
 
 def broken(label: str) -> str:
@@ -156,13 +161,13 @@ def broken(label: str) -> str:
 
 
 def percent_of(value: float, delta: float) -> str:
-    """A part of the gap in percent; empty where there is no gap."""
-    return percent(value / delta, 0) if delta > 0 else ""
+    """A part of a gap or lead in percent; empty where ``delta`` is 0, the model level."""
+    return percent(value / delta, 0) if delta else ""
 
 
 def share_text(value: float, delta: float) -> str:
-    """``73%`` of the gap, or nats where there is no gap to take a share of."""
-    return percent_of(value, delta) if delta > 0 else f"{nats(value)} nats"
+    """``73%`` of the gap or lead, or nats where there is none to take a share of."""
+    return percent_of(value, delta) or f"{signed(value)} nats"
 
 
 def top_domains(gap: Gap) -> list[Part]:

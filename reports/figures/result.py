@@ -43,6 +43,7 @@ from argap.reports.figures.panels import (
     bin_numbers,
     broken,
     by_frequency,
+    deltas_to_share,
     draw_bars,
     draw_curve,
     draw_threshold,
@@ -58,7 +59,7 @@ from argap.reports.figures.panels import (
 )
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
-from argap.reports.tables.numbers import nats, percent, seen
+from argap.reports.tables.numbers import percent, seen, signed
 from argap.reports.tables.overview import MANY, of_interest
 
 ACROSS = 3  # panels side by side
@@ -174,7 +175,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             axes.set_title(f"{name}: {share_text(sum(values), delta)}")
         name_the_hits(row[0], gap)
     add_headroom(panels)
-    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     figure.supxlabel(training_count(gap), fontsize=9)
     return figure
 
@@ -195,11 +196,11 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
         values = [value_of(part[model]) for part in parts]
         full = [part.bin != "not repeated" for part in parts]
         draw_bars(axes, x, values, look[model], delta, full, [part[model].contribution_ci95 for part in parts])
-        axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
+        axes.set_title(f"{plain(model)}: {signed(gap.deltas[model])} nats")
         tell(axes, x, heads(parts, gap), {model: bar_values(parts, model, delta)})
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
-    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     panels[-1].set_xlabel(AXIS_LABELS[by])
     return figure
 
@@ -220,19 +221,24 @@ def gap_by_domain(gap: Gap) -> Figure:
         ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part[model].contribution_ci95)]
         for at, (low, high) in ends:
             axes.hlines(at, low, high, color=INK, linewidth=0.8)
-        tips = {at: high for at, (_, high) in ends}
+        tips, low_tips = ({at: pair[k] for at, pair in ends} for k in (1, 0))
         grid(axes, "x")
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
+        axes.set_title(f"{plain(model, 20)}\n{signed(gap.deltas[model])} nats")
         tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
         for at, value in zip(y, values, strict=True):
-            note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
+            right = value > 0 or max(values) > 0  # beyond a bar to the left, where no other is on the right
+            if right:
+                note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
+            else:
+                left = min(value, low_tips.get(at, 0), 0)
+                note(axes, percent_of(value, delta), (left, at), (-3, 0), ha="right", va="center")
     panels[0].margins(x=0.18)
     panels[0].set_yticks(
         y, [f"{plain(part.bin, 28)} ({100 * part.share_of_tokens:.1f}% of {gap.unit}s)" for part in parts]
     )
-    figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supxlabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     return figure
 
 
@@ -242,7 +248,7 @@ def _finite(gap: Gap) -> list[str]:
 
 
 def _deltas(gap: Gap) -> dict[str, float]:
-    """The gap of each model compared, in nats."""
+    """As `deltas_to_share`, refusing a reference alone."""
     if not gap.deltas:
         raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
-    return gap.deltas
+    return deltas_to_share(gap)

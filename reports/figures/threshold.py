@@ -1,4 +1,4 @@
-"""The share of the gap due to AR as a curve over the threshold τ."""
+"""The AR hits' share of the gap or lead as a curve over the threshold τ."""
 
 from textwrap import fill
 
@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from argap.metric.share import case_of, unresolved_of
 from argap.metric.threshold import resolve_threshold
 from argap.records import Estimate, Gap
 from argap.reports.figures.drawing import (
@@ -28,6 +27,7 @@ from argap.reports.figures.drawing import (
 from argap.reports.figures.hover import tell
 from argap.reports.tables.numbers import percent, percent_range, threshold_text
 from argap.reports.tables.overview import of_interest
+from argap.reports.tables.words import gap_word
 
 LOWEST = -0.5  # keep in sync with "below −50%" in the figure
 """Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
@@ -41,9 +41,9 @@ NAMED = 24
 
 @style()
 def share_by_threshold(gap: Gap) -> Figure:
-    """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
+    """Top: the AR hits' share of each model's gap or lead by threshold τ. Bottom: the share of tokens that are AR hits.
 
-    Models without a gap, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
+    Models that are level, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
     named but not drawn. Where none is resolved, all are drawn, their names in parentheses.
     """
     models = [row.model for row in gap.compared]
@@ -76,7 +76,7 @@ def share_by_threshold(gap: Gap) -> Figure:
     _name_marks(above, marks)
     if omitted:
         above.set_title(_not_drawn(omitted), fontsize=8, fontweight="normal", color=FAINT)
-    above.set_ylabel("% of gap due to AR")
+    above.set_ylabel(f"% of {gap_word(gap)} on AR hits")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
     decades(below, "x")
@@ -94,11 +94,11 @@ def share_by_threshold(gap: Gap) -> Figure:
 
 
 def _omitted(gap: Gap, highest: dict[str, float]) -> dict[str, str]:
-    """Why models are not drawn. ``highest``: the largest share of each, NaN where there is no gap."""
+    """Why models are not drawn. ``highest``: the largest share of each, NaN where the model is level."""
     found = {}
     for model, top in highest.items():
         if np.isnan(top):
-            found[model] = "no gap" if model in gap.deltas else "infinite"
+            found[model] = gap.directions.get(model, "infinite")
         elif top <= LOWEST:
             found[model] = "below −50%"
     unresolved = {model: "unresolved" for model in highest if model not in found and _unresolved(gap, model)}
@@ -122,7 +122,7 @@ def _name_marks(axes: Axes, marks: list[int]) -> None:
 
 
 def _raw(due: Estimate) -> float:
-    return due.share if due.share is not None and case_of(due) in ("explained", "reversed") else float("nan")
+    return float("nan") if due.share is None else due.share
 
 
 def _value(due: Estimate) -> tuple[float | None, str]:
@@ -130,7 +130,9 @@ def _value(due: Estimate) -> tuple[float | None, str]:
     raw = _raw(due)
     if np.isnan(raw):
         return None, ""
-    return raw, f"{percent(raw)} of the gap" + (f" ({percent_range(*due.share_ci95)})" if due.share_ci95 else "")
+    return raw, f"{percent(raw)} of the gap or lead" + (
+        f" ({percent_range(*due.share_ci95)})" if due.share_ci95 else ""
+    )
 
 
 def _marks(gap: Gap) -> list[int]:
@@ -141,7 +143,7 @@ def _marks(gap: Gap) -> list[int]:
 
 
 def _unresolved(gap: Gap, model: str) -> bool:
-    return unresolved_of(gap.on_hits[model]) is not None
+    return gap.on_hits[model].reason is not None
 
 
 def _label(gap: Gap, model: str) -> str:

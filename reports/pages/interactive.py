@@ -61,8 +61,8 @@ def at_thresholds(gap: Gap) -> list[Gap]:
     """The result at each τ of its curve that ends a frequency bin, ascending; the result itself at its own.
 
     Ends with the first τ at which all repeated bigrams are hits. Empty without a curve: without an index, for a
-    reference alone, and where an NLL is infinite. Only the estimates by slice are those of τ, without the intervals of
-    the hits' part in nats; the other partitions and slices stay as they are.
+    reference alone, and where an NLL is infinite. Only the estimates by slice are those of τ, the other
+    tokens' without intervals; the other partitions and slices stay as they are.
     """
     highs = {each.high for each in gap.bins.frequency}
     points = {int(point.bin): point for point in gap.curve if int(point.bin) in highs}
@@ -79,7 +79,7 @@ def at_thresholds(gap: Gap) -> list[Gap]:
 
 def _at(gap: Gap, tau: int, point: Part) -> Gap:
     """The result at the threshold of ``point``."""
-    hits = [replace(each, contribution_ci95=None) for each in point.moved(SLICE, AR_HITS).estimates.values()]
+    hits = list(point.moved(SLICE, AR_HITS).estimates.values())
     rest = [_rest(gap.on_all[each.model], each) for each in hits]
     nll = {each.model: each.nll for each in hits}
     rows = tuple(_row(row, nll, gap.reference) for row in gap.rows)
@@ -96,12 +96,13 @@ def _row(row: GapRow, nll: dict[str, float | None], reference: str) -> GapRow:
 
 
 def _rest(whole: Estimate, hits: Estimate) -> Estimate:
-    """The tokens that are no hits, without differences."""
+    """The tokens that are no hits, without intervals."""
     assert whole.nll is not None  # a result has scored tokens
     n = whole.n - hits.n
     nll = (whole.n * whole.nll - hits.n * (hits.nll or 0.0)) / n if n else None
     ppl = None if nll is None else perplexity(nll)
-    return Estimate(whole.model, SLICE, OTHER, n, 1 - hits.share_of_tokens, nll=nll, ppl=ppl)
+    lost = None if whole.delta is None or hits.contribution is None else whole.delta - hits.contribution
+    return Estimate(whole.model, SLICE, OTHER, n, 1 - hits.share_of_tokens, nll=nll, ppl=ppl, contribution=lost)
 
 
 def _state(gap: Gap, point: int) -> State:

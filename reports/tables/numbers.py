@@ -50,6 +50,15 @@ def signed(value: float, digits: int = 3) -> str:
     return f"{value:+z.{digits}f}".replace("-", "−")
 
 
+def signed_range(ends: tuple[float, float] | None) -> str:
+    """Both ends of an interval with their signs, a dash where there is none.
+
+    >>> signed_range((-0.01, 0.5061)), signed_range(None)
+    ('−0.010 to +0.506', '—')
+    """
+    return DASH if ends is None else f"{signed(ends[0])} to {signed(ends[1])}"
+
+
 def mean_nll(value: float | None) -> str:
     """A mean NLL in nats, a dash where there is none.
 

@@ -1,68 +1,108 @@
-"""The result as a table in the form of the paper's Table 1, and its slices, for a terminal, Markdown, LaTeX and CSV.
+"""The result as tables: the paper's Table 1 with ΔNLL, where the difference lies, and slices.
 
-A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). An em dash means that there is no
-number; a raised letter after a percentage points to the note that explains it. A percentage in parentheses is
-unresolved: it must not be claimed.
+A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). Differences are signed, in nats:
+positive where a model is behind the reference, negative where it is ahead. An em dash means that there is no number; a
+raised letter after a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must
+not be claimed.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from argap.metric.direction import NO_SHARE
 from argap.metric.intervals import FEW, contains_zero
-from argap.metric.share import case_of, unresolved_of
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
     loss,
     loss_name,
-    nats,
-    nats_interval,
     parameters,
     percent,
     percent_range,
+    signed,
+    signed_range,
     threshold_text,
 )
+from argap.reports.tables.words import gap_word
 
-SLICE_TITLES = ("ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval", "AR hits")
-CASES = {
-    "recall_only": "at least as good as the reference overall but worse on the {hits}: by the paper's rule 100%",
-    "no_gap": "at least as good as the reference overall and on the {hits}: there is no gap to explain",
-    "reversed": "worse than the reference overall but better on the {hits}: the quotient is negative, shown as it is",
-}
-CAPPED = "the {hits} lose more than the whole gap, other tokens win some back: the quotient is capped at 100%"
-NO_INTERVAL = {
-    "gap not resolved": "gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap",
-    "a single document": "no interval: all scored tokens are of a single document, and documents are resampled",
-}
+ENDS = "95% interval"
+SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
+LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
+ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it at 100%"
 
 
 def gap_table(gap: Gap) -> Table:
-    """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
-    slices, on_hits = (gap.on_all, gap.on_hits, gap.on_other), gap.on_hits.estimates
-    marks = marks_of(on_hits.values())
-    hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
-    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
+    """One row a model: parameters, its loss on all tokens, the AR hits and the others, and ΔNLL with its interval."""
+    slices = (gap.on_all, gap.on_hits, gap.on_other)
+    hits = "AR hits" if gap.index else "Repeated"
+    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", "ΔNLL", ENDS)
     rows = tuple(
         (
             row.model,
             parameters(row.parameters),
             *(loss(part[row.model], gap.unit) for part in slices),
-            gap_cell(on_hits[row.model], marks),
-            interval_cell(on_hits[row.model]),
+            *nats_cells(gap.on_all[row.model]),
         )
         for row in gap.rows
     )
-    notes = (
-        _scope(gap),
-        *few_documents(gap),
-        *notes_of(marks, gap.hits),
-    )
+    notes = (_scope(gap), *few_documents(gap))
     losses = {
         column: [None if model == gap.reference else part[model].nll for model in gap.models]
         for column, part in enumerate(slices, 2)
     }
     return Table(titles, rows, notes, best_in(rows, losses))
+
+
+def where_table(gap: Gap) -> Table | None:
+    """The AR hits' and the other tokens' contributions to each model's ΔNLL, and the hits' share of it; None for a
+    reference alone."""
+    if not gap.compared:
+        return None
+    models, hits = [row.model for row in gap.compared], gap.on_hits
+    marks = marks_of(hits[model] for model in models)
+    title = "AR hits" if gap.index else "Repeated"
+    titles = ("Model", title, ENDS, f"% of {gap_word(gap)}", ENDS, f"Other {gap.unit}s", ENDS)
+    rows = tuple(
+        (
+            model,
+            *nats_cells(hits[model]),
+            share_cell(hits[model], marks),
+            interval_cell(hits[model]),
+            *nats_cells(gap.on_other[model]),
+        )
+        for model in models
+    )
+    per = "token" if gap.unit == "token" else "byte"
+    scope = f"Contributions to ΔNLL in nats per {per}: a set's share of the {gap.unit}s times ΔNLL on it."
+    return Table(titles, rows, (scope, *notes_of(marks)))
+
+
+def ladder_table(gap: Gap) -> Table | None:
+    """The AR hits at τ = 0, scaled, 1,250, the result's own and ∞, where the result has them; None without a curve."""
+    points = {int(point.bin): point for point in gap.curve}
+    if not gap.compared or len(points) < 2 or gap.index is None:
+        return None
+    scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
+    rungs = [tau for tau in sorted({0, scaled, PAPER_THRESHOLD, gap.threshold or 0}) if tau in points]
+    named = {f"τ = {threshold_text(tau)}{' (scaled)' * (tau == scaled)}": points[tau] for tau in rungs}
+    named["τ = ∞ (repeated)"] = points[max(points)]
+    marks = marks_of(part[row.model] for row in gap.compared for part in named.values())
+    rows = tuple(
+        (
+            row.model,
+            name,
+            percent(part.share_of_tokens),
+            *nats_cells(part[row.model]),
+            share_cell(part[row.model], marks),
+            interval_cell(part[row.model]),
+        )
+        for row in gap.compared
+        for name, part in named.items()
+    )
+    titles = ("Model", "AR hits at", f"% of {gap.unit}s", "Contribution", ENDS, f"% of {gap_word(gap)}", ENDS)
+    return Table(titles, rows, tuple(notes_of(marks)), left=(0, 1))
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -100,16 +140,17 @@ def slices_table(
         hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(iter(slices[0].estimates))
     needed = [
-        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
-        f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
-        *notes_of(marks, f"slice's {unit}s"),
+        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; contribution: "
+        f"% of {unit}s × ΔNLL; share: of the whole ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. "
+        "Slices may overlap.",
+        *notes_of(marks),
         *(
             f"{part.bin}: {about.title and about.title + '. '}{about.where}{about.note and f' ({about.note})'}"
             for part in slices
             if (about := part.about).where
         ),
     ]
-    titles = ("Model", "Slice", f"{unit.capitalize()}s", "Share", loss_name(unit), *SLICE_TITLES)
+    titles = ("Model", "Slice", f"{unit.capitalize()}s", f"% of {unit}s", loss_name(unit), *SLICE_TITLES)
     values = [None if each.model == reference else each.nll for _, each in pairs]
     best = best_in(rows, {4: values}, groups=[part.bin for part, _ in pairs])
     return Table(titles, rows, (*needed, *notes), best, left=(0, 1))
@@ -121,10 +162,9 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
         f"{each.n:,}",
         percent(each.share_of_tokens),
         loss(each, unit),
-        DASH if each.delta is None or not each.n else nats(each.delta),
-        DASH if each.contribution is None else nats(each.contribution),
-        nats_interval(each.contribution_ci95),
-        gap_cell(each, marks),
+        DASH if each.delta is None or not each.n else signed(each.delta),
+        *nats_cells(each),
+        share_cell(each, marks),
         interval_cell(each),
         DASH if hits is None else percent(hits),
     )
@@ -132,13 +172,13 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 
 def tables_of(gap: Gap) -> list[Table]:
     """All tables of a result, in the order to show them."""
-    slices = [slices_table(gap.named, threshold=gap.threshold, unit=gap.unit)] if gap.named else []
-    return [*main_tables(gap), *slices]
+    slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
+    return [*main_tables(gap), *(table for table in (ladder_table(gap), slices) if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:
     """Those that follow τ."""
-    return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
+    return [table for table in (gap_table(gap), where_table(gap), closed_table(gap)) if table is not None]
 
 
 def csv_text(gap: Gap) -> str:
@@ -155,56 +195,49 @@ def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
 
 def _slice_record(part: Part, each: Estimate) -> dict[str, Any]:
     about = part.about
-    return {
-        "slice": part.bin,
-        "n": each.n,
-        "share": each.share_of_tokens,
-        "ar_hits": about.ar_hits,
-        "model": each.model,
-        "reference": each.model == next(iter(part.estimates)),
-        "nll": each.nll,
-        "ppl": each.ppl,
-        "delta_nll": each.delta,
-        **ends_of("delta_nll", each.delta_ci95),
-        "contribution_nll": each.contribution,
-        **ends_of("contribution_nll", each.contribution_ci95),
-        **due_of("gap_due_to", each),
-        "where": about.where,
-        "title": about.title,
-        "note": about.note,
-    }
+    record = {"slice": part.bin, "n": each.n, "share_of_tokens": each.share_of_tokens, "ar_hits": about.ar_hits}
+    record |= {"model": each.model, "reference": each.model == next(iter(part.estimates))}
+    record |= {"nll": each.nll, "ppl": each.ppl} | figures_of("", each)
+    return record | {"where": about.where, "title": about.title, "note": about.note}
 
 
-def due_of(name: str, each: Estimate) -> dict[str, Any]:
-    """The share of the gap as fields of a CSV line."""
-    due = {"value": each.paper_rule, "raw": each.share, "case": case_of(each), "unresolved": unresolved_of(each)}
-    return {f"{name}_{key}": value for key, value in due.items()} | ends_of(name, each.share_ci95)
+def figures_of(prefix: str, each: Estimate) -> dict[str, Any]:
+    """Differences, contribution and share with their intervals as fields of a CSV line."""
+    figures: dict[str, Any] = {}
+    for name in ("delta", "contribution", "share"):
+        figures |= {f"{prefix}{name}": getattr(each, name)} | ends_of(f"{prefix}{name}", getattr(each, f"{name}_ci95"))
+    return figures | {f"{prefix}paper_rule": each.paper_rule, f"{prefix}reason": each.reason}
 
 
-def gap_cell(due: Estimate, marks: dict[str, str] | None = None) -> str:
-    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model without a gap.
+def nats_cells(each: Estimate) -> tuple[str, str]:
+    """A contribution and its interval: ``+0.506``, ``+0.470 to +0.540``."""
+    return DASH if each.contribution is None else signed(each.contribution), signed_range(each.contribution_ci95)
+
+
+def share_cell(each: Estimate, marks: dict[str, str] | None = None) -> str:
+    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model that is level.
 
     ``marks``: those of `marks_of`, which follow it.
     """
-    text = DASH if due.paper_rule is None else percent(due.paper_rule)
-    text = f"({text})" if due.paper_rule is not None and unresolved_of(due) else text
-    return text + "".join((marks or {}).get(reason, "") for reason in _reasons(due))
+    text = DASH if each.share is None else percent(each.share)
+    text = f"({text})" if each.share is not None and each.reason else text
+    return text + "".join((marks or {}).get(reason, "") for reason in _reasons(each))
 
 
-def interval_cell(due: Estimate) -> str:
+def interval_cell(each: Estimate) -> str:
     """``70.2–75.4%``."""
-    return DASH if due.paper_rule is None or due.share_ci95 is None else percent_range(*due.share_ci95)
+    return DASH if each.share_ci95 is None else percent_range(*each.share_ci95)
 
 
 def marks_of(shares: Iterable[Estimate]) -> dict[str, str]:
-    """A letter for each note that these shares of a gap need, in their order."""
-    reasons = dict.fromkeys(reason for due in shares for reason in _reasons(due))
+    """A letter for each note that these shares need, in their order."""
+    reasons = dict.fromkeys(reason for each in shares for reason in _reasons(each))
     return dict(zip(reasons, MARKS, strict=False))
 
 
-def notes_of(marks: dict[str, str], hits: str) -> list[str]:
-    """The notes to `marks_of`. ``hits``: what the tokens of the slice are called."""
-    return [f"{mark} {reason.format(hits=hits)}." for reason, mark in marks.items()]
+def notes_of(marks: dict[str, str]) -> list[str]:
+    """The notes to `marks_of`."""
+    return [f"{mark} {reason}." for reason, mark in marks.items()]
 
 
 def _scope(gap: Gap) -> str:
@@ -236,17 +269,12 @@ def few_documents(gap: Gap) -> list[str]:
     ]
 
 
-def _reasons(due: Estimate) -> list[str]:
-    """The notes that a percentage needs."""
-    case, doubt = case_of(due), unresolved_of(due)
-    reasons = [CASES[case]] if case in CASES else []
-    if case == "explained" and due.share is not None and due.share > 1:
-        reasons.append(CAPPED)
-    if doubt and doubt not in NO_INTERVAL:
-        reasons.append(f"unresolved: {doubt}")
-    elif due.reason in NO_INTERVAL and case in ("explained", "reversed"):
-        reasons.append(NO_INTERVAL[due.reason])
-    return reasons
+def _reasons(each: Estimate) -> list[str]:
+    """The notes that a share needs."""
+    if each.reason == NO_SHARE and each.share is None:
+        return [LEVEL_NOTE]
+    above = [ABOVE] if each.share is not None and each.share > 1 and each.paper_rule == 1 else []
+    return above + ([f"unresolved: {each.reason}"] if each.reason else [])
 
 
 def _closed_cell(share: ClosedShare | None) -> str:
@@ -259,18 +287,9 @@ def _closed_cell(share: ClosedShare | None) -> str:
 def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
     """A model as the fields of a CSV line."""
     whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
-    record = {
-        "model": row.model,
-        "reference": row.model == gap.reference,
-        "parameters": row.parameters,
-        "run": row.run,
-        **scores_of(row.model, gap),
-        **due_of("gap_due_to_ar", hits),
-        "delta_nll": whole.contribution,
-        **ends_of("delta_nll", whole.contribution_ci95),
-        "delta_ar_nll": hits.contribution,
-        **ends_of("delta_ar_nll", hits.contribution_ci95),
-    }
+    record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
+    record |= {"parameters": row.parameters, "run": row.run} | scores_of(row.model, gap)
+    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95)} | figures_of("ar_hits_", hits)
     if row.closed is not None:
         record["closed_base"] = row.closed.base
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):
@@ -282,7 +301,7 @@ def scores_of(model: str, gap: Gap) -> dict[str, Any]:
     """The tokens, NLL and perplexity of each slice, and the share of the AR hits."""
     slices = (("overall", gap.on_all), ("ar_hits", gap.on_hits), ("other", gap.on_other))
     scores = {f"{name}_{key}": getattr(part[model], key) for name, part in slices for key in ("n", "nll", "ppl")}
-    return scores | {"share_ar_hits": gap.on_hits.share_of_tokens}
+    return scores | {"ar_hits_share_of_tokens": gap.on_hits.share_of_tokens}
 
 
 def ends_of(name: str, ends: Interval | None) -> dict[str, float | None]:

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
-from argap.metric.share import case_of, unresolved_of
 from argap.metric.threshold import PAPER_THRESHOLD
 from argap.records import Gap
 from argap.reports.tables.formats import Table, best_in, csv_of
@@ -16,12 +15,14 @@ from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
     closed_table,
     ends_of,
-    gap_cell,
+    figures_of,
     gap_table,
     interval_cell,
     marks_of,
     notes_of,
     scores_of,
+    share_cell,
+    where_table,
 )
 from argap.slices.cells import PREFIX
 from argap.suite.result import SeedScores, SizeResult, few_documents
@@ -38,7 +39,8 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
 
     Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
     """
-    tables = [_gap_with_spread(result), closed_table(result.gap), *further_tables(result, labels).values()]
+    gap = result.gap
+    tables = [gap_table(gap), _with_spread(result), closed_table(gap), *further_tables(result, labels).values()]
     return [table for table in tables if table is not None]
 
 
@@ -144,7 +146,7 @@ def threshold_table(result: SizeResult) -> Table:
     rows = []
     for model in compared:
         dues = [point[model] for point in chosen.values()]
-        rows.append((model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
+        rows.append((model, *(cell for due in dues for cell in (share_cell(due, marks), interval_cell(due)))))
     shares = [f"{percent(point.share_of_tokens)} at {threshold_text(tau)}" for tau, point in chosen.items()]
     notes = [
         f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
@@ -160,7 +162,7 @@ def threshold_table(result: SizeResult) -> Table:
     if bare and result.gap.documents != 1:
         missing = ", ".join(map(threshold_text, bare))
         notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
-    return Table(("Model", *titles), rows, (*notes, *notes_of(marks, "AR hits")))
+    return Table(("Model", *titles), rows, (*notes, *notes_of(marks)))
 
 
 def rare_table(result: SizeResult) -> Table | None:
@@ -212,7 +214,7 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
         if label is None:
             continue
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, gap_cell(result.gap.on_hits[row.model]), *cells))
+        rows.append((row.model, share_cell(result.gap.on_hits[row.model]), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -264,8 +266,9 @@ def suite_csv(results: list[SizeResult]) -> str:
     """One line per model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
-    due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
-    due += ["unresolved", "documents", "effective_documents"]
+    due = ["ar_hits_share_of_tokens", "direction", "delta", "delta_low", "delta_high"]
+    due += [f"ar_hits_{name}{end}" for name in ("contribution", "share") for end in ("", "_low", "_high")]
+    due += ["ar_hits_paper_rule", "ar_hits_reason", "checkpoint", "evaluation", "documents", "effective_documents"]
     records = []
     for result in results:
         worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
@@ -278,19 +281,22 @@ def _record(result: SizeResult, model: str) -> dict[str, Any]:
     done = member.trained
     record: dict[str, Any] = {"size": result.size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
-    record |= {"model": model, "gap_due_to_ar": hits.paper_rule, **ends_of("ci95", hits.share_ci95)}
-    record |= {"raw": hits.share, "case": case_of(hits), "unresolved": unresolved_of(hits)}
-    return record | scores_of(model, result.gap)
+    whole, figures = result.gap.on_all[model], figures_of("ar_hits_", hits)
+    record |= {"model": model, "direction": result.gap.directions.get(model), "delta": whole.delta}
+    record |= {name: value for name, value in figures.items() if not name.startswith("ar_hits_delta")}
+    return record | ends_of("delta", whole.delta_ci95) | scores_of(model, result.gap)
 
 
-def _gap_with_spread(result: SizeResult) -> Table:
-    """`gap_table`, with the range over seeds in place of the interval where it is wider."""
-    table = gap_table(result.gap)
+def _with_spread(result: SizeResult) -> Table | None:
+    """`where_table`, with the range over seeds in place of the share's interval where it is wider."""
+    table = where_table(result.gap)
+    if table is None:
+        return None
     rows, notes = [], list(table.notes)
     for cells in table.rows:
         over_seeds = result.interval_over_seeds(cells[0])
-        rows.append((*cells[:-1], f"{percent_range(*over_seeds)} {SEEDS}") if over_seeds else cells)
-    if any(row[-1].endswith(SEEDS) for row in rows):
+        rows.append((*cells[:4], f"{percent_range(*over_seeds)} {SEEDS}", *cells[5:]) if over_seeds else cells)
+    if any(row[4].endswith(SEEDS) for row in rows):
         notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
     return Table(table.columns, tuple(rows), notes, table.best)
 

@@ -4,8 +4,6 @@ import { ask, Superseded } from "./api.js";
 import { reference, threshold } from "./state.js";
 
 const known = new Map();
-const INFINITE = "a log-prob is −∞";
-const NOT_RESOLVED = "gap not resolved";
 
 /** Every τ against a reference: first without intervals, then with; `changed` is called for each. Errors go to `failed`. */
 export async function loadThresholds(changed, failed) {
@@ -30,19 +28,19 @@ export const thresholds = () => known.get(reference());
 /** The estimate of a model on a part. */
 export const of = (part, model) => part.models.find((each) => each.model === model);
 
-/** The share of the gap of an estimate, with the case that it falls under; null for the reference. */
-export function dueOf(each) {
-  const { share: raw, share_ci95: ci95, paper_rule: value, reason } = each;
-  if (each.contribution === null && reason === null) return null;
-  const kind = reason === INFINITE ? "infinite" : value === null ? "no_gap" : raw === null || (raw < 0 && value > 0) ? "recall_only" : raw < 0 ? "reversed" : "explained";
-  return { value, raw, ci95, reason, case: kind, unresolved: kind === "infinite" || (value !== null && reason !== NOT_RESOLVED) ? reason : null };
+/** Whether a model is behind, ahead or level, as `argap.metric.direction`; null for the reference, and without a finite ΔNLL. */
+export function directionOf(whole) {
+  if (whole.delta === null) return null;
+  const ends = whole.delta_ci95;
+  if (whole.delta === 0 || (ends && ends[0] <= 0 && ends[1] >= 0)) return "level";
+  return whole.delta > 0 ? "behind" : "ahead";
 }
 
-/** ΔNLL or a contribution with its interval; null for the reference. */
-export const difference = (each, name_ = "contribution") => (each[name_] === null ? null : { nll: each[name_], ci95: each[`${name_}_ci95`] });
+/** What the ΔNLL of a model is called. */
+export const WORDS = { behind: "gap", ahead: "lead", level: "difference", null: "difference" };
 
 /**
- * The rows of the table: {model, reference, parameters, overall, ar_hits, other, share, gap, part, due, pending}.
+ * The rows of the table: {model, reference, parameters, direction, overall, ar_hits, other, share, n, total, pending}.
  * null: not known yet.
  */
 export function rows(overview) {
@@ -52,12 +50,8 @@ export function rows(overview) {
   const all = thresholds();
   const [whole, at, pending] = own ? [gap.all, gap, false] : [all?.whole, all?.at.find((each) => each.threshold === threshold()), all && !all.intervals];
   if (!at) return null;
-  return whole.models.map((overall) => {
-    const hits = of(at.ar_hits, overall.model);
-    return {
-      model: overall.model, reference: overall.model === reference(), parameters: parameters.get(overall.model), overall, ar_hits: hits,
-      other: of(at.other, overall.model), share: at.ar_hits.share_of_tokens, n: at.ar_hits.n, total: whole.n,
-      gap: difference(overall), part: difference(hits), due: dueOf(hits), pending,
-    };
-  });
+  return whole.models.map((overall) => ({
+    model: overall.model, reference: overall.model === reference(), parameters: parameters.get(overall.model), direction: directionOf(overall), overall,
+    ar_hits: of(at.ar_hits, overall.model), other: of(at.other, overall.model), share: at.ar_hits.share_of_tokens, n: at.ar_hits.n, total: whole.n, pending,
+  }));
 }

@@ -18,7 +18,12 @@ export function percentRange([low, high]) {
   return low < 0 ? `${percent(low).replace("%", "")} to ${percent(high)}` : `${fixed(100 * low, 1)}–${percent(high)}`;
 }
 
-export const natsRange = ([low, high]) => `${nats(low)} to ${nats(high)}`;
+/** A difference in nats with its sign, and both ends of its interval. */
+export const difference = (value) => (value === null || value === undefined ? DASH : signed(value, 3));
+export const differenceRange = ([low, high]) => `${signed(low, 3)} to ${signed(high, 3)}`;
+
+/** A share as tables print it: in parentheses where it must not be claimed. */
+export const shareText = ({ share, reason }, digits = 1) => (share === null ? DASH : reason ? `(${percent(share, digits)})` : percent(share, digits));
 
 /** What `loss` writes. */
 export const lossName = (unit) => (unit === "token" ? "PPL (NLL)" : "bits/byte (NLL)");

@@ -2,8 +2,7 @@
 
 import { ask, stop, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
-import { dueOf } from "./figures.js";
-import { DASH, loss, lossName, nats, natsRange, percent, percentRange, whole } from "./numbers.js";
+import { DASH, difference, differenceRange, loss, lossName, percent, percentRange, shareText, whole } from "./numbers.js";
 import { link, models, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
@@ -123,7 +122,7 @@ function columns(overview) {
 
 function sliceTable(shown, overview) {
   const chosen = models();
-  const titles = [Units(), "Share", overview.hits, lossName(unit()), "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"];
+  const titles = [Units(), `% of ${unit()}s`, overview.hits, lossName(unit()), "ΔNLL", "Contribution", "95% interval", "Share", "95% interval"];
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Slices" }, h("table.parts.slice-table", {},
     h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice, model"), titles.map((each) => h("th", { scope: "col" }, each)))),
     shown.map((each) => body(each, chosen, overview))));
@@ -144,17 +143,12 @@ function body(each, chosen, overview) {
     h("tr.slice", {},
       h("th.left", { scope: "rowgroup" }, title && h("span.slice-name", {}, title), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && tokens),
       h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share_of_tokens)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
-    (rows.length ? rows : result.models).map((one) => [one, dueOf(one)]).map(([one, due]) => h("tr", {},
+    (rows.length ? rows : result.models).map((one) => h("tr", {},
       h("th.left.of", { scope: "row" }, name(one.model)), h("td", { colspan: 3 }),
       h("td.ppl", {}, loss(one, unit())),
-      h("td.delta-nll", {}, one.delta !== null && result.n ? nats(one.delta) : DASH),
-      h("td.part", {}, nats(one.contribution)),
-      h("td.part-ci.faint", {}, one.contribution_ci95 ? natsRange(one.contribution_ci95) : DASH),
-      h("td.due", {}, h("b", {}, dueText(due))),
-      h("td.due-ci.faint", { title: due?.reason ?? null }, due?.ci95 && due.value !== null ? percentRange(due.ci95) : due?.reason ?? DASH))));
-}
-
-function dueText(due) {
-  if (!due || due.value === null) return DASH;
-  return due.unresolved ? `(${percent(due.value)})` : percent(due.value);
+      h("td.delta-nll", {}, result.n ? difference(one.delta) : DASH),
+      h("td.part", {}, difference(one.contribution)),
+      h("td.part-ci.faint", {}, one.contribution_ci95 ? differenceRange(one.contribution_ci95) : DASH),
+      h("td.due", {}, h("b", {}, shareText(one))),
+      h("td.due-ci.faint", { title: one.reason }, one.share_ci95 ? percentRange(one.share_ci95) : one.reason ?? DASH))));
 }
