@@ -54,10 +54,10 @@ def test_the_table_is_that_of_gap_json(result):
             assert table.loc[(model, name), "nll"] == part[model].nll
         if model != gap.reference:
             own = table.loc[(model, "ar_hits")]
-            assert own["gap_due_to"] == gap.on_hits[model].paper_rule
+            assert own["share"] == gap.on_hits[model].share
             assert own["contribution_low"] < own["contribution"] < own["contribution_high"]
-            assert own["contribution"] == pytest.approx(own["share"] * own["delta"], rel=1e-9)
-    assert table.loc[result.reference, ["delta", "contribution", "gap_due_to"]].isna().to_numpy().all()
+            assert own["contribution"] == pytest.approx(own["share_of_tokens"] * own["delta"], rel=1e-9)
+    assert table.loc[result.reference, ["delta", "contribution", "share"]].isna().to_numpy().all()
 
 
 @pytest.mark.parametrize("by", ["slice", "frequency", "distance", "position", "domain"])

@@ -1,7 +1,6 @@
 """The tree of conditions, and what it finds in tokens and in cells."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,12 +10,14 @@ from msgspec.structs import replace
 
 import argap
 from argap.errors import ArgapError, FormatError
-from argap.files.atomic import read_json
 from argap.metric.condition_tree import Feature, grow
-from argap.records import read_gap
+from argap.records import read_gap, save_gap
 from argap.records.columns import UNIT
+from argap.results.restated import restate
 from argap.slices.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
+from argap.slices.partitions import partition
 from argap.tokens.batches import TokenReader
+from tests.conftest import copied_without_tokens
 from tests.page_tables import table, unlike
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -219,18 +220,27 @@ def test_what_is_refused(result, model, options, message):
         result.discover(model, **options)
 
 
-def test_a_model_without_a_gap(token_result, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    shutil.copy(token_result / "cells.parquet", out)
-    record = read_json(token_result / "gap.json")
-    for row in record["models"]:
-        row["run"] = ""
-    other = {"ref": "m2", "m2": "ref"}  # the reference and m2 change places
-    swapped = re.sub(r'"(ref|m2)"', lambda name: f'"{other[name[1]]}"', json.dumps(record))
-    (out / "gap.json").write_text(swapped)
-    with pytest.raises(ArgapError, match="ref: no gap to m2 in half of the documents"):
-        argap.open_result(out).discover("ref")
+def test_a_lead_is_explained_as_the_gap_the_other_way_round(token_result, tmp_path):
+    """ref leads m2 where m2 is behind ref: the same conditions, the other sign, and the same shares."""
+    for name in ("gap", "lead"):
+        copied_without_tokens(token_result, tmp_path / name)
+    behind = argap.open_result(tmp_path / "gap")
+    save_gap(tmp_path / "lead" / "gap.json", _whole(behind, reference="m2"))
+    lost, won = behind.discover("m2"), argap.open_result(tmp_path / "lead").discover("ref")
+    assert won["where"].tolist() == lost["where"].tolist()
+    assert won["contribution"].tolist() == pytest.approx([-value for value in lost["contribution"]])
+    assert won["share"].tolist() == pytest.approx(lost["share"].tolist())
+    assert (won["contribution"][1:] < 0).any()
+
+
+def _whole(result, reference):
+    """A result against another reference, with every partition."""
+    gap = restate(result.record, result.cells, threshold=result.threshold, reference=reference)
+    parts = {
+        by: partition(result.cells, gap.bins, by, reference=reference, threshold=gap.threshold)
+        for by in ("frequency", "distance", "position", "domain")
+    }
+    return gap.replaced(parts)
 
 
 def test_damaged_tokens_are_no_reason_to_look_at_the_cells(token_result, tmp_path):

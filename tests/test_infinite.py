@@ -20,7 +20,7 @@ from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.metric.share import gap_due_to_ar
 from argap.records import INFINITE, EvaluationSpec, read_gap
 from argap.reports.pages.write import write_report
-from argap.reports.tables.result import gap_table
+from argap.reports.tables.result import gap_table, where_table
 from argap.reports.tables.sentences import headlines
 from argap.result import Result, open_result
 from argap.scoring.importing import import_run
@@ -109,9 +109,12 @@ def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) 
 
     table = gap_table(gap)
     cells = next(row for row in table.rows if row[0] == "m")
-    assert (cells[2], cells[5:]) == ("∞", ("—ᵃ", "—"))
-    assert "ᵃ unresolved: a log-prob is −∞." in table.notes
-    assert ("m's gap to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
+    assert (cells[2], cells[5:]) == ("∞", ("—", "—"))
+    where = where_table(gap)
+    assert where is not None
+    assert where.rows[0] == ("m", "—", "—", "—ᵃ", "—", *where.rows[0][5:])
+    assert "ᵃ unresolved: a log-prob is −∞." in where.notes
+    assert ("ΔNLL of m to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
     frame = result.table().set_index(["model", "slice"])
     assert frame.loc[("m", "overall"), "nll"] == np.inf
     assert frame.loc[("other", "overall"), "delta"] == pytest.approx(gap.deltas["other"])
@@ -127,11 +130,11 @@ def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> 
     frame = result.gap({"finite": "NOT isinf(nll.m)", "infinite": "isinf(nll.m)"}).set_index(["model", "slice"])
     assert frame.loc[("m", "infinite"), "nll"] == np.inf
     assert np.isfinite(frame.loc[("m", "finite"), ["nll", "delta", "delta_low", "contribution"]].astype(float)).all()
-    assert frame.loc[("m", "finite"), "unresolved"] == INFINITE
+    assert frame.loc[("m", "finite"), "reason"] == INFINITE
     by_source = result.breakdown("source").set_index("model")["contribution"]
     assert np.isnan(np.asarray(by_source["m"])).sum() == 1  # the source with the token
     assert np.isfinite(np.asarray(by_source["other"])).all()
-    with pytest.raises(ArgapError, match="m: no finite gap to ref"):
+    with pytest.raises(ArgapError, match="m: no finite ΔNLL to ref"):
         result.discover("m")
     assert len(result.discover("other"))
 
@@ -141,8 +144,9 @@ def test_a_reference_that_rules_a_token_out(write: Callable[[str], Result]) -> N
     result = write("ref")
     assert result.record.deltas == {}
     assert [each.infinite for each in result.record.on_all.estimates.values()] == [True, False, False]
-    (sentence,) = headlines(result.record)
-    assert sentence[0].startswith("How much of the gap to ref sits on the AR hits is not resolved: a log-prob is −∞")
+    assert headlines(result.record) == [
+        (f"ΔNLL of {model} to ref is not finite: a log-prob is −∞.", "") for model in ("m", "other")
+    ]
     write_report(result.folder)
 
 

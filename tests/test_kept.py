@@ -149,7 +149,7 @@ def test_the_order_of_documents_changes_nothing(tmp_path, tokenizer):
         table = argap.open_result(out).gap({name: sql for name, (sql, _) in CONDITIONS.items()})
         by = argap.open_result(out).breakdown("language").sort_values(["bin", "model"], ignore_index=True)
         figures.append(
-            (table[["model", "slice", "n", "nll", "contribution", "gap_due_to"]], by[["bin", "n", "contribution"]])
+            (table[["model", "slice", "n", "nll", "contribution", "share"]], by[["bin", "n", "contribution"]])
         )
     for one, other in zip(*figures, strict=True):
         pd.testing.assert_frame_equal(one, other, rtol=1e-9)

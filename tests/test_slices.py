@@ -72,16 +72,16 @@ def recompute(frame, mask, model) -> dict:
     shares = np.quantile(np.minimum(drawn[:, 1] / drawn[:, 0], 1), [0.025, 0.975])
     return {
         "n": n,
-        "share": share,
+        "share_of_tokens": share,
         "nll": frame[model][mask].mean(),
         "ppl": math.exp(frame[model][mask].mean()),
         "delta": lost[mask].mean(),
         "contribution": share * lost[mask].mean(),
-        "gap_due_to": share * lost[mask].mean() / lost.mean(),
+        "share": share * lost[mask].mean() / lost.mean(),
         "contribution_low": parts[0],
         "contribution_high": parts[1],
-        "gap_due_to_low": shares[0],
-        "gap_due_to_high": shares[1],
+        "share_low": shares[0],
+        "share_high": shares[1],
     }
 
 

@@ -1,14 +1,17 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
-from argap.metric.share import unresolved_of
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
@@ -131,6 +134,33 @@ def test_the_curve_is_the_metric_at_each_threshold(case):
         assert point["m"].share_ci95 == pytest.approx(hits["m"].share_ci95, abs=1e-9)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-1, 1), st.floats(-1, 1))
+def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(seed, on_hits, elsewhere):
+    labels = make_labels(seed)
+    logprobs = make_logprobs(labels, 1250, seed)
+    noise = np.random.default_rng(seed).normal(0, 0.3, len(labels.window))
+    lost = np.where(labels.ar_hit(1250), on_hits, elsewhere) + noise
+    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, 1250)
+    there, back = (
+        summarize(cells, reference=name, threshold=1250, evaluation=EVALUATION, index=INDEX) for name in ("ref", "m")
+    )
+    other = {"behind": "ahead", "ahead": "behind", "level": "level"}
+    assert back.directions["ref"] == other[there.directions["m"]]
+    of = {(each.partition, each.bin, each.repeated): each for each in back.estimates if each.model == "ref"}
+    for each in there.estimates:
+        if each.model == "m":
+            swapped = of[each.partition, each.bin, each.repeated]
+            for name in ("delta", "contribution"):
+                assert getattr(swapped, name) == pytest.approx(-getattr(each, name), abs=1e-12)
+                low, high = getattr(each, f"{name}_ci95")
+                assert getattr(swapped, f"{name}_ci95") == pytest.approx((-high, -low), abs=1e-9)
+            assert (swapped.share is None, swapped.reason) == (each.share is None, each.reason)
+            if each.share is not None:
+                assert swapped.share == pytest.approx(each.share, rel=1e-9, abs=1e-12)
+                assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
+
+
 def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
     write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
@@ -232,7 +262,7 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
         (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
         (25, -2.0, (2.0, 2.0)),  # as the largest
         (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
-        (26, -0.5, None),
+        (1000, -0.5, None),
     ],
 )
 def test_resamples_without_a_gap_by_hand(without, part, expected):
@@ -240,9 +270,11 @@ def test_resamples_without_a_gap_by_hand(without, part, expected):
     none = np.arange(1000) < without
     lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
     whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
-    *_, ends, reason = _intervals(whole, hits, 1)
+    ends = _intervals(whole, hits, 1).share
     assert ends == (expected and pytest.approx(expected))
-    assert reason == (None if expected else "gap not resolved")
+    # A lead: every sign the other way, and the same share.
+    whole, hits = (replace(each, lost=-each.lost) for each in (whole, hits))
+    assert _intervals(whole, hits, 1).share == ends
 
 
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
@@ -257,9 +289,10 @@ def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     none = -200.5 + rng.normal(0, 10, 40)
     noisy = scored(none - (none.mean() + 200.5))[1]
     assert noisy.reason == "the interval of the gap contains 0"
-    # Where there is no share, there is none to claim.
-    better = scored(-190.0 + rng.normal(0, 2, 12))[1]
-    assert (better.paper_rule, unresolved_of(better)) == (None, None)
+    assert (noisy.share, noisy.share_ci95) == (None, None)
+    # A lead has a share as a gap does; the paper's rule knows none.
+    better = scored(-190.0 + rng.normal(0, 2, 40))[1]
+    assert (better.share, better.paper_rule, better.reason) == (pytest.approx(0.5), None, None)
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))

@@ -86,8 +86,8 @@ class Earlier:
             return list(self.position)
         against = reference if reference in measured else measured[0]
         parts = partition(sums, gap.bins, "position", reference=against, threshold=gap.threshold)
-        if measured == gap.models:
-            return parts
+        if set(measured) >= set(gap.models):
+            return [Part(part[model] for model in gap.models) for part in parts]
 
         def estimate(model: str, old: Part, new: Part) -> Estimate:
             if model not in measured:

@@ -30,6 +30,7 @@ from argap.reports.tables.words import gap_word
 ENDS = "95% interval"
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
 LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
+AGAINST = "behind here though ahead overall: by the paper's rule 100%"
 ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it at 100%"
 
 
@@ -273,8 +274,10 @@ def _reasons(each: Estimate) -> list[str]:
     """The notes that a share needs."""
     if each.reason == NO_SHARE and each.share is None:
         return [LEVEL_NOTE]
-    above = [ABOVE] if each.share is not None and each.share > 1 and each.paper_rule == 1 else []
-    return above + ([f"unresolved: {each.reason}"] if each.reason else [])
+    rule = []
+    if each.share is not None and each.paper_rule == 1 and each.share != 1:
+        rule = [ABOVE if each.share > 1 else AGAINST]
+    return rule + ([f"unresolved: {each.reason}"] if each.reason else [])
 
 
 def _closed_cell(share: ClosedShare | None) -> str:

@@ -79,9 +79,9 @@ def test_a_model_in_memory_is_scored_as_its_checkpoint(place, tmp_path):
     assert figures.nll == pytest.approx(whole.nll, abs=1e-5)
     assert figures.nll_ar_hits == pytest.approx(hits.nll, abs=1e-5)
     assert figures.nll_other == pytest.approx(rest.nll, abs=1e-5)
-    assert figures.gap == pytest.approx(whole.delta, abs=1e-5)
-    assert figures.gap_ar_hits == pytest.approx(hits.contribution, abs=1e-5)
-    assert figures.gap_due_to_ar == pytest.approx(hits.paper_rule, abs=1e-4)
+    assert figures.delta == pytest.approx(whole.delta, abs=1e-5)
+    assert figures.contribution_ar_hits == pytest.approx(hits.contribution, abs=1e-5)
+    assert figures.share_ar_hits == pytest.approx(hits.contribution / whole.delta, abs=1e-4)
 
 
 def test_fewer_windows_and_the_reference_itself(place):
@@ -89,7 +89,7 @@ def test_fewer_windows_and_the_reference_itself(place):
     run = folder / "out" / "reference"
     reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
     figures = RecallGap(run, windows=3).measure(reference)
-    assert figures.gap == pytest.approx(0, abs=1e-5)
+    assert figures.delta == pytest.approx(0, abs=1e-5)
     assert figures.nll != pytest.approx(RecallGap(run).measure(reference).nll, abs=1e-3)
     with pytest.raises(ArgapError, match="`windows` 0: expected a positive"):
         RecallGap(run, windows=0)
@@ -106,7 +106,7 @@ def test_a_reference_with_a_bos_gives_the_model_one(place, tmp_path):
     reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
     without = RecallGap(folder / "out" / "reference").measure(reference)
     figures = RecallGap(tmp_path / "bos" / "reference").measure(reference)
-    assert figures.gap == pytest.approx(0, abs=1e-5)
+    assert figures.delta == pytest.approx(0, abs=1e-5)
     assert figures.nll != pytest.approx(without.nll, abs=1e-4)
 
 
@@ -239,9 +239,9 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
         if value is not None:
             assert logged[f"eval/argap_{name}"][5] == pytest.approx(value, abs=1e-5), name
     assert logged["eval/argap_nll"][5] < logged["eval/argap_nll"][2]  # it has learnt
-    history = [row for row in trainer.state.log_history if "eval_argap_gap" in row]
+    history = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
     assert [row["step"] for row in history] == [2, 4, 5]
-    assert all(math.isfinite(row["eval_argap_gap"]) for row in history)
+    assert all(math.isfinite(row["eval_argap_delta"]) for row in history)
 
     plain, _ = train(tokenizer, tmp_path / "without", None)  # with dropout: the same draws, the same weights
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):

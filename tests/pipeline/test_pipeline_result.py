@@ -156,7 +156,7 @@ def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(pla
     with pytest.raises(ArgapError, match=r"`threshold` scaled: .* give `index=DIR`"):
         score_models([place.bad], place.good, tmp_path, **settings, threshold="scaled")
     page = write_report(tmp_path).read_text()
-    assert "% of gap due to repeats" in page
+    assert "A <strong>repeated bigram</strong> is" in page
     assert "By training frequency" not in page
     assert "no index: every repeated bigram counts" in (tmp_path / "table.md").read_text()
     before = {path: path.read_bytes() for path in tmp_path.glob("*/run.json")}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import exp
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from argap.metric.bins import distance_bins, frequency_bins, position_bins
+from argap.metric.direction import NO_SHARE
 from argap.records import (
     ALL,
     AR_HITS,
@@ -16,6 +18,7 @@ from argap.records import (
     OTHER,
     SLICE,
     Bins,
+    Direction,
     Estimate,
     EvaluationRecord,
     Examples,
@@ -150,20 +153,22 @@ def by_hand() -> Gap:
     worse = (2.49, 1.91, 2.53)
     estimates = [
         *_estimates("attention", (2.40, 0.77, 2.52)),
-        *_estimates("h3", worse, 0.8871, 0.8871, (0.8512, 0.9234)),
-        *_estimates("hyena", worse, 1.0, 1.31, (0.97, 1.0)),
-        *_estimates("slide", (2.37, 1.23, 2.44), 1.0, -1.5),
-        *_estimates("mamba", (2.30, 0.70, 2.42), None, 0.05),
-        *_estimates("odd", (2.45, 0.70, 2.58), -0.098, -0.098, (-0.21, 0.02)),
-        *_estimates("close", (2.405, 0.80, 2.525), 0.42, 0.42),
+        *_estimates("h3", worse, 0.05, 0.8871, (0.8512, 0.9234)),
+        *_estimates("hyena", worse, 0.05, 1.31, (1.27, 1.35), rule=1.0),
+        *_estimates("slide", (2.37, 1.23, 2.44), -0.02, -1.5, (-1.7, -1.3), rule=1.0),
+        *_estimates("mamba", (2.30, 0.70, 2.42), -0.1, 0.05, (0.04, 0.06), rule=None),
+        *_estimates("odd", (2.45, 0.70, 2.58), 0.05, -0.098, (-0.21, 0.02)),
+        *_estimates("close", (2.405, 0.80, 2.525), 0.005, None, rule=0.42),
     ]
+    directions: dict[str, Direction] = dict.fromkeys(("h3", "hyena", "odd"), "behind")
+    directions |= {"slide": "ahead", "mamba": "ahead", "close": "level"}
     models = dict.fromkeys(each.model for each in estimates)
     return Gap(
         format=GAP_FORMAT,
         reference="attention",
         threshold=THRESHOLD,
         unit="token",
-        rows=tuple(GapRow(model, 125_000_000, f"runs/{model}") for model in models),
+        rows=tuple(GapRow(model, directions.get(model), 125_000_000, f"runs/{model}") for model in models),
         slices=(),
         date="2026-01-01",
         run="runs",
@@ -180,19 +185,30 @@ def by_hand() -> Gap:
 def _estimates(
     model: str,
     nlls: tuple[float, float, float],
-    rule: float | None = None,
+    delta: float | None = None,
     share: float | None = None,
     ends: Interval | None = None,
+    rule: float | str | None = "share",
 ) -> list[Estimate]:
+    """On all tokens, AR hits and others. ``rule``: the paper's, by default the share. A model without a share is level,
+    with 0.004 nats lost on the hits."""
     sets = ((ALL, ALL, 1000), (SLICE, AR_HITS, 70), (SLICE, OTHER, 930))
     whole, hits, other = (
         Estimate(model, partition, bin_, n, n / 1000, nll, round(exp(nll), 4))
         for (partition, bin_, n), nll in zip(sets, nlls, strict=True)
     )
-    if share is None:
+    if delta is None:
         return [whole, hits, other]
-    lost = {"delta": 0.05, "delta_ci95": (0.04, 0.06), "contribution": 0.05, "contribution_ci95": (0.04, 0.06)}
-    part = {"contribution": 0.03, "contribution_ci95": (0.02, 0.04), "share": share, "share_ci95": ends}
-    reason = None if ends else "gap not resolved"
-    replaced = msgspec.structs.replace
-    return [replaced(whole, **lost), replaced(hits, **part, paper_rule=rule, reason=reason), other]
+    part = 0.004 if share is None else share * delta
+    reason = NO_SHARE if share is None else None
+    change = msgspec.structs.replace
+
+    def within(value: float) -> dict[str, Any]:
+        return {"contribution": value, "contribution_ci95": (value - 0.01, value + 0.01)}
+
+    paper: Any = share if rule == "share" else rule
+    return [
+        change(whole, delta=delta, delta_ci95=(delta - 0.01, delta + 0.01), **within(delta)),
+        change(hits, **within(part), share=share, share_ci95=ends, paper_rule=paper, reason=reason),
+        change(other, **within(delta - part), share=None if share is None else 1 - share),
+    ]

@@ -103,7 +103,7 @@ def test_the_bars_add_up_to_the_gap(gap: Gap) -> None:
         assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}%"
     for by in ("distance", "position"):
         for (model, delta), axes in zip(gap.deltas.items(), gap_by_bin(gap, by).axes, strict=True):
-            assert axes.get_title(loc="left") == f"{model}: gap {delta:.3f} nats"
+            assert axes.get_title(loc="left") == f"{model}: +{delta:.3f} nats"
             assert height(axes) == pytest.approx(delta)
 
 

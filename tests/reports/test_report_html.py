@@ -100,9 +100,7 @@ def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: 
     assert {"report.html", "table.md", "table.tex", "table.csv", "figures/gap_by_distance.svg"} <= names
     assert len(names) == 2 + 4 + 6
     assert text.count("<svg") == 6
-    due = gap.on_hits["base_conv"].paper_rule
-    assert due is not None
-    assert f"{100 * due:.0f}% of base_conv" in text
+    assert f"base_conv is {gap.deltas['base_conv']:.3f} nats per token behind attention" in text
     assert gap.fingerprint in text
     assert text == page  # again the same
 
@@ -166,10 +164,11 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     """A loss of −1 on the hits: worse on other tokens but better on hits. Also a model equal to the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
-    assert [gap.on_hits[row.model].paper_rule for row in gap.compared] == [None, None]
+    assert gap.directions == {"same": "level", "better": "ahead"}
     text = write(tmp_path, gap)
-    assert "same has no gap to attention" in text
-    assert "there is no gap to explain" in text
+    assert "same is level with attention: ΔNLL is 0.000 nats" in text
+    assert "nothing to take a share of" in text
+    assert f"better is {-gap.deltas['better']:.3f} nats per token ahead of attention" in text
     assert "What it looks like in text" not in text
 
 
@@ -178,14 +177,15 @@ def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: 
     gap = make_gap(losses)
     text = write(tmp_path, gap)
     low, high = (f"{gap.deltas[name]:.3f}" for name in ("good", "bad"))
-    assert f"<h1>9 models against attention: gaps from {low} (good) to {high} nats per token (bad)</h1>" in text
+    title = f"9 models against attention: from {low} behind (good) to {high} behind (bad), in nats per token"
+    assert f"<h1>{title}</h1>" in text
     listed = re.findall(r'<li><b title="(\w+)">', text)
     assert listed == sorted(losses, key=losses.__getitem__)
     # Tables of parts show four models at a time: three groups of nine.
     assert text.count("<tfoot>") == 4 * 3
     for model, delta in gap.deltas.items():
-        assert text.count(f"Gap, {model}</th>") == 4, model
-        assert f"{delta:.3f} · 100%" in text
+        assert text.count(f"ΔNLL, {model}</th>") == 4, model
+        assert f"+{delta:.3f} · 100%" in text
 
 
 def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
@@ -217,21 +217,21 @@ def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
         assert f"<td>{whole.nll:.2f}</td>" in foot
         assert whole.delta_ci95 is not None
         low, high = whole.delta_ci95
-        ends = f"<br><small>{low:.3f} to {high:.3f}</small></td>"
-        assert f"<td>{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
+        ends = f"<br><small>+{low:.3f} to +{high:.3f}</small></td>"
+        assert f"<td>+{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_each_part_has_its_interval_and_says_where_it_is_unresolved(gap: Gap, tmp_path: Path) -> None:
     first = gap.parts("distance")[0]
     assert first["base_conv"].contribution_ci95 is not None
-    text = write(tmp_path, changed(gap, "base_conv", first.bin, contribution=0.1, contribution_ci95=(-0.001, 0.2)))
-    share = f"{100 * 0.1 / gap.deltas['base_conv']:.0f}%"
-    assert f"<td>0.100 · ({share})<br><small>−0.001 to 0.200</small></td>" in text
+    text = write(
+        tmp_path,
+        changed(gap, "base_conv", first.bin, contribution=0.1, contribution_ci95=(-0.001, 0.2), share=0.2, reason="no"),
+    )
+    assert "<td>+0.100 · (20%)<br><small>−0.001 to +0.200</small></td>" in text
     low, high = first["hyena"].contribution_ci95 or (0, 0)
-    assert f"<br><small>{low:.3f} to {high:.3f}</small></td>" in text
-    few = write(tmp_path, replace(gap, documents=330, effective_documents=17.0))
-    assert f"<td>{gap.deltas['base_conv']:.3f} · (100%)<br>" in few
+    assert f"<br><small>+{low:.3f} to +{high:.3f}</small></td>" in text
 
 
 RARE = (
@@ -252,30 +252,33 @@ ABOUT = SliceInfo("rare", "train_count < 10 & '_'", "Rare <b>bigrams</b>", ar_hi
 @pytest.mark.usefixtures("no_figures")
 def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
     text = write(tmp_path, replace(gap, slices=(ABOUT,), estimates=(*gap.estimates, *RARE)))
-    row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>0.500</td>"
+    row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>+0.500</td>"
     assert (
-        row + "<td>0.018<br><small>−0.001 to 0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>" in text
+        row + "<td>+0.018<br><small>−0.001 to +0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>"
+        in text
     )
     assert "ᵃ unresolved: the interval of the gap contains 0." in text
     assert "rare: Rare &lt;b&gt;bigrams&lt;/b&gt;. train_count &lt; 10 &amp; &#39;_&#39;" in text
     assert text.count('class="best"') == 2  # on other tokens both print the same loss: neither is best
-    cells = "base\\_conv | rare | 700 | 3.5% | 12.18 (2.50) | 0.500 | 0.018 | −0.001 to 0.030 | (3.5%)ᵃ | −0.2 to 6.0%"
+    cells = (
+        "base\\_conv | rare | 700 | 3.5% | 12.18 (2.50) | +0.500 | +0.018 | −0.001 to +0.030 | (3.5%)ᵃ | −0.2 to 6.0%"
+    )
     assert cells in (tmp_path / "table.md").read_text()
     tex = (tmp_path / "table.tex").read_text()
-    assert r"hyena & rare & 700 & 3.5\% & \textbf{8.17 (2.10)} & 0.100 & 0.004 & 0.002 to 0.005 & 1.2\% & " in tex
+    assert r"hyena & rare & 700 & 3.5\% & \textbf{8.17 (2.10)} & +0.100 & +0.004 & +0.002 to +0.005 & 1.2\% & " in tex
     assert r"rare: Rare $<$b$>$bigrams$<$/b$>$. train\_count $<$ 10 \& '\_'" in tex
     lines = list(csv.DictReader(io.StringIO((tmp_path / "slices.csv").read_text())))
     assert [(line["slice"], line["model"]) for line in lines] == [
         (name, m) for name in ("ar_hits", "rare") for m in ("attention", "base_conv", "hyena")
     ]
     lines = lines[3:]
-    assert (lines[1]["gap_due_to_low"], lines[1]["contribution_nll"], lines[1]["ar_hits"]) == (
+    assert (lines[1]["share_low"], lines[1]["contribution"], lines[1]["ar_hits"]) == (
         "-0.002",
         "0.0175",
         "0.25",
     )
-    assert lines[1]["gap_due_to_unresolved"] == "the interval of the gap contains 0"
-    assert lines[0]["gap_due_to_value"] == lines[2]["gap_due_to_unresolved"] == ""
+    assert lines[1]["reason"] == "the interval of the gap contains 0"
+    assert lines[0]["share"] == lines[2]["reason"] == ""
     write(tmp_path, gap)
     assert not (tmp_path / "slices.csv").exists()
 
@@ -349,7 +352,8 @@ def test_the_card_holds_the_finding_the_table_and_its_provenance(
     assert code == 0
     assert out.startswith("## Associative recall\n")
     assert "<b>" not in re.sub(r"\\\\<", "", out)
-    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in out
+    assert "\\<b\\>m\\_1\\</b\\> is " in out
+    assert " behind attention, " in out
     assert "| Model | Params | Overall |" in out
     assert gap.fingerprint in out
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]

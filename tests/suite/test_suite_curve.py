@@ -63,6 +63,7 @@ def test_a_model_without_a_gap_has_no_share():
     totals = {"n": 2.0, PREFIX + "ref": -4.0, PREFIX + "m": -2.0}
     found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")
     assert {point["m"].paper_rule for point in found} == {None}
+    assert {point["m"].share for point in found} == {0.5}  # of the lead
 
 
 def test_the_first_token_of_a_window_is_not_scored():

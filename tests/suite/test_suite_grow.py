@@ -189,7 +189,7 @@ def test_what_cannot_be_continued_is_refused(add, out, place, labels, tmp_path):
         (
             "",
             "gap.json",
-            {"fingerprint": "f" * 64},
+            {"evaluation": read_json(out / "gap.json")["evaluation"] | {"fingerprint": "f" * 64}},
             r"out: its evaluation set is f{12}, here [0-9a-f]{12}; choose",
         ),
         ("", "gap.json", {"bins": bins}, "out: its bins are those of"),
@@ -349,7 +349,7 @@ def test_a_kill_before_a_result_is_whole_leaves_the_earlier_one(add, out, monkey
 KILLS = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
-from argap.suite.staged import put_in_place
+from argap.files.staged import put_in_place
 
 def killing(function, calls, last):
     def call(*arguments, **options):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from argap.errors import ArgapError
-from argap.metric.share import unresolved_of
 from argap.records import as_json
 from argap.result import open_result
 from argap.results.metrics import log_result, metrics_of
@@ -64,9 +63,9 @@ def test_the_metrics_of_a_result(token_result: Path, tmp_path: Path) -> None:
     log_result(gap, ["tensorboard"], tmp_path)
     found = {name: values[0][1] for name, values in read_back(tmp_path).items()}
     assert found["m2/nll_overall"] == pytest.approx(gap.on_all["m2"].nll, rel=1e-6)
-    assert found["m2/gap"] == pytest.approx(gap.deltas["m2"], rel=1e-6)
-    claimed = {row.model for row in gap.compared if unresolved_of(gap.on_hits[row.model]) is None}
-    assert {name.partition("/")[0] for name in metrics_of(gap) if name.endswith("due_to_ar")} == claimed
+    assert found["m2/delta"] == pytest.approx(gap.deltas["m2"], rel=1e-6)
+    claimed = {row.model for row in gap.compared if gap.on_hits[row.model].reason is None}
+    assert {name.partition("/")[0] for name in metrics_of(gap) if name.endswith("/share_ar_hits")} == claimed
     log_result(gap, [], tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

@@ -67,9 +67,9 @@ def test_thresholds_are_those_of_result_gap(client, result, tau):
     frame = result.gap({}, threshold=tau)
     expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == "m2")].iloc[0]
     (own,) = [each for each in at["ar_hits"]["models"] if each["model"] == "m2"]
-    assert own["paper_rule"] == pytest.approx(expected["gap_due_to"], rel=1e-6)
-    assert own["share_ci95"] == pytest.approx([expected["gap_due_to_low"], expected["gap_due_to_high"]], rel=1e-6)
-    assert at["ar_hits"]["share_of_tokens"] == expected["share"]
+    assert own["share"] == pytest.approx(expected["share"], rel=1e-6)
+    assert own["share_ci95"] == pytest.approx([expected["share_low"], expected["share_high"]], rel=1e-6)
+    assert at["ar_hits"]["share_of_tokens"] == expected["share_of_tokens"]
 
 
 @pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "slice"])
@@ -94,8 +94,8 @@ def test_slices_are_those_of_result_gap(client, result):
     expected = result.gap({"rare": where})
     row = next(row for _, row in expected.iterrows() if (row["slice"], row["model"]) == ("rare", "m-1"))
     own = made["models"][1]
-    assert (made["n"], made["share_of_tokens"], made["ar_hits"]) == (row["n"], row["share"], row["ar_hits"])
-    assert own["paper_rule"] == pytest.approx(row["gap_due_to"], rel=1e-9)
+    assert (made["n"], made["share_of_tokens"], made["ar_hits"]) == (row["n"], row["share_of_tokens"], row["ar_hits"])
+    assert own["share"] == pytest.approx(row["share"], rel=1e-9)
     assert own["contribution_ci95"] == pytest.approx([row["contribution_low"], row["contribution_high"]], rel=1e-9)
 
 
@@ -228,7 +228,7 @@ def test_the_table_is_kept_as_it_is_printed(client, result):
     assert 'filename="' in answer.headers["content-disposition"]
     tex = client.get("/api/keep/table?format=tex&threshold=10&reference=m2").text
     assert r"\begin{tabular}{lrrrrrr}" in tex
-    assert r"\% of gap due to AR" in tex
+    assert r"$\Delta$NLL & 95\% interval" in tex
 
 
 @pytest.mark.parametrize("wanted", ["csv", "parquet"])

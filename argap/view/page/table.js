@@ -11,6 +11,7 @@ const MOST = 7; // colours
 
 // The words of `argap.reports.tables.result`.
 const LEVEL = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of";
+const AGAINST = "behind here though ahead overall: by the paper's rule 100%";
 const ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it at 100%";
 
 /** The notes that a row's share needs. */
@@ -18,7 +19,7 @@ function reasons(row) {
   const { share, reason, paper_rule: rule } = row.ar_hits;
   if (row.pending) return [];
   if (row.direction === "level") return [LEVEL];
-  const found = share > 1 && rule === 1 ? [ABOVE] : [];
+  const found = rule === 1 && share !== null && share !== 1 ? [share > 1 ? ABOVE : AGAINST] : [];
   return reason ? [...found, `in parentheses, not to be claimed: ${reason}`] : found;
 }
 
