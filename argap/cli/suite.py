@@ -147,8 +147,8 @@ def table(
     folder = out or Path("results") / suite.stem
     written = write_suite(loaded, folder)
     if output.as_json:
-        from argap.records import as_json
+        from argap.results.printed import result_json
 
-        print_json({each.size: as_json(each.gap) | {"seeds": each.seeds} for each in written.results})
+        print_json({each.size: result_json(each.gap) | {"seeds": each.seeds} for each in written.results})
     else:
         print_tables(written.tables, output.form)

@@ -110,15 +110,6 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 
-def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
-    """bool: the cells of the slices ``ar_hits`` and ``other``, which are a partition; none of a margin that cannot tell
-    (`argap.slices.margins`)."""
-    if "repeated" not in cells:
-        return {}
-    hits = ar_hits(cells, threshold)
-    return {"ar_hits": hits, "other": ~hits}
-
-
 def keys_of(path: Path) -> tuple[str, ...]:
     """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
     names = read_schema(path).names

@@ -24,7 +24,7 @@ from argap.files.staged import GAP, NEW, put_in_place
 from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
-from argap.records import Examples, Gap, as_json, write_record
+from argap.records import Examples, Gap, as_json, save_gap, write_record
 from argap.results.example_windows import add_models, choose_examples
 from argap.results.summary import summarize
 from argap.runtime.progress import say
@@ -135,7 +135,7 @@ def _write(made: _Collected, out: Path) -> None:
             write_record(new / "mqar.json", made.recall)
         write_record(new / "members.json", Members(made.members))
         write_checksums(new, sorted(new.glob("*.parquet")))
-        write_record(new / GAP, made.gap)
+        save_gap(new / GAP, made.gap)
     put_in_place(out)
 
 
@@ -167,7 +167,7 @@ def _gap(
     threshold: int,
     earlier: Earlier,
 ) -> Gap:
-    """``gap.json`` from the files of sums. The sums by position may lack models taken from a result of format 1."""
+    """Return ``gap.json`` from the files of sums."""
     among = {member.name: member for member in members if member.name in models}
     parameters = {name: member.scoring["parameters"] for name, member in among.items()}
     gap = summarize(
@@ -180,8 +180,7 @@ def _gap(
         runs={name: member.checkpoint for name, member in among.items()},
         parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
     )
-    position = earlier.by_position(with_models(sums["positions.parquet"], models), gap)
-    return msgspec.structs.replace(gap, breakdowns=msgspec.structs.replace(gap.breakdowns, position=position))
+    return gap.replaced({"position": earlier.by_position(with_models(sums["positions.parquet"], models), gap)})
 
 
 def _member(entry: Entry, run: Run, layout: Layout) -> Member:

@@ -4,11 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from argap.files.atomic import write_text
 from argap.files.lock import alone_in
 from argap.files.staged import put_in_place, whole
+from argap.records import THRESHOLD
 from argap.reports.figures.suite import CAPTIONS, draw_suite
 from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
@@ -49,7 +48,7 @@ def write_suite(suite: Suite, out: Path) -> Written:
         written += [dataclasses.replace(first, title=result.size), *others]
         figures = draw_suite(result, result.folder / "figures")
         further = Further("The suite", further_tables(result, labels), figures, CAPTIONS)
-        write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
+        write_report(result.folder, gap=result.gap.replaced({THRESHOLD: result.curve}), further=further)
     write_text(out / "table.md", "\n".join(sections))
     write_text(out / "table.csv", suite_csv(results))
     return Written(results, written)
