@@ -48,7 +48,7 @@ class Result:
     --------
     >>> import argap
     >>> result = argap.open_result("runs/demo")                                  # doctest: +SKIP
-    >>> result.table()[["model", "slice", "ppl", "gap_due_to"]]                  # doctest: +SKIP
+    >>> result.table()[["model", "slice", "ppl", "contribution"]]                # doctest: +SKIP
     >>> result.breakdown("distance")                                             # doctest: +SKIP
     """
 
@@ -92,11 +92,12 @@ class Result:
     def table(self) -> pd.DataFrame:
         """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.
 
-        Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
-        ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
-        over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
-        ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
-        no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
+        Columns: ``model``; ``slice``; ``n`` tokens; ``share_of_tokens``, of all scored tokens; ``nll`` (nats) and
+        ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
+        ``share``, the contribution over the whole gap or lead, signed and not capped; ``paper_rule``, the paper's "% of
+        gap due to" the slice; ``reason``, why there is no share or why it must not be claimed; and ``_low`` and
+        ``_high``, the ends of the 95% intervals of delta, contribution and share. The reference has no differences
+        (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
         gap = self.record
         return slice_frame([gap.on_all, gap.on_hits, gap.on_other, *gap.parts(NAMED)])
