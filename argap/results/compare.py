@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import pandas as pd
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
@@ -24,7 +26,9 @@ from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, res
 from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
+from argap.results.sources import source_name
 from argap.results.summary import summarize
+from argap.results.text_warnings import count_hits, warn_of_bigrams, warn_of_sources
 from argap.runtime.progress import say
 from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.text.tokenizer import Tokenizer
@@ -144,11 +148,14 @@ def write_gap(
     bins = bins_of(tau, evaluation.seq_len)
     earlier = _recorded(out) if slices is None else ()
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
+    bigrams = pd.Series(dtype=np.int64)
     with CellWriter(out / "cells.parquet", bins) as cells:
         for portion in read_portions(table):
             cells.add_cells(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
+            hits = portion.labels.ar_hit(tau) & portion.labels.scored
+            bigrams = bigrams.add(count_hits(portion.tokens, hits), fill_value=0)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
@@ -164,7 +171,14 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
-    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
+    sources = dict(enumerate(map(source_name, table.record.sources)))
+    warnings = (
+        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau),
+        *warn_of_bigrams(bigrams, tokenizer),
+    )
+    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier), warnings=warnings)
+    for line in warnings:
+        say(line)
     for row in gap.rows:
         if row.overall.reason:
             say(f"{row.model}: {row.overall.reason}, so its perplexity is infinite and its share of the gap unresolved")
