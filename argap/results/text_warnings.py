@@ -16,9 +16,11 @@ SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
 """Share of a gap that one source may hold."""
+MOST_LINES = 5
+"""On bigrams, at most."""
 MOST_OF_HITS = 0.01
 """Share of the hits that one bigram may be."""
-LEAST_HITS = 1000
+LEAST_HITS = 10_000
 """Hits below which a bigram's share says little."""
 
 
@@ -101,13 +103,13 @@ def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
 
 
 def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return a line for each bigram that is more than a hundredth of the hits, the largest first."""
+    """Return a line for each bigram that is more than a hundredth of the hits, at most five, the largest first."""
     total = int(hits.sum())
     large = hits[hits > MOST_OF_HITS * total].sort_values(ascending=False, kind="stable")
     if total < LEAST_HITS:
         return ()
     return tuple(
         f"bigram {tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
-        f"({n:,} of {total:,})"
-        for code, n in large.items()
+        f"({int(n):,} of {total:,})"
+        for code, n in large.head(MOST_LINES).items()
     )

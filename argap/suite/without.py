@@ -184,8 +184,8 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
     if differ := np.flatnonzero(found != of_text).tolist():
         number = int(pd.concat(by_document, axis=1).index[differ[0]])
         raise MismatchError(
-            f"{path}: {found[differ[0]]:,} tokens of document {number}, {of_text[differ[0]]:,} in the text; if it has a "
-            f"window in common with a document left out, leave it out as well: `without` document={number}"
+            f"{path}: {found[differ[0]]:,} tokens of document {number}, {of_text[differ[0]]:,} in the text; if one of "
+            f"its windows has text of a document left out, leave it out as well: `without` document={number}"
         )
     keys = [name for name in expected.columns if not name.startswith(PREFIX)]
     if not all(np.array_equal(cells[key].to_numpy(), expected[key].to_numpy()) for key in keys):
