@@ -82,7 +82,10 @@ def test_a_level_model_has_no_shares():
         ([*PERPLEXITIES, 111.7], [12]),  # raw WikiText among sources with training text of their own
         ([10.0, 12.0, 40.0], [2]),
         ([10.0, 11.0, 13.0], []),  # close together, but near: the spread is at least a quarter of the median
+        (PERPLEXITIES, []),
         ([4.7, 7.1, 9.1, 43.6, 48.0, 55.0], []),  # an easy and a difficult kind
+        ([4.7, 7.1, 9.1, 9.3, 43.6, 48.0], []),
+        ([4.7, 7.1, 9.1, 9.3, 12.0, 48.0], [5]),
         ([10.0, 90.0], []),
         ([], []),
     ],

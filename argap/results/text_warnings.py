@@ -10,8 +10,8 @@ from argap.results.sources import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
 
-OUTLIER = 3.0
-"""Robust standard deviations (`outliers`); Hampel, Journal of the American Statistical Association 69 (1974) 383."""
+OUTLIER = 3.5
+"""Standard deviations (`outliers`): Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3."""
 SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
@@ -27,16 +27,18 @@ LEAST_HITS = 10_000
 def outliers(perplexity: np.ndarray) -> np.ndarray:
     """Return which sources ``[G]`` are far more difficult than all others for the reference, bool.
 
-    Each is measured against the median of the *others*, in units of their interquartile range / 1.349, which is the
-    standard deviation of normal data, but at least a quarter of that median. Texts fall into easy and difficult kinds,
-    and the range spans both, where a median absolute deviation would see one of them. Each source counts once: weighted
-    by tokens, two large ones of a kind would make every other an outlier. Perplexity rather than NLL, as foreign text
-    stands out above and never below. All False for fewer than three sources.
+    Each is measured against the median of the *others*, in units of their spread: the interquartile range / 1.349
+    (the standard deviation of normal data), the standard deviation where that is larger, but at least a quarter of the
+    median. Texts fall into easy and difficult kinds, and the spread must span both: a median absolute deviation sees
+    one of them, and so does the range of few. Each source counts once: weighted by tokens, two large ones of a kind
+    would make every other an outlier. Perplexity rather than NLL, as foreign text stands out above and never below.
+    All False for fewer than three sources.
     """
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
-        low, middle, high = np.percentile(np.delete(perplexity, k), [25, 50, 75])
-        far[k] = own - middle > OUTLIER * max((high - low) / 1.349, middle / 4)
+        others = np.delete(perplexity, k)
+        low, middle, high = np.percentile(others, [25, 50, 75])
+        far[k] = own - middle > OUTLIER * max((high - low) / 1.349, others.std(ddof=1), middle / 4)
     return far
 
 
