@@ -56,11 +56,11 @@ def test_the_share_without_a_source_is_that_of_the_other_cells():
     lost = FOREIGN["logprob/attention"] - FOREIGN["logprob/model"]
     for name, documents in TABLE.groupby("source")["document"]:
         own = FOREIGN["document"].isin(documents)
-        assert frame["tokens"][name] == pytest.approx(own.mean())
-        assert frame["gap"][name] == pytest.approx(lost[own].sum() / lost.sum())
+        assert frame.at[name, "tokens"] == pytest.approx(own.mean())
+        assert frame.at[name, "gap"] == pytest.approx(lost[own].sum() / lost.sum())
         rest = without(FOREIGN, documents.to_numpy())
         lost_there = rest["logprob/attention"] - rest["logprob/model"]
-        assert frame["hits_without"][name] == pytest.approx(lost_there[rest["repeated"]].sum() / lost_there.sum())
+        assert frame.at[name, "hits_without"] == pytest.approx(lost_there[rest["repeated"]].sum() / lost_there.sum())
     assert frame["hits"].tolist() == pytest.approx([lost[FOREIGN["repeated"]].sum() / lost.sum()] * 4)
 
 

@@ -59,7 +59,7 @@ def read_documents(path: Path) -> pd.DataFrame:
         frame = read_frame(path, needed=COLUMNS)
     if not pd.api.types.is_integer_dtype(frame["document"]) or frame["document"].duplicated().any():
         raise FormatError(f"{path}: column document: expected a different whole number in each row")
-    return frame[list(COLUMNS)].astype({"document": "int32", "domain": str, "source": str})
+    return frame.loc[:, list(COLUMNS)].astype({"document": "int32", "domain": str, "source": str})
 
 
 def parse_conditions(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -156,7 +156,7 @@ def group(
         hits = hits_and_others(part, threshold)["ar_hits"]
         columns = part[["n", *(PREFIX + model for model in models)]].to_numpy(np.float64).T
         document = part["document"].to_numpy()
-        names = part["domain"].astype(str) if source_of is None else part["document"].map(source_of)
+        names = part["domain"].astype(str) if source_of is None else part["document"].map(dict(source_of))
         code, known = pd.factorize(names)
         for k, name in enumerate(known):
             seen, total = sums.setdefault(str(name), (set(), np.zeros((2, len(columns)))))

@@ -95,9 +95,11 @@ def collect(
     compared = {name: scores[name] for name in first if name in scores}
     whole, documents = labels, table_of_documents(labels, tokens, tokenizer.eos)
     rows = slice(None)
-    if kept is not None and earlier.taken:  # members that were restated are beside those of the same windows
+    if (
+        kept is not None and left_out is not None and earlier.taken
+    ):  # members that were restated are beside those of the same windows
         evaluation, rows = kept.record, kept.rows
-        labels, documents = labels_of(labels, kept), without(documents, kept.record.left_out.documents)
+        labels, documents = labels_of(labels, kept), without(documents, left_out.documents)
         whole = dataclasses.replace(whole, repeated=whole.repeated & rows)  # no example from another window
     logprobs = {name: logprob[rows] for name, (logprob, _) in scores.items()}
     own_sums = sums_of(build_cells(labels, logprobs, threshold))

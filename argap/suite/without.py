@@ -179,12 +179,15 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
     if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
         raise MismatchError(f"{path}: its bins are those of another argap; {REMEDY}")
     expected = sums_of(build_cells(labels, {}, gap.threshold))["cells.parquet"]
-    by_document = [frame.groupby("document")["n"].sum() for frame in (cells, expected)]
-    found, of_text = pd.concat(by_document, axis=1).fillna(0).astype(int).to_numpy().T
+    documents = 1 + max(int(frame["document"].to_numpy().max()) for frame in (cells, expected))
+    found, of_text = (
+        np.bincount(frame["document"].to_numpy(), frame["n"].to_numpy(), documents).astype(np.int64)
+        for frame in (cells, expected)
+    )
     if differ := np.flatnonzero(found != of_text).tolist():
-        number = int(pd.concat(by_document, axis=1).index[differ[0]])
+        number = differ[0]
         raise MismatchError(
-            f"{path}: {found[differ[0]]:,} tokens of document {number}, {of_text[differ[0]]:,} in the text; if one of "
+            f"{path}: {found[number]:,} tokens of document {number}, {of_text[number]:,} in the text; if one of "
             f"its windows has text of a document left out, leave it out as well: `without` document={number}"
         )
     keys = [name for name in expected.columns if not name.startswith(PREFIX)]
@@ -196,7 +199,7 @@ def _positions(folder: Path, left_out: LeftOut, cells: pd.DataFrame) -> pd.DataF
     """Return the sums by position; no models in a result of format 1, which has none by document."""
     path = folder / "positions.parquet"
     if not path.is_file():
-        return cells[["document", "n"]]
+        return cells.loc[:, ["document", "n"]]
     sums = read_frame(path, needed=("document", "position", "n"), remedy=REMEDY)
     return without(sums.drop(columns=list(BOUNDS & {*sums.columns})), left_out.documents)
 

@@ -77,7 +77,7 @@ def test_figures_are_those_of_the_tokens_kept(restated, place, labels):
     assert result.distances()["n"].sum() == hits.sum()
     assert result.prevalence()["n"].sum() == kept.sum()
     assert result.prevalence()["repeated"].sum() == (kept & labels.repeated).sum()
-    assert {each.document for each in [*result.cells.itertuples()]} == set(range(5))
+    assert set(result.cells["document"].tolist()) == set(range(5))
     assert result.curve[-1].share == pytest.approx((kept & labels.repeated).sum() / kept.sum())
     assert all(window["document"] < 5 for window in read_json(restated / "examples.json")["windows"])
 
