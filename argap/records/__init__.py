@@ -11,6 +11,7 @@ from argap.records.evaluation import (
     EvaluationRecord,
     EvaluationSpec,
     IndexRecord,
+    LeftOut,
     Packing,
     Unit,
 )

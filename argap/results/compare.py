@@ -38,9 +38,11 @@ from argap.records import (
 )
 from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
+from argap.results.sources import source_name
 from argap.results.summary import summarize
+from argap.results.text_warnings import count_hits, warn_of_bigrams, warn_of_sources
 from argap.runtime.progress import say
-from argap.slices.cells import CellWriter, build_cells
+from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
@@ -161,6 +163,7 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     n = table.scored_of_document
     margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
+    bigrams = pd.Series(dtype=np.int64)
 
     def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
         made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau)
@@ -172,6 +175,8 @@ def write_gap(
             margins.add(of_portion)
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
+            hits = portion.labels.ar_hit(tau) & portion.labels.scored
+            bigrams = bigrams.add(count_hits(portion.tokens, hits), fill_value=0)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
@@ -187,7 +192,14 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
-    gap = with_slices(gap, _slices(gap, out, table, slices, earlier))
+    sources = dict(enumerate(map(source_name, table.record.sources)))
+    warnings = (
+        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau),
+        *warn_of_bigrams(bigrams, tokenizer),
+    )
+    gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)
+    for line in warnings:
+        say(line)
     for model in gap.models:
         if gap.on_all[model].infinite:
             say(f"{model}: {INFINITE}, so its perplexity is infinite and its share of the gap unresolved")
