@@ -9,7 +9,7 @@ import pytest
 from argap.metric.bins import Binning, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap
 from argap.slices.cells import PREFIX, ar_hits, read_cells, sum_by
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import Key, slices_of_cells
 from argap.slices.margins import AXES, Margins, margins_of
 from argap.slices.tally import joined, tally
 from tests.conftest import assert_close
@@ -103,7 +103,7 @@ def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
     monkeypatch.setattr("argap.slices.margins.WAITING", waiting)
     cells = read_cells(token_result / "cells.parquet")
 
-    def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
+    def masks(part: pd.DataFrame) -> dict[Key, np.ndarray]:
         found = {}
         if "repeated" in part:
             found |= {"hits": ar_hits(part, 2), "rest": ~ar_hits(part, 2)}
@@ -112,19 +112,19 @@ def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
         for name in ("distance", "position"):
             if name in part:
                 found |= {f"{name} {k}": (part[name] == k).to_numpy() for k in range(3)}
-        return found
+        return {Key("of the test", name): mask for name, mask in found.items()}
 
     domains = sorted(set(cells["domain"]))
     models = [name.removeprefix(PREFIX) for name in cells.columns if name.startswith(PREFIX)]
-    documents, n = np.unique(cells["document"], return_counts=False), cells.groupby("document")["n"].sum().to_numpy()
+    documents, n = np.unique(cells["document"]), cells.groupby("document")["n"].sum().to_numpy()
     margins = Margins(models, documents, n)
     for window in np.array_split(np.arange(len(cells)), 7):
         margins.add(margins_of(cells.iloc[window]))
-    expected = {each.name: each for each in slices_of_cells(cells, masks(cells), "ref")}
-    found = {each.name: each for each in slices_of_cells(margins, masks, "ref")}
+    expected, found = slices_of_cells(cells, masks(cells), "ref"), slices_of_cells(margins, masks, "ref")
     assert len(expected) > 8
     assert found.keys() == expected.keys()
-    assert_close([found[name] for name in expected], list(expected.values()))
+    for key, part in expected.items():
+        assert_close(list(found[key].estimates.values()), list(part.estimates.values()))
     frames = list(margins.frames())
     assert len(frames) == sum(map(len, AXES))
     assert all(frame["unit"].max() < DocumentBootstrap(len(documents)).units for frame in frames)
