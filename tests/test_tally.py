@@ -11,7 +11,7 @@ from argap.metric.intervals import DocumentBootstrap
 from argap.slices.cells import PREFIX, ar_hits, read_cells, sum_by
 from argap.slices.figures import Key, slices_of_cells
 from argap.slices.margins import AXES, Margins, margins_of
-from argap.slices.tally import joined, tally
+from argap.slices.tally import Groups, joined, tally
 from tests.conftest import assert_close
 
 WAYS = {
@@ -28,7 +28,7 @@ def numbered(request, monkeypatch):
         monkeypatch.setattr(name, value)
 
 
-def table_of(rows: int) -> pd.DataFrame:
+def table_of(rows: int) -> Any:
     """Keys of several types, some negative, and columns of whole numbers, whose sums are exact."""
     rng = np.random.default_rng(rows)
     return pd.DataFrame(
@@ -72,7 +72,7 @@ def test_without_rows_there_are_no_combinations():
 def test_portions_add_up_to_the_whole(numbered):
     frame = table_of(500)
 
-    def of(part: pd.DataFrame):
+    def of(part: Any) -> Groups:
         return tally([part["unit"].to_numpy(), part["bin"].to_numpy()], [part["b"].to_numpy()], part["n"].to_numpy())
 
     parts, whole = joined([of(frame[:100]), of(frame[100:101]), of(frame[101:])]), of(frame)
@@ -93,7 +93,7 @@ def test_minus_infinity_stays_in_its_group():
 
 
 def test_text_and_categories_are_keys_of_frames():
-    frame = pd.DataFrame({"name": ["b", "a", "b"], "kind": pd.Categorical(["y", "x", "y"]), "n": [1, 2, 3]})
+    frame: Any = pd.DataFrame({"name": ["b", "a", "b"], "kind": pd.Categorical(["y", "x", "y"]), "n": [1, 2, 3]})
     found, expected = sum_by(frame, ["name", "kind"]), frame.groupby(["name", "kind"], observed=True).sum()
     pd.testing.assert_frame_equal(found, expected.reset_index())
 
@@ -101,9 +101,9 @@ def test_text_and_categories_are_keys_of_frames():
 @pytest.mark.parametrize("waiting", [0, 2**18])
 def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
     monkeypatch.setattr("argap.slices.margins.WAITING", waiting)
-    cells = read_cells(token_result / "cells.parquet")
+    cells: Any = read_cells(token_result / "cells.parquet")
 
-    def masks(part: pd.DataFrame) -> dict[Key, np.ndarray]:
+    def masks(part: Any) -> dict[Key, np.ndarray]:
         found = {}
         if "repeated" in part:
             found |= {"hits": ar_hits(part, 2), "rest": ~ar_hits(part, 2)}
