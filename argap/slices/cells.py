@@ -68,7 +68,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
 def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return the sums of all other columns over each group, in the order of ``by``, which stay columns."""
     others = [name for name in frame.columns if name not in by]
-    coded = [_coded(frame[name]) for name in by]
+    coded = [_coded(cast(pd.Series, frame[name])) for name in by]
     groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
     keys = [code if values is None else values.take(code) for code, (_, values) in zip(groups.keys, coded, strict=True)]
     sums = {
@@ -82,10 +82,11 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
     """Return integers for a column, and what they number, ascending; None where they are the values."""
     if column.dtype.kind in "iub" and isinstance(column.dtype, np.dtype):
         return column.to_numpy(), None
-    return pd.factorize(column, sort=True, use_na_sentinel=False)
+    code, values = pd.factorize(column, sort=True, use_na_sentinel=False)
+    return code, pd.Index(values)
 
 
-def models_of(cells: "pd.DataFrame | HasColumns") -> list[str]:
+def models_of(cells: "pd.DataFrame | CellFile | HasColumns") -> list[str]:
     """The models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
