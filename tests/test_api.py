@@ -84,7 +84,9 @@ def test_a_result_says_what_it_is(result):
     assert (result.threshold, result.evaluation.seq_len) == (1250, 1024)
     assert result.provenance.index.tokens == 52_004_479
     assert "against attention" in repr(result)
-    assert result._repr_html_().count("<tr>") == 1 + len(result.models) + 1 + len(result.models) - 2
+    assert (
+        result._repr_html_().count("<tr>") == 1 + len(result.models) + len(result.models) + 1 + len(result.models) - 2
+    )
     with pytest.raises(AttributeError):
         result.folder = Path()
 

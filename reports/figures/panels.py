@@ -111,11 +111,12 @@ def draw_threshold(axes: Axes, gap: Gap) -> None:
     dashed(axes, threshold_position(gap))
 
 
-def name_the_hits(axes: Axes, gap: Gap) -> None:
-    """Label the side of the line at τ where the AR hits are."""
+def name_the_hits(axes: Axes, gap: Gap, foot: bool = False) -> None:
+    """Label the side of the line at τ where the AR hits are; ``foot``: at the foot, where bars hang from the top."""
     assert gap.threshold is not None
-    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 1)
-    note(axes, text, at, (-4, -2), xycoords=("data", "axes fraction"), ha="right", va="top", color=FAINT)
+    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 0 if foot else 1)
+    off, va = (2, "bottom") if foot else (-2, "top")
+    note(axes, text, at, (-4, off), xycoords=("data", "axes fraction"), ha="right", va=va, color=FAINT)
 
 
 def set_frequency_ticks(axes: Axes, gap: Gap) -> None:

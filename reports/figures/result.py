@@ -173,7 +173,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
             axes.set_title(f"{name}: {share_text(sum(values), delta)}")
-        name_the_hits(row[0], gap)
+        name_the_hits(row[0], gap, foot=gap.deltas[model] < 0)
     add_headroom(panels)
     figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     figure.supxlabel(training_count(gap), fontsize=9)

@@ -11,7 +11,7 @@ from argap.records import KNOWN, Estimate, Examples, Gap, GapRow, Part
 from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.formats import Table
-from argap.reports.tables.numbers import DASH, percent, signed, signed_range, threshold_text
+from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
 from argap.reports.tables.overview import MANY, by_gap, overview
 from argap.reports.tables.provenance import provenance
 from argap.reports.tables.result import ladder_table, main_tables, slices_table
@@ -154,4 +154,4 @@ def _contribution(each: Estimate) -> str:
     if each.share is not None:
         share = percent(each.share, 0)
         text += f" · ({share})" if each.reason else f" · {share}"
-    return text if each.contribution_ci95 is None else f"{text}\n{signed_range(each.contribution_ci95)}"
+    return text if each.contribution_ci95 is None else f"{text}\n{nats_interval(each.contribution_ci95)}"

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from argap.records import Gap, GapRow
 from argap.reports.tables.numbers import nats, percent, signed
 from argap.reports.tables.result import share_cell
-from argap.reports.tables.words import WORDS
+from argap.reports.tables.words import MANY, WORDS
 
-MANY = 4
-"""Models compared; more of them share one summary, small multiples and tables in parts."""
 ENDS = 10
 """The summary and the panels show this many models with the lowest ΔNLL and this many with the highest, if that leaves
 out more than one."""

@@ -25,7 +25,7 @@ from argap.reports.tables.numbers import (
     signed_range,
     threshold_text,
 )
-from argap.reports.tables.words import gap_word
+from argap.reports.tables.words import MANY, gap_word
 
 ENDS = "95% interval"
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
@@ -81,9 +81,10 @@ def where_table(gap: Gap) -> Table | None:
 
 
 def ladder_table(gap: Gap) -> Table | None:
-    """The AR hits at τ = 0, scaled, 1,250, the result's own and ∞, where the result has them; None without a curve."""
+    """The AR hits at τ = 0, scaled, 1,250, the result's own and ∞, where the result has them; None without a curve, and
+    for more than `MANY` models."""
     points = {int(point.bin): point for point in gap.curve}
-    if not gap.compared or len(points) < 2 or gap.index is None:
+    if not 0 < len(gap.compared) <= MANY or len(points) < 2 or gap.index is None:
         return None
     scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
     rungs = [tau for tau in sorted({0, scaled, PAPER_THRESHOLD, gap.threshold or 0}) if tau in points]

@@ -2,6 +2,8 @@
 
 from argap.records import Direction, Gap
 
+MANY = 4
+"""Models compared; more of them share one summary, small multiples and tables in parts."""
 WORDS: dict[Direction | None, str] = {"behind": "gap", "ahead": "lead", "level": "difference", None: "difference"}
 OF: dict[Direction, str] = {"behind": "behind", "ahead": "ahead of", "level": "level with"}
 

@@ -166,7 +166,7 @@ def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     gap = make_gap({"same": 0.0, "better": -1.0})
     assert gap.directions == {"same": "level", "better": "ahead"}
     text = write(tmp_path, gap)
-    assert "same is level with attention: ΔNLL is 0.000 nats" in text
+    assert "same is level with attention: ΔNLL is +0.000 nats" in text
     assert "nothing to take a share of" in text
     assert f"better is {-gap.deltas['better']:.3f} nats per token ahead of attention" in text
     assert "What it looks like in text" not in text
@@ -217,7 +217,7 @@ def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
         assert f"<td>{whole.nll:.2f}</td>" in foot
         assert whole.delta_ci95 is not None
         low, high = whole.delta_ci95
-        ends = f"<br><small>+{low:.3f} to +{high:.3f}</small></td>"
+        ends = f"<br><small>{low:.3f} to {high:.3f}</small></td>"
         assert f"<td>+{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
 
 
@@ -229,9 +229,9 @@ def test_each_part_has_its_interval_and_says_where_it_is_unresolved(gap: Gap, tm
         tmp_path,
         changed(gap, "base_conv", first.bin, contribution=0.1, contribution_ci95=(-0.001, 0.2), share=0.2, reason="no"),
     )
-    assert "<td>+0.100 · (20%)<br><small>−0.001 to +0.200</small></td>" in text
+    assert "<td>+0.100 · (20%)<br><small>−0.001 to 0.200</small></td>" in text
     low, high = first["hyena"].contribution_ci95 or (0, 0)
-    assert f"<br><small>+{low:.3f} to +{high:.3f}</small></td>" in text
+    assert f"<br><small>{low:.3f} to {high:.3f}</small></td>" in text
 
 
 RARE = (
