@@ -44,12 +44,12 @@ class ShownWindow:
     story: str
     tokens: tuple[ShownToken, ...]
     earlier: tuple[ShownToken, ...]
-    """The surroundings of an earlier occurrence that is too far back; empty where it lies among ``tokens``."""
+    """The surroundings of an earlier occurrence that is too far back; empty if it is among ``tokens``."""
     earlier_note: str
     models: tuple[str, ...]
     """The reference and the model that loses, whose log-probs are in ``rows``."""
     rows: tuple[tuple[str, ...], ...]
-    """The tokens as a table: text, group, distance, training count where there is one, and log-probs."""
+    """The tokens as a table: text, group, distance, training count if known, and log-probs."""
 
 
 def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
