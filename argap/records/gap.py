@@ -31,8 +31,10 @@ AR_HITS, OTHER = "ar_hits", "other"
 
 
 class Estimate(Record, frozen=True):
-    """One model on one set of scored tokens, with 95% intervals. The reference has no differences; nor has a model
-    where its NLL or the reference's is infinite."""
+    """One model on one set of scored tokens, with 95% intervals.
+
+    The reference has no differences; nor has a model if its NLL or the reference's is infinite.
+    """
 
     model: str
     partition: str
@@ -102,11 +104,11 @@ class Part:
         return f"<Part {self.partition} {self.bin}: {', '.join(self.estimates)}>"
 
     def among(self, models: Collection[str]) -> "Part":
-        """Only the estimates of some models."""
+        """Return the part with only the estimates of ``models``."""
         return Part((each for each in self.estimates.values() if each.model in models), self.about)
 
     def moved(self, partition: str, name: str) -> "Part":
-        """The same figures under the name of another bin."""
+        """Return the same estimates under another partition and bin."""
         changed = [
             msgspec.structs.replace(each, partition=partition, bin=name, repeated=None)
             for each in self.estimates.values()
@@ -224,7 +226,7 @@ class Gap(Record, frozen=True, dict=True):
         }
 
     def parts(self, partition: str) -> list[Part]:
-        """The bins of a partition in order; none for one that was not computed."""
+        """Return the bins of a partition in order; none if it was not computed."""
         return list(self._partitions.get(partition, {}).values())
 
     @property
@@ -244,15 +246,17 @@ class Gap(Record, frozen=True, dict=True):
 
     @cached_property
     def named(self) -> list[Part]:
-        """The AR hits and the recorded slices; empty without any of these."""
+        """Return the AR hits and the recorded slices; empty if no slice was recorded."""
         recorded = self.parts(NAMED)
         hits = Part(self.on_hits.estimates.values(), SliceInfo(AR_HITS, ar_hits=1.0 if self.on_hits.n else None))
         return [hits, *recorded] if recorded else []
 
     @cached_property
     def curve(self) -> list[Part]:
-        """The AR hits at each recorded τ, ascending, the result's own among them up to the first at which every
-        repeated bigram is a hit."""
+        """Return the AR hits at each recorded τ, ascending.
+
+        They include the result's own τ, unless every repeated bigram is a hit at a lower one.
+        """
         points = {int(part.bin): part for part in self.parts(THRESHOLD)}
         tau = self.threshold
         if tau is not None and points and (tau <= max(points) or self.on_hits.n > points[max(points)].n):
@@ -261,48 +265,48 @@ class Gap(Record, frozen=True, dict=True):
 
     @property
     def fingerprint(self) -> str:
-        """Of the evaluation set."""
+        """Return the fingerprint of the evaluation set."""
         return self.evaluation.fingerprint
 
     @property
     def hits(self) -> str:
-        """What the hits are called: without an index they are all repeated bigrams."""
+        """Return the name of the hits; without an index they are all repeated bigrams."""
         return "repeated bigrams" if self.index is None else "AR hits"
 
     @property
     def models(self) -> list[str]:
-        """Names in the order of the rows."""
+        """Return the models' names in the order of the rows."""
         return [row.model for row in self.rows]
 
     @property
     def compared(self) -> list[GapRow]:
-        """The rows of all models but the reference."""
+        """Return the rows of all models but the reference."""
         return [row for row in self.rows if row.model != self.reference]
 
     @property
     def directions(self) -> dict[str, Direction]:
-        """Of each compared model whose ΔNLL is finite."""
+        """Return the direction of each compared model with a finite ΔNLL."""
         return {row.model: row.direction for row in self.compared if row.direction is not None}
 
     @property
     def deltas(self) -> dict[str, float]:
-        """ΔNLL of each compared model where it is finite, in nats: negative for one that leads."""
+        """Return each finite ΔNLL of the compared models, in nats: negative if a model is ahead."""
         deltas = {row.model: self.on_all[row.model].delta for row in self.compared}
         return {model: delta for model, delta in deltas.items() if delta is not None}
 
     def replaced(self, partitions: Mapping[str, Iterable[Part]]) -> "Gap":
-        """The result with the bins of some partitions in place of those that they have."""
+        """Return the result with the bins of some partitions replaced."""
         kept = [each for each in self.estimates if each.partition not in partitions]
         return msgspec.structs.replace(self, estimates=(*kept, *estimates_of(partitions.values())))
 
 
 def estimates_of(partitions: Iterable[Iterable[Part]]) -> tuple[Estimate, ...]:
-    """The estimates of the parts of several partitions, in order."""
+    """Return the estimates of several partitions' parts, in order."""
     return tuple(each for parts in partitions for part in parts for each in part.estimates.values())
 
 
 def save_gap(path: Path, gap: Gap) -> None:
-    """Write a ``gap.json``, whole or not at all, an estimate a line."""
+    """Write a ``gap.json`` atomically, one estimate per line."""
     write_record(path, gap, lines="estimates")
 
 
