@@ -192,7 +192,7 @@ class ExampleChooser:
         )
 
     def _snippet(self, row: int, first: int, of: _Portion) -> EarlierOccurrence:
-        """Return the earlier occurrence of a hit's bigram, which ends at ``row``, if it is too far away to show with it."""
+        """Return the earlier occurrence of a hit's bigram, which ends at ``row``, too far away to show with the hit."""
         before, after = SNIPPET
         rows = slice(max(first, row - before), row + after + 1)
         return EarlierOccurrence(

@@ -104,7 +104,7 @@ def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
 
 
 def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return a line for each bigram with more than `MOST_OF_HITS` of the hits, most frequent first, up to `MOST_LINES`."""
+    """Return up to `MOST_LINES` lines on bigrams with more than `MOST_OF_HITS` of the hits, most frequent first."""
     total = int(hits.sum())
     large = hits[hits > MOST_OF_HITS * total].sort_values(ascending=False, kind="stable")
     if total < LEAST_HITS:
