@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GapFigures(NamedTuple):
-    """A model against the reference, in nats per token (per byte where their tokenizers differ)."""
+    """A model against the reference, in nats per token (per byte if their tokenizers differ)."""
 
     nll: float
     nll_ar_hits: float | None

@@ -20,7 +20,7 @@ Interval = tuple[float, float]
 Direction = Literal["behind", "ahead", "level"]
 """Of a model relative to the reference: level if the interval of ΔNLL contains 0."""
 INFINITE = "a log-prob is −∞"
-"""Why a figure has no number: some token has probability 0 under the model or the reference."""
+"""Reason for a missing figure: some token has probability 0 under the model or the reference."""
 GAP_FORMAT = 3
 """Format of ``gap.json``."""
 ALL, SLICE, THRESHOLD, NAMED = "all", "slice", "threshold", "named"
@@ -60,7 +60,7 @@ class Estimate(Record, frozen=True):
     paper_rule: float | None = None
     """The paper's "% of gap due to" these tokens, a fraction (`argap.metric.share.gap_due_to_ar`)."""
     reason: str | None = None
-    """Why there is no share, or why it must not be claimed."""
+    """Reason why there is no share, or why it must not be claimed."""
     repeated: bool | None = None
     """By frequency: whether the bigrams are repeated in their window."""
 

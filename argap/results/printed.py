@@ -35,7 +35,7 @@ def slice_json(part: Part) -> dict[str, Any]:
 
 
 def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any]:
-    """Return a result as one object. ``slices``: instead of all tokens, the AR hits, the others and those recorded."""
+    """Return a result as one object; ``slices``: those to show instead of the default and recorded ones."""
     shown = [gap.on_all, gap.on_hits, gap.on_other, *gap.parts("named")] if slices is None else slices
     models = [
         {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}

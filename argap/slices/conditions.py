@@ -103,7 +103,7 @@ def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[s
 
 
 def check_syntax(where: str) -> None:
-    """Refuse a condition that is not one expression, whatever the models and columns."""
+    """Raise `ArgapError` unless a condition is a single expression; models and columns are not checked."""
     with connect() as connection:
         _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), schema_of(["reference"]))
 

@@ -131,7 +131,7 @@ def _tokens(folder: Path, record: Gap) -> TokenTable | None:
 
 
 def _check_differences(half: "_Half", reference: str, model: str) -> None:
-    """Raise `ArgapError` where the model's differences to the reference leave nothing to explain."""
+    """Raise `ArgapError` if the model's differences to the reference leave nothing to explain."""
     if not np.isfinite(half.lost).all():
         raise ArgapError(f"{model}: no finite ΔNLL to {reference} ({INFINITE}), so nothing to explain")
     if not half.lost.any():

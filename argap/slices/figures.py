@@ -1,7 +1,7 @@
 """Compute how much each slice, a named set of scored tokens, contributes to a model's gap to its reference.
 
 For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and its share of the gap (or of
-the lead, where the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
+the lead, if the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
 add up to Δnll. All figures are computed from sums by document, so each has an interval.
 
 A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
@@ -189,7 +189,7 @@ NO_ENDS = _Ends(None, None, None)
 
 def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
     """Return all intervals of a model on a slice; no other function computes any."""
-    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative where the model is worse
+    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative if the model is worse
     part = slice_.lost[:, model] / whole.n
     some = slice_.n > 0
     on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None

@@ -1,4 +1,4 @@
-"""Margins: the cells summed over all keys but those of one partition.
+"""Sum the cells to margins: over all keys except those of one partition.
 
 Every bin of a partition, and the AR hits at any threshold, is a union of values of one or two keys. The margins are
 small however many cells there are, suffice for all of these, and are summed while the cells are written.
@@ -79,7 +79,7 @@ class Margins:
                 waiting[:] = [joined(waiting)]
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """Yield each margin as cells with ``unit`` in place of the document."""
+        """Yield each margin as cells with ``unit`` instead of the document."""
         for names, waiting in self._waiting.items():
             groups = joined(waiting)
             columns = dict(zip(("unit", *names), groups.keys, strict=True))

@@ -102,7 +102,7 @@ def check_slices(
 ) -> None:
     """Raise `ArgapError`, naming the slice, for names and conditions that `score_slices` would refuse.
 
-    ``models``: those to be compared, the reference first. ``kept``: the columns kept of the source.
+    ``models``: names, the reference first. ``kept``: columns kept from the source, by name.
     """
     check_names(each.name for each in specs)
     for each in specs:

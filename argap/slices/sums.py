@@ -33,7 +33,7 @@ class Sums:
         self.logprob = np.zeros((units, models))
         """``[U, M]``: sums of log p in nats."""
         self.ar_hits = 0
-        """How many of the tokens are AR hits."""
+        """Number of tokens (or bytes) that are AR hits."""
 
     def add(self, groups: "_Groups", member: np.ndarray) -> None:
         """Add the groups selected by ``member`` (bool ``[G]``)."""

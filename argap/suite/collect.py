@@ -2,7 +2,7 @@
 
 Each size has a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
 ``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``logs.parquet``, ``examples.json``,
-``members.json``, ``documents.parquet`` (the source of each) and, where they were measured, ``mqar.json`` and
+``members.json``, ``documents.parquet`` (the source of each) and, if measured, ``mqar.json`` and
 ``trajectory.parquet``.
 
 A result can grow: members whose runs are not in the work folder are reused from the existing result

@@ -76,7 +76,7 @@ class SeedScores:
     share: float | None
     """Share of that gap on the AR hits; None without a gap and for the reference."""
     unresolved: str | None
-    """Why the share must not be claimed."""
+    """Reason why the share must not be claimed."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
     """Return training tokens and the raw share of the gap due to AR at each step where both models have a checkpoint.
 
-    The share is NaN where the model has no gap.
+    The share is NaN if the model has no gap.
     """
     own, ref = (trajectory.loc[trajectory["model"] == name].set_index("tokens") for name in (model, reference))
     tokens = own.index.intersection(ref.index)

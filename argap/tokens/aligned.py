@@ -38,7 +38,7 @@ class SegmentedText:
     sets: tuple[EvaluationSet, ...]
     """``[T]``: the same windows, byte for byte."""
     segments: Segments
-    """Of all windows."""
+    """The segments of all windows."""
 
     @cached_property
     def segment_bytes(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Find what can be copied within a window: opportunities, lengths of repeated contexts, and induction predictions.
 
 Legend: N tokens, W windows; x_0 … x_{T-1} the tokens of one window, i ≥ 1 a scored position. An earlier occurrence ends
-at some j < i and may overlap the later one. Each EOS counts as a token of its own, equal to no other token: so no match
+at some j < i and may overlap the later one. Each EOS counts as a unique token, equal to no other, so no match
 extends over an EOS, nothing can be copied after one, and an EOS is never copied. An EOS target is therefore an
 opportunity wherever the token before it occurred before, and always a miss; and the first token of a document, whose
 previous token is an EOS, is no opportunity.
@@ -40,11 +40,11 @@ class Copies(NamedTuple):
     opportunity: np.ndarray
     """bool: the previous token occurred before in the window, with a token after it."""
     match_length: np.ndarray
-    """int32: how many of the tokens before this one occurred before in this order, followed by this token; at least 1
-    where the bigram is repeated, else 0."""
+    """int32: length of the longest stretch of tokens before this one that occurred earlier before the same token; at
+    least 1 if the bigram is repeated, else 0."""
     induction: np.ndarray
     """bool: the token after the latest occurrence of the longest suffix that occurred before is this token. False, and
-    without meaning, where there is no opportunity."""
+    meaningless, without an opportunity."""
 
 
 def find_copies(tokens: np.ndarray, offsets: np.ndarray, eos: int | None = None) -> Copies:
@@ -186,7 +186,7 @@ def _sort_prefixes(x, order):
     ``order``: their numbers i by x_i, which are sorted in place.
 
     Prefix doubling (Manber and Myers 1993, https://doi.org/10.1137/0222058): ranks by the last 2^k tokens give those by
-    the last 2^(k + 1), in two counting sorts, the first of which is the order so far, shifted.
+    the last 2^(k + 1), in two counting sorts; the first is the current order, shifted.
     """
     n = len(x)
     rank, finer = np.empty(n, np.int32), np.empty(n, np.int32)

@@ -63,16 +63,16 @@ class Labels:
     record: LabelsRecord
     """``labels.json``."""
     kept: Documents | None = None
-    """The columns kept of the source; None without any."""
+    """The columns kept from the source; None without any."""
     segment_bytes: np.ndarray | None = None
-    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
-    the token."""
+    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None if the unit is the
+    token."""
     opportunity: np.ndarray | None = None
     """bool ``[N]``: `argap.tokens.copies.Copies`. None, as the next two, in labels of format 1."""
     match_length: np.ndarray | None = None
     """int32 ``[N]``."""
     induction: np.ndarray | None = None
-    """bool ``[N]``: False also where there is no opportunity."""
+    """bool ``[N]``: False without an opportunity."""
 
     @property
     def scored(self) -> np.ndarray:
