@@ -49,27 +49,27 @@ class GapFigures(NamedTuple):
 
 
 class RecallGap:
-    """Measures models in memory on the text of a finished run, against that run.
+    """Measure models in memory on the text of a finished run, against that run.
 
     Parameters
     ----------
     reference
-        Folder of a finished run of `argap score`, with its labels beside it: its windows, its log-probs and which of
-        its tokens are AR hits stay fixed.
+        Folder of a finished run of `argap score`, with labels next to it. Its windows, log-probs and AR hits stay
+        fixed.
     tokenizer
-        The model's (transformers, fast); by default the reference's. Another than the reference's is compared by
-        segments, where the windows of the run end at its tokens too.
+        The model's (transformers, fast); default: the reference's. A different one is compared by segments, which needs
+        windows that end at token ends of both.
     threshold
         Maximum exposures of an AR hit's bigram.
     windows
         Only the first windows of the run; None: all.
     batch_size
-        Windows at once; ``"auto"``: halved when out of memory.
+        Windows per batch; ``"auto"``: halved when out of memory.
 
     Raises
     ------
     ArgapError
-        For a folder that is no finished run or has no labels, and for texts that cannot be compared.
+        For a folder that is not a finished run or has no labels, and for texts that cannot be compared.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class RecallGap:
         return self._figures(self._aligned(logprob, 1))
 
     def _aligned(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
-        """Return the log-probs of the rows compared, float32, from those of all tokens."""
+        """Select the log-probs of the rows compared, float32, from those of all tokens."""
         aligned = logprob if self._text is None else self._text.align(logprob, tokenizer)
         return aligned[self._rows]
 
