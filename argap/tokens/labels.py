@@ -12,6 +12,7 @@ bytes of the segment that a token ends, 0 for a token inside a segment, and null
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from argap.text.tokenizer import Tokenizer
 from argap.tokens.copies import find_copies
 from argap.tokens.repeats import find_repeats
 from argap.tokens.runs import shards_of
+from argap.tokens.weights import SEGMENT_BYTES, last_rows, stored_weights, weights
 
 FORMAT = 2
 WINDOWS = "windows.parquet"
@@ -74,41 +76,37 @@ class Labels:
     induction: np.ndarray | None = None
     """bool ``[N]``: False also where there is no opportunity."""
 
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """int32 ``[N]``: what a row counts (`argap.tokens.weights.weights`)."""
+        return weights(self.position, self.segment_bytes)
+
     @property
     def scored(self) -> np.ndarray:
         """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
-        return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
-
-    @property
-    def weight(self) -> np.ndarray:
-        """int64 ``[N]``: what a row that has a log-prob counts, 1 or the bytes of its segment; 0 for other rows."""
-        return np.maximum(self.scored if self.segment_bytes is None else self.segment_bytes, 0).astype(np.int64)
+        return self.weight >= 0
 
     @property
     def shown(self) -> np.ndarray:
-        """int64: for each row with a weight, the row whose labels stand for it.
+        """int64: for each row of positive weight, the row whose labels stand for it.
 
         That is itself, and in a segment of several tokens the one whose repeated bigram training saw least (the first
         of equals; without one, the token whose bigram it saw least), so that at any threshold the segment is an AR hit
         where one of its tokens is.
         """
         rows = np.flatnonzero(self.scored)
-        if self.segment_bytes is None:
+        ends = self.weight[rows] > 0
+        if ends.all():
             return rows
-        ends = self.segment_bytes[rows] > 0
         segment = np.cumsum(ends) - ends
         count = np.zeros(len(rows)) if self.train_count is None else self.train_count[rows]
         order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
         return rows[order][np.unique(segment[order], return_index=True)[1]]
 
     def over_segments(self, logprob: np.ndarray) -> np.ndarray:
-        """Log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
-        if self.segment_bytes is None:
-            return logprob
-        rows, ends = np.flatnonzero(self.scored), np.flatnonzero(self.segment_bytes > 0)
-        filled = np.full_like(logprob, np.nan)
-        filled[rows] = logprob[ends[np.searchsorted(ends, rows)]]
-        return filled
+        """Return log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
+        inside = not self.weight.all()  # some tokens end no segment
+        return np.where(self.scored, logprob[last_rows(self.weight)] if inside else logprob, np.float32(np.nan))
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
@@ -247,9 +245,9 @@ def _table(labels: Labels) -> pa.Table:
         columns |= {"opportunity": labels.opportunity, "match_length": labels.match_length}
         columns["induction"] = pa.array(labels.induction, mask=~labels.opportunity)
     if labels.segment_bytes is not None:
-        columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
+        columns[SEGMENT_BYTES] = pa.array(labels.segment_bytes, mask=~labels.scored)
     counted = labels.train_count is not None
-    nullable = {"induction", "segment_bytes", *(() if counted else ["train_count"])}
+    nullable = {"induction", SEGMENT_BYTES, *(() if counted else ["train_count"])}
     return required(pa.table(columns), columns.keys() - nullable)
 
 
@@ -258,7 +256,7 @@ def read_labels(folder: Path) -> Labels:
     folder = Path(folder)
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT)
     check_files(folder, [folder / name for name in TABLES])
-    columns = [*COLUMNS, *copied_columns(record), *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
+    columns = [*COLUMNS, *copied_columns(record), *stored_weights(record.evaluation)]
     rows = read_parquet(folder / "labels.parquet", columns)
     documents = read_document_of_window(folder, record)
     return labels_of_rows(rows, record, documents, read_documents(folder))
@@ -291,7 +289,7 @@ def labels_of_rows(
     """The labels in rows of ``labels.parquet``, all or those of some windows."""
     domain = rows["domain"].unify_dictionaries().combine_chunks()
     names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
-    by_segment = record.evaluation.unit == "byte"
+    stored = rows[SEGMENT_BYTES].fill_null(-1).to_numpy() if SEGMENT_BYTES in rows.column_names else None
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
@@ -303,7 +301,7 @@ def labels_of_rows(
         domains=names.tolist(),
         document_of_window=document_of_window,
         record=record,
-        segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
+        segment_bytes=stored,
         kept=kept,
         **{name: _unmasked(rows[name]) for name in copied_columns(record) if name in rows.column_names},
     )
