@@ -9,19 +9,17 @@ from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
 from argap.errors import ArgapError
-from argap.files.checksums import check_files
 from argap.metric.threshold import Threshold
-from argap.records import EvaluationRecord, Gap, IndexRecord, Part, SliceResult, read_gap
-from argap.results.frames import part_row, slice_frame
+from argap.records import NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
+from argap.results.frames import part_rows, slice_frame
 from argap.results.restated import threshold_in
-from argap.slices.cells import CellFile, hits_and_others, read_cells, with_models
-from argap.slices.figures import slices_of_cells
-from argap.slices.partitions import By, as_part, partition
+from argap.slices.cells import read_cells, with_models
+from argap.slices.partitions import By
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +48,7 @@ class Result:
     --------
     >>> import argap
     >>> result = argap.open_result("runs/demo")                                  # doctest: +SKIP
-    >>> result.table()[["model", "slice", "ppl", "gap_due_to"]]                  # doctest: +SKIP
+    >>> result.table()[["model", "slice", "ppl", "contribution"]]                # doctest: +SKIP
     >>> result.breakdown("distance")                                             # doctest: +SKIP
     """
 
@@ -94,17 +92,15 @@ class Result:
     def table(self) -> pd.DataFrame:
         """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.
 
-        Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
-        ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
-        over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
-        ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
-        no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
+        Columns: ``model``; ``slice``; ``n`` tokens; ``share_of_tokens``, of all scored tokens; ``nll`` (nats) and
+        ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
+        ``share``, the contribution over the whole gap or lead, signed and not capped; ``paper_rule``, the paper's "% of
+        gap due to" the slice; ``reason``, why there is no share or why it must not be claimed; and ``_low`` and
+        ``_high``, the ends of the 95% intervals of delta, contribution and share. The reference has no differences
+        (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
-        recorded = [each for each in self.record.slices if each.name != "ar_hits"]
-        check_files(self.folder, [self.folder / "cells.parquet"])
-        cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
-        built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
-        return slice_frame([*built_in, *recorded])
+        gap = self.record
+        return slice_frame([gap.on_all, gap.on_hits, gap.on_other, *gap.parts(NAMED)])
 
     def gap(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
@@ -132,7 +128,7 @@ class Result:
 
     def slices(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
-    ) -> tuple[SliceResult, ...]:
+    ) -> tuple[Part, ...]:
         """What `gap` tabulates, as records."""
         from argap.slices.of_tokens import Slice, score_slices, shipped_slices
 
@@ -228,43 +224,29 @@ class Result:
         >>> import argap
         >>> argap.open_result("results/table1-mini/7m").breakdown("domain")      # doctest: +SKIP
         """
-        parts = self.parts(by) if by in get_args(By) else self._parts_of(by)
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
-        rows = [
-            part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
-        ]
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame([row for part in self.parts(by) for row in part_rows(part, bounds.get(part.bin))])
         if bounds:
             frame[["low", "high"]] = frame[["low", "high"]].astype("Int64")
         return frame
 
-    def _parts_of(self, column: str) -> tuple[Part, ...]:
-        """Those by the values of a column of the tokens."""
+    def parts(self, by: By | str) -> list[Part]:
+        """What `breakdown` tabulates, as records: those of ``gap.json``, or from the tokens by one of their columns."""
         known = get_args(By)
+        if by in known:
+            if recorded := [part for part in self.record.parts(by) if part.n]:
+                return recorded
+            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
         try:
             table = self.token_table
         except ArgapError as error:
             expected = ", ".join(known)
-            raise ArgapError(f"`by` {column}: expected {expected}, or a column of the tokens; {error}") from None
+            raise ArgapError(f"`by` {by}: expected {expected}, or a column of the tokens; {error}") from None
         from argap.slices.of_tokens import grouped, score_by
 
-        if column not in grouped(table):
-            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys((*known, *grouped(table))))}")
-        whole, _, *scored = score_by(table, column, threshold=self.threshold)
-        return tuple(as_part((each.name, None), each, whole) for each in scored)
-
-    def parts(self, by: str) -> tuple[Part, ...]:
-        """What `breakdown` tabulates, as records: those of ``gap.json``, or recomputed from the cells where they lack
-        intervals (format 1)."""
-        if by not in get_args(By):
-            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
-        recorded = getattr(self.record.breakdowns, by)
-        if not recorded:
-            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
-        if len(self.models) == 1 or recorded[0].ci95 or (by not in self.cells and by != "slice"):
-            return recorded
-        bins = self.record.bins
-        return partition(self.cells, bins, cast(By, by), reference=self.reference, threshold=self.threshold)
+        if by not in grouped(table):
+            raise ArgapError(f"`by` {by}: expected {', '.join(dict.fromkeys((*known, *grouped(table))))}")
+        return score_by(table, by, threshold=self.threshold)[2:]
 
     def __repr__(self) -> str:
         others = [model for model in self.models if model != self.reference]

@@ -34,7 +34,7 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     totals = np.zeros(len(binning.bins()), dtype=np.int64)
     for piece in gathered(documents, PIECE):
         first, second = (np.concatenate([ids[part] for ids in piece]) for part in (slice(-1), slice(1, None)))
-        seen = np.rint(index.exposures(first, second))  # as in `argap.tokens.labels.count_exposures`
+        seen = np.rint(index.exposures(first, second)).astype(np.int64)  # as in `argap.tokens.labels.count_exposures`
         totals += np.bincount(binning.index(seen), minlength=len(totals))
     total = int(totals.sum())
     if not total:

@@ -197,12 +197,36 @@ def with_runs(folder: Path, run: Callable[[str], str]) -> Path:
     """Record other folders for the runs of a result."""
     from msgspec.structs import replace
 
-    from argap.records import read_gap, write_record
+    from argap.records import read_gap, save_gap
 
     gap = read_gap(folder)
     rows = tuple(replace(row, run=run(row.model)) for row in gap.rows)
-    write_record(folder / "gap.json", replace(gap, rows=rows))
+    save_gap(folder / "gap.json", replace(gap, rows=rows))
     return folder
+
+
+def changed(gap, model: str, bin_: str = "ar_hits", **changes: Any):
+    """A result with other figures of a model on all tokens, the AR hits or the others."""
+    from msgspec.structs import replace
+
+    def one(each):
+        return replace(each, **changes) if (each.model, each.bin) == (model, bin_) else each
+
+    return replace(gap, estimates=tuple(map(one, gap.estimates)))
+
+
+def estimates_in(values: dict[str, Any], bin_: str = "all", partition: str | None = None) -> list[dict[str, Any]]:
+    """The estimates of the models on a bin, from the JSON of a result."""
+    of = [each for each in values["estimates"] if each["bin"] == bin_]
+    return [each for each in of if partition is None or each["partition"] == partition]
+
+
+def only(gap, *models: str):
+    """A result of some of its models."""
+    from msgspec.structs import replace
+
+    rows = tuple(row for row in gap.rows if row.model in models)
+    return replace(gap, rows=rows, estimates=tuple(each for each in gap.estimates if each.model in models))
 
 
 def write_drawn_result(

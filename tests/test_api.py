@@ -47,17 +47,17 @@ def test_opening_a_result_imports_nothing_heavy():
 
 def test_the_table_is_that_of_gap_json(result):
     table = result.table().set_index(["model", "slice"])
-    for row in result.record.rows:
-        for name, part in (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other)):
-            assert table.loc[(row.model, name), "n"] == part.n
-            assert table.loc[(row.model, name), "nll"] == pytest.approx(part.nll, rel=1e-12)
-        if row.gap_due_to_ar is not None:
-            own = table.loc[(row.model, "ar_hits")]
-            assert own["gap_due_to"] == pytest.approx(row.gap_due_to_ar.value, rel=1e-9)
-            assert own["contribution"] == pytest.approx(row.delta_ar.nll, rel=1e-9)
+    gap = result.record
+    for model in gap.models:
+        for name, part in (("overall", gap.on_all), ("ar_hits", gap.on_hits), ("other", gap.on_other)):
+            assert table.loc[(model, name), "n"] == part.n
+            assert table.loc[(model, name), "nll"] == part[model].nll
+        if model != gap.reference:
+            own = table.loc[(model, "ar_hits")]
+            assert own["share"] == gap.on_hits[model].share
             assert own["contribution_low"] < own["contribution"] < own["contribution_high"]
-            assert own["contribution"] == pytest.approx(own["share"] * own["delta"], rel=1e-9)
-    assert table.loc[result.reference, ["delta", "contribution", "gap_due_to"]].isna().to_numpy().all()
+            assert own["contribution"] == pytest.approx(own["share_of_tokens"] * own["delta"], rel=1e-9)
+    assert table.loc[result.reference, ["delta", "contribution", "share"]].isna().to_numpy().all()
 
 
 @pytest.mark.parametrize("by", ["slice", "frequency", "distance", "position", "domain"])
@@ -65,8 +65,8 @@ def test_every_breakdown_adds_up_to_the_gap(result, by):
     parts = result.breakdown(by)
     for row in result.record.compared:
         own = parts[parts["model"] == row.model]
-        assert own["contribution"].sum() == pytest.approx(row.delta.nll, abs=1e-12)
-        assert own["n"].sum() == row.overall.n
+        assert own["contribution"].sum() == pytest.approx(result.record.deltas[row.model], abs=1e-12)
+        assert own["n"].sum() == result.record.on_all.n
         if by != "position":  # a suite's cells have no positions, and its gap.json no intervals
             assert (own["contribution_low"] <= own["contribution"] + 1e-12).all()
             assert (own["contribution"] <= own["contribution_high"] + 1e-12).all()
@@ -84,7 +84,9 @@ def test_a_result_says_what_it_is(result):
     assert (result.threshold, result.evaluation.seq_len) == (1250, 1024)
     assert result.provenance.index.tokens == 52_004_479
     assert "against attention" in repr(result)
-    assert result._repr_html_().count("<tr>") == 1 + len(result.models) + 1 + len(result.models) - 2
+    assert (
+        result._repr_html_().count("<tr>") == 1 + len(result.models) + len(result.models) + 1 + len(result.models) - 2
+    )
     with pytest.raises(AttributeError):
         result.folder = Path()
 
@@ -100,9 +102,10 @@ def test_texts_are_escaped_in_a_notebook(result, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, r"gap\.json: written by a newer argap \(format 99, known up to 2\)"),
+        ({"format": 99}, r"gap\.json: written by a newer argap \(format 99, known up to 3\)"),
         ({"threshold": "many"}, r"gap\.json: Expected `int \| null`, got `str` - at `\$\.threshold`"),
-        ({"rows": [{"model": 1}]}, r"gap\.json: Expected `str`, got `int` - at `\$\.rows\[0\]\.model`"),
+        ({"format": 2}, r"gap\.json: written by an older argap \(format 2, expected 3\); run `argap score`"),
+        ({"models": [{"model": 1}]}, r"gap\.json: Expected `str`, got `int` - at `\$\.models\[0\]\.model`"),
         (None, "no gap.json there; expected a folder that `argap score` or `argap compare` wrote"),
     ],
 )
@@ -118,7 +121,6 @@ def test_a_result_that_cannot_be_read_is_one_line(tmp_path, change, message):
 
 
 def test_old_results_get_intervals_from_their_cells(result):
-    assert not result.record.breakdowns.distance[0].ci95  # format 1
     assert np.isfinite(result.breakdown("distance")["contribution_low"].dropna()).all()
     assert result.breakdown("distance")["contribution_low"].notna().any()
 

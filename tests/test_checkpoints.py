@@ -235,7 +235,8 @@ def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> No
     np.testing.assert_array_equal(again, own)
     assert 1e-4 < np.nanmax(np.abs(bf16 - own)) < 0.5
     assert open_run(out / "bf16").record.checkpoint == open_run(out / "full").record.checkpoint
-    assert result.record.row("again").delta.nll == 0 != result.record.row("bf16").delta.nll
+    overall = result.record.on_all
+    assert overall["again"].delta == 0 != overall["bf16"].delta
     shutil.copytree(place / "full", tmp_path / "copy")  # a copy is the same model, unless a setting differs
     assert score(place, out, [full, tmp_path / "copy"]).models == ["full"]
     assert "copy: the same model as full, scored once; NAME=CKPT gives it a row" in capsys.readouterr().err
@@ -280,8 +281,8 @@ def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     with pytest.raises(ArgapError, match="full: `bos` <s>: not in its vocabulary"):
         score(place, out, bare, bos="<s>")
     with pytest.raises(ArgapError, match=r"full: takes at most 128 tokens, .* 128 and a BOS; use `seq_len=127`"):
-        scorer.check_length(full, windows, bos=True)
-    scorer.check_length(full, windows, bos=False)
+        scorer.check_length("full", full.longest, windows, bos=True)
+    scorer.check_length("full", full.longest, windows, bos=False)
     assert not out.exists()
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "bos_token": {"content": eos}}))
     score(place, out, bare, bos={"bare": "own"})

@@ -188,5 +188,5 @@ def test_a_converted_checkpoint_scores(gpt2, tokenizer, tmp_path) -> None:
     ):
         done = CliRunner().invoke(app, command.split())
         assert done.exit_code == 0, (done.output, done.exception)
-    rows = json.loads((tmp_path / "runs" / "gap.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "runs" / "gap.json").read_text())["models"]
     assert [row["model"] for row in rows] == ["two", "one"]

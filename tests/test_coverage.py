@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from argap.metric.intervals import FEW, DocumentBootstrap
-from argap.slices.figures import SliceScorer
+from argap.slices.figures import Key, SliceScorer
 
 SHARE = 0.6
 """Of the population's gap that is on the slice."""
@@ -29,9 +29,9 @@ def covered(documents: int, sigma: float, draws: int, monkeypatch: pytest.Monkey
         share = generator.beta(6, 4, documents)
         lost = np.stack([np.zeros(documents), -n * gap], axis=1)
         scorer = SliceScorer(["ref", "m"], "ref", n, lost - 3 * n[:, None])
-        scorer.add("half", np.round(n / 2), lost * share[:, None] - 1.5 * n[:, None])
-        model = scorer.results()[1].models[1]
-        for k, (ends, truth) in enumerate([(model.contribution.ci95, 0.2 * SHARE), (model.gap_due_to.ci95, SHARE)]):
+        scorer.add(Key("named", "half"), np.round(n / 2), lost * share[:, None] - 1.5 * n[:, None])
+        model = scorer.results()[1]["m"]
+        for k, (ends, truth) in enumerate([(model.contribution_ci95, 0.2 * SHARE), (model.share_ci95, SHARE)]):
             assert ends is not None
             hits[k] += ends[0] <= truth <= ends[1]
         worth += n.sum() ** 2 / (n**2).sum() / draws

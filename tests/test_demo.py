@@ -62,8 +62,8 @@ def test_attention_recalls_better_than_the_convolution(tmp_path):
             text=EvaluationSpec(limit_tokens=2 * 2048), threshold=5492
         ),  # 1,250 occurrences in text that was read 4.39 times
     )
-    attention, base_conv = gap.rows
-    assert base_conv.overall.nll - attention.overall.nll > 0.4
-    assert base_conv.ar_hits.nll - attention.ar_hits.nll > 1.0
-    assert base_conv.gap_due_to_ar.case == "explained"
-    assert base_conv.gap_due_to_ar.value > 0.5
+    assert gap.models == ["attention", "base_conv"]
+    hits = gap.on_hits["base_conv"]
+    assert gap.deltas["base_conv"] > 0.4
+    assert hits.delta > 1.0
+    assert hits.share > 0.5

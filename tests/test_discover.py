@@ -1,7 +1,6 @@
 """The tree of conditions, and what it finds in tokens and in cells."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,12 +10,14 @@ from msgspec.structs import replace
 
 import argap
 from argap.errors import ArgapError, FormatError
-from argap.files.atomic import read_json
 from argap.metric.condition_tree import Feature, grow
-from argap.records import read_gap
+from argap.records import read_gap, save_gap
 from argap.records.columns import UNIT
+from argap.results.restated import restate
 from argap.slices.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
+from argap.slices.partitions import partition
 from argap.tokens.batches import TokenReader
+from tests.conftest import copied_without_tokens
 from tests.page_tables import table, unlike
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -24,14 +25,21 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 def best_by_hand(codes, n, lost, bins, min_share):
     """The first split, by trying each: (feature, bin)."""
-    p, g = n / n.sum(), lost / lost.sum()
-    gains = {}
+    p, gains = n / n.sum(), {}
+    most = max(np.abs(np.bincount(codes[:, k], lost, minlength=count)).sum() for k, count in enumerate(bins))
+    g = lost / most
+
+    def impurity(x, y):
+        return 2 * x * y / (x + y) if x + y else 0
+
     for k, count in enumerate(bins):
         for b in range(count - 1):
             below = codes[:, k] <= b
-            parts = [(p[m].sum(), max(g[m].sum(), 0)) for m in (below, ~below)]
+            parts = [(p[m].sum(), g[m].sum()) for m in (below, ~below)]
             if min(part[0] for part in parts) >= min_share:
-                gains[k, b] = 1 - sum(2 * x * y / (x + y) if x + y else 0 for x, y in parts)
+                signs = [[(x, max(sign * y, 0)) for x, y in parts] for sign in (1, -1)]
+                whole = sum(impurity(1, sum(y for _, y in of)) for of in signs)
+                gains[k, b] = whole - sum(impurity(x, y) for of in signs for x, y in of)
     return max(gains, key=lambda split: gains[split])
 
 
@@ -116,8 +124,8 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
     documents = result.tokens(columns=["document"])["document"].to_numpy()
     assert found.whole.n == (drawn & ~fitting(np.arange(len(n))))[documents].sum()
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     frame = result.discover("m2", min_share=0.05, limit_tokens=limit)
     assert frame.attrs["sample"] == found.sample
     assert frame["n"][0] == found.whole.n
@@ -146,14 +154,19 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
     found = discover(folder, read_gap(folder), model)
     assert not found.tokens
     assert len(found.leaves) == 5
-    rare = next(each for each in found.slices if each.where == row[1].strip("`"))
-    due = rare.models[-1].gap_due_to
-    assert due.unresolved is None
-    assert unlike([(row[2], 100 * rare.share), (row[3], *(100 * value for value in (due.value, *due.ci95)))]) == []
-    assert sum(each.share for each in found.leaves) == pytest.approx(1)
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
-    assert parts == sorted(parts, reverse=True)
+    rare = next(each for each in found.slices if each.about.where == row[1].strip("`"))
+    due = list(rare.estimates.values())[-1]
+    assert due.reason is None
+    assert (
+        unlike(
+            [(row[2], 100 * rare.share_of_tokens), (row[3], *(100 * value for value in (due.share, *due.share_ci95)))]
+        )
+        == []
+    )
+    assert sum(each.share_of_tokens for each in found.leaves) == pytest.approx(1)
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
+    assert parts == sorted(parts, key=abs, reverse=True)
 
 
 def test_sums_of_portions_are_added_up(result, monkeypatch):
@@ -161,7 +174,7 @@ def test_sums_of_portions_are_added_up(result, monkeypatch):
     monkeypatch.setattr("argap.slices.queries.ROWS", 1)
     monkeypatch.setattr("argap.slices.discover.GROUPS", 5)
     found = discover(result.folder, result.record, "m-1")
-    assert [each.where for each in found.slices] == [each.where for each in expected.slices]
+    assert [each.about.where for each in found.slices] == [each.about.where for each in expected.slices]
     assert [each.n for each in found.slices] == [each.n for each in expected.slices]
 
 
@@ -172,11 +185,11 @@ def test_its_conditions_give_the_same_figures_when_pasted(result):
     held = ~fitting(scored)
     assert found.whole.n == held.sum()
     for each in found.slices:
-        documents = result.tokens(each.where, columns=["document"])["document"].to_numpy()
+        documents = result.tokens(each.about.where, columns=["document"])["document"].to_numpy()
         assert each.n == (~fitting(documents)).sum()
-    parts = [each.models[-1].contribution.nll for each in found.leaves]
-    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
-    assert any("repeated" in each.where for each in found.slices)  # what m2 is made to be worse at
+    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
+    assert any("repeated" in each.about.where for each in found.slices)  # what m2 is made to be worse at
 
 
 def test_as_a_data_frame(result):
@@ -195,7 +208,7 @@ def test_the_command_prints_hypotheses_and_refuses_a_bad_share(token_result, run
     code, out, _ = run_command(*arguments, "--json")
     slices = json.loads(out)
     assert slices["note"] == HYPOTHESIS
-    assert {"name", "where", "n", "share", "models"} <= set(slices["slices"][0])
+    assert {"name", "where", "n", "share_of_tokens", "models"} <= set(slices["slices"][0])
     code, _, err = run_command(*arguments[:-1], "much")
     assert (code, err) == (1, "argap: --min-share much: expected a share such as 0.5% or 0.005\n")
 
@@ -206,7 +219,7 @@ def test_the_command_prints_hypotheses_and_refuses_a_bad_share(token_result, run
         ("ref", {}, "`model` ref: expected one of those compared with ref: m-1, m2"),
         ("m2", {"min_share": 0.7}, "`min_share` 0.7"),
         ("m2", {"leaves": 1}, "at least two leaves"),
-        ("m2", {"min_share": 0.49}, "no condition explains its gap better than chance; try a smaller `min_share`"),
+        ("m2", {"min_share": 0.49}, "no condition explains its ΔNLL better than chance; try a smaller `min_share`"),
     ],
 )
 def test_what_is_refused(result, model, options, message):
@@ -214,18 +227,27 @@ def test_what_is_refused(result, model, options, message):
         result.discover(model, **options)
 
 
-def test_a_model_without_a_gap(token_result, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    shutil.copy(token_result / "cells.parquet", out)
-    record = read_json(token_result / "gap.json")
-    for row in record["rows"]:
-        row["run"] = ""
-    other = {"ref": "m2", "m2": "ref"}  # the reference and m2 change places
-    swapped = re.sub(r'"(ref|m2)"', lambda name: f'"{other[name[1]]}"', json.dumps(record))
-    (out / "gap.json").write_text(swapped)
-    with pytest.raises(ArgapError, match="ref: no gap to m2 in half of the documents"):
-        argap.open_result(out).discover("ref")
+def test_a_lead_is_explained_as_the_gap_the_other_way_round(token_result, tmp_path):
+    """ref leads m2 where m2 is behind ref: the same conditions, the other sign, and the same shares."""
+    for name in ("gap", "lead"):
+        copied_without_tokens(token_result, tmp_path / name)
+    behind = argap.open_result(tmp_path / "gap")
+    save_gap(tmp_path / "lead" / "gap.json", _whole(behind, reference="m2"))
+    lost, won = behind.discover("m2"), argap.open_result(tmp_path / "lead").discover("ref")
+    assert won["where"].tolist() == lost["where"].tolist()
+    assert won["contribution"].tolist() == pytest.approx([-value for value in lost["contribution"]])
+    assert won["share"].tolist() == pytest.approx(lost["share"].tolist())
+    assert (won["contribution"][1:] < 0).any()
+
+
+def _whole(result, reference):
+    """A result against another reference, with every partition."""
+    gap = restate(result.record, result.cells, threshold=result.threshold, reference=reference)
+    parts = {
+        by: partition(result.cells, gap.bins, by, reference=reference, threshold=gap.threshold)
+        for by in ("frequency", "distance", "position", "domain")
+    }
+    return gap.replaced(parts)
 
 
 def test_damaged_tokens_are_no_reason_to_look_at_the_cells(token_result, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser
 
-from argap.records import Examples, Gap, read_gap, read_record, write_record
+from argap.records import Examples, Gap, read_gap, read_record, save_gap, write_record
 from argap.reports.pages.page import TEMPLATES
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import csv_of, latex, markdown
@@ -52,7 +52,7 @@ def hostile(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     names: dict[str, str] = dict(zip(("m-1", "m2", "ref", "code", "prose"), HOSTILE, strict=True))
     gap = read_gap(token_result)
     gap = replace(gap, evaluation=replace(gap.evaluation, data=HOSTILE, tokenizer=HOSTILE[0]))
-    write_record(folder / "gap.json", msgspec.convert(renamed(json.loads(msgspec.json.encode(gap)), names), Gap))
+    save_gap(folder / "gap.json", msgspec.convert(renamed(json.loads(msgspec.json.encode(gap)), names), Gap))
     examples = json.loads(msgspec.json.encode(read_record(token_result / "examples.json", Examples)))
     for window in examples["windows"]:
         window["tokens"] = [HOSTILE[k % len(HOSTILE)] for k in range(len(window["tokens"]))]

@@ -106,11 +106,9 @@ def test_the_log_probs_of_a_scored_run_compare_as_the_run_does(data, text, folde
     file = written(tmp_path / "elsewhere.parquet", rows_of(data, logprob))
     run(f"import {file} --data {text} --tokenizer {folder} --seq-len 32 --out {at}/imported --name copy")
     run(f"compare {at}/runs/model {at}/imported/copy --ref {at}/runs/reference --out {at}/gap")
-    _, scored, imported = json.loads((tmp_path / "gap" / "gap.json").read_text())["rows"]
-    assert imported["model"] == "copy"
-    for part in ("overall", "ar_hits", "other"):
-        assert imported[part]["n"] == scored[part]["n"]
-        assert imported[part]["nll"] == pytest.approx(scored[part]["nll"], abs=1e-12)
+    gap = read_gap(tmp_path / "gap")
+    for part in (gap.on_all, gap.on_hits, gap.on_other):
+        assert part["copy"].nll == pytest.approx(part["model"].nll, abs=1e-12)
     run(f"import {file} --data {text} --tokenizer {folder} --seq-len 32 --out {at}/alone --index {at}/i --name copy")
     run(f"compare {at}/runs/model --ref {at}/alone/copy --out {at}/gap2")  # its own labels
 
@@ -126,9 +124,9 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
     run(compared)
     result = open_result(out)
     repeated = label(data).repeated
-    row = result.record.row("b")
-    assert row.ar_hits.n == repeated.sum() > 0
-    assert row.ar_hits.nll == np.where(data.position % 2, 1.0, 2.0)[repeated].mean()
+    hits = result.record.on_hits["b"]
+    assert hits.n == repeated.sum() > 0
+    assert hits.nll == np.where(data.position % 2, 1.0, 2.0)[repeated].mean()
     even = result.gap({"even": "pos % 2 = 0"}).query("slice == 'even' and model == 'b'")
     assert even["delta"].item() == 1
     with pytest.raises(ArgapError, match="train_count is null, run `argap label RESULT --index DIR`"):
@@ -146,7 +144,7 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
         label_result(out, f"{at}/i", threshold=-1)
     assert read_gap(out) == counted  # refused before anything was rewritten
     run(f"{compared} --threshold 8")
-    assert read_gap(out).rows == counted.rows  # the labels kept their counts
+    assert read_gap(out).estimates == counted.estimates  # the labels kept their counts
 
 
 def test_a_comparison_reads_its_own_labels(data, text, folder, tmp_path) -> None:
@@ -166,7 +164,7 @@ def test_a_comparison_reads_its_own_labels(data, text, folder, tmp_path) -> None
     assert len(result.tokens("train_count > 8")) == (counts > 8).sum() > 0
     shutil.rmtree(tmp_path / "counted" / "labels")
     run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/again --threshold 8")
-    assert read_gap(tmp_path / "again").rows[0].ar_hits == result.record.rows[0].ar_hits
+    assert read_gap(tmp_path / "again").on_hits["a"] == result.record.on_hits["a"]
     shutil.rmtree(tmp_path / "i")
     run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/without")
     assert read_gap(tmp_path / "without").index is None

@@ -20,14 +20,14 @@ from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.metric.share import gap_due_to_ar
 from argap.records import INFINITE, EvaluationSpec, read_gap
 from argap.reports.pages.write import write_report
-from argap.reports.tables.result import gap_table
+from argap.reports.tables.result import gap_table, where_table
 from argap.reports.tables.sentences import headlines
 from argap.result import Result, open_result
 from argap.scoring.importing import import_run
-from argap.slices.figures import SliceScorer
+from argap.slices.figures import Key, SliceScorer
 from argap.tokens.labels import label
 from argap.tokens.runs import read_logprobs
-from tests.conftest import index_of, write_drawn_result
+from tests.conftest import estimates_in, index_of, write_drawn_result
 
 MODELS = ("ref", "m", "other")
 DOCUMENTS = [
@@ -42,22 +42,16 @@ def test_the_figures_by_hand() -> None:
     second document, which is in the slice ``hits`` of 5 tokens and not in ``other``."""
     n, inf = np.array([10.0, 10.0]), np.inf
     scorer = SliceScorer(["ref", "m"], "ref", n, np.array([[-10, -20], [-10, -inf]]))
-    scorer.add("hits", np.array([0.0, 5.0]), np.array([[0, 0], [-5, -inf]]))
-    scorer.add("other", np.array([10.0, 5.0]), np.array([[-10, -20], [-5, -10]]))
-    whole, hits, other = [{each.model: each for each in result.models} for result in scorer.results()]
+    scorer.add(Key("named", "hits"), np.array([0.0, 5.0]), np.array([[0, 0], [-5, -inf]]))
+    scorer.add(Key("named", "other"), np.array([10.0, 5.0]), np.array([[-10, -20], [-5, -10]]))
+    whole, hits, other = scorer.results()
     for each in (whole["m"], hits["m"]):
-        assert (each.nll, each.ppl, each.reason, each.delta, each.contribution) == (None, None, INFINITE, None, None)
-    assert (other["m"].nll, other["m"].reason) == (2.0, None)
-    assert other["m"].delta is not None
-    assert other["m"].delta.nll == 1.0
-    assert other["m"].contribution is not None
-    assert other["m"].contribution.nll == 0.75
-    assert other["m"].contribution.ci95 is not None
+        assert each.infinite
+        assert (each.nll, each.ppl, each.delta, each.contribution) == (None, None, None, None)
+    assert (other["m"].nll, other["m"].delta, other["m"].contribution) == (2.0, 1.0, 0.75)
+    assert other["m"].contribution_ci95 is not None
     for each in (whole["m"], hits["m"], other["m"]):
-        due = each.gap_due_to
-        assert due is not None
-        assert (due.value, due.raw, due.case, due.ci95) == (None, None, "infinite", None)
-        assert due.reason == due.unresolved == INFINITE
+        assert (each.share, each.paper_rule, each.share_ci95, each.reason) == (None, None, None, INFINITE)
     assert [each["ref"].nll for each in (whole, hits, other)] == [1.0, 1.0, 1.0]
 
 
@@ -104,21 +98,23 @@ def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) 
     assert "m: a log-prob is −∞, so its perplexity is infinite" in capsys.readouterr().err
     raw = json.loads((result.folder / "gap.json").read_text(), parse_constant=refuse)
     json.loads((result.folder / "examples.json").read_text(), parse_constant=refuse)
-    row = next(row for row in raw["rows"] if row["model"] == "m")
-    assert row["overall"] == {"n": result.evaluation.scored, "nll": None, "ppl": None, "reason": INFINITE}
-    assert row["delta"] is None
-    assert row["gap_due_to_ar"]["unresolved"] == INFINITE
+    (own,) = (each for each in estimates_in(raw) if each["model"] == "m")
+    where = {"model": "m", "partition": "all", "bin": "all"}
+    assert own == where | {"n": result.evaluation.scored, "share_of_tokens": 1.0, "reason": INFINITE}
     gap = result.record
     assert gap.deltas.keys() == {"other"}
-    for part in gap.breakdowns.distance:
-        assert (part.nll.keys(), part.contribution.keys()) == ({"ref", "other"}, {"other"})
-    assert sum(part.contribution["other"] for part in gap.breakdowns.distance) == pytest.approx(gap.deltas["other"])
+    assert sum(part["m"].infinite for part in gap.parts("distance")) == 1
+    parts = [part["other"].contribution for part in gap.parts("distance")]
+    assert sum(parts) == pytest.approx(gap.deltas["other"])
 
     table = gap_table(gap)
     cells = next(row for row in table.rows if row[0] == "m")
-    assert (cells[2], cells[5:]) == ("∞", ("—ᵃ", "—"))
-    assert "ᵃ unresolved: a log-prob is −∞." in table.notes
-    assert ("m's gap to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
+    assert (cells[2], cells[5:]) == ("∞", ("—", "—"))
+    where = where_table(gap)
+    assert where is not None
+    assert (where.rows[0][0], *where.rows[0][3:5]) == ("m", "—ᵃ", "—")
+    assert "ᵃ unresolved: a log-prob is −∞." in where.notes
+    assert ("ΔNLL of m to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
     frame = result.table().set_index(["model", "slice"])
     assert frame.loc[("m", "overall"), "nll"] == np.inf
     assert frame.loc[("other", "overall"), "delta"] == pytest.approx(gap.deltas["other"])
@@ -134,11 +130,11 @@ def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> 
     frame = result.gap({"finite": "NOT isinf(nll.m)", "infinite": "isinf(nll.m)"}).set_index(["model", "slice"])
     assert frame.loc[("m", "infinite"), "nll"] == np.inf
     assert np.isfinite(frame.loc[("m", "finite"), ["nll", "delta", "delta_low", "contribution"]].astype(float)).all()
-    assert frame.loc[("m", "finite"), "unresolved"] == INFINITE
+    assert frame.loc[("m", "finite"), "reason"] == INFINITE
     by_source = result.breakdown("source").set_index("model")["contribution"]
-    assert np.isnan(np.asarray(by_source["m"])).all()
+    assert np.isnan(np.asarray(by_source["m"])).sum() == 1  # the source with the token
     assert np.isfinite(np.asarray(by_source["other"])).all()
-    with pytest.raises(ArgapError, match="m: no finite gap to ref"):
+    with pytest.raises(ArgapError, match="m: no finite ΔNLL to ref"):
         result.discover("m")
     assert len(result.discover("other"))
 
@@ -147,9 +143,10 @@ def test_a_reference_that_rules_a_token_out(write: Callable[[str], Result]) -> N
     """No model has a gap to it; the models' own figures stay."""
     result = write("ref")
     assert result.record.deltas == {}
-    assert [row.overall.nll is None for row in result.record.rows] == [True, False, False]
-    (sentence,) = headlines(result.record)
-    assert sentence[0].startswith("How much of the gap to ref sits on the AR hits is not resolved: a log-prob is −∞")
+    assert [each.infinite for each in result.record.on_all.estimates.values()] == [True, False, False]
+    assert headlines(result.record) == [
+        (f"ΔNLL of {model} to ref is not finite: a log-prob is −∞.", "") for model in ("m", "other")
+    ]
     write_report(result.folder)
 
 
@@ -158,7 +155,7 @@ def test_a_result_is_compared_again(write: Callable[[str], Result], tmp_path: Pa
     command = ["compare", f"{folder}/m", "--ref", f"{folder}/ref", "--out", str(tmp_path / "again"), "--json"]
     answered = CliRunner().invoke(app, command, catch_exceptions=False)
     assert answered.exit_code == 0, answered.output
-    assert read_gap(tmp_path / "again").rows[1].overall.reason == INFINITE
+    assert read_gap(tmp_path / "again").on_all["m"].reason == INFINITE
 
 
 class Ruling(torch.nn.Module):
@@ -193,7 +190,7 @@ def test_a_model_is_scored(data: EvaluationSet, tokenizer, text: Path, tmp_path:
     infinite = np.isinf(np.array([row["m"] for row in tokens["nll"].to_pylist()]))
     assert (infinite == (tokens["token"].to_numpy() == token)).all()
     assert infinite.any()
-    assert result.record.row("m").overall.reason == INFINITE
+    assert result.record.on_all["m"].reason == INFINITE
 
 
 def test_log_probs_are_imported(data: EvaluationSet, tokenizer, text: Path, tmp_path: Path) -> None:

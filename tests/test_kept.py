@@ -149,7 +149,7 @@ def test_the_order_of_documents_changes_nothing(tmp_path, tokenizer):
         table = argap.open_result(out).gap({name: sql for name, (sql, _) in CONDITIONS.items()})
         by = argap.open_result(out).breakdown("language").sort_values(["bin", "model"], ignore_index=True)
         figures.append(
-            (table[["model", "slice", "n", "nll", "contribution", "gap_due_to"]], by[["bin", "n", "contribution"]])
+            (table[["model", "slice", "n", "nll", "contribution", "share"]], by[["bin", "n", "contribution"]])
         )
     for one, other in zip(*figures, strict=True):
         pd.testing.assert_frame_equal(one, other, rtol=1e-9)
@@ -189,8 +189,8 @@ def test_the_command_slices_by_a_column(result, run_command):
     code, out, _ = run_command("slice", str(result.folder), "--by", "language", "--json")
     assert code == 0
     slices = json.loads(out)["slices"]
-    assert [each["name"] for each in slices][1:] == [*dict.fromkeys(result.breakdown("language")["bin"])]
-    wheres = {each["name"]: each["where"] for each in slices[1:]}
+    assert [each["name"] for each in slices][2:] == [*dict.fromkeys(result.breakdown("language")["bin"])]
+    wheres = {each["name"]: each["where"] for each in slices[2:]}
     assert wheres["it's"] == "language = 'it''s'"
     assert wheres["none"] == "language IS NULL"
     again = result.slices({"x": wheres["it's"]})[-1]
@@ -241,9 +241,9 @@ def test_discovery_splits_by_what_a_model_is_made_to_be_worse_at(result, tmp_pat
     source = result.folder.parent / "text.jsonl"
     out = write_drawn_result(tmp_path / "out", data, tokenizer, source=source, harder=harder)
     found = discover(out, read_gap(out), "m2", min_share=0.02, depth=2, leaves=3)
-    assert any(expected in each.where for each in found.slices), [each.where for each in found.slices]
+    assert any(expected in each.about.where for each in found.slices), [each.about.where for each in found.slices]
     assert sum(each.n for each in found.leaves) == found.whole.n
-    pasted = argap.open_result(out).slices({each.name: each.where or "" for each in found.slices})[2:]
+    pasted = argap.open_result(out).slices({each.bin: each.about.where or "" for each in found.slices})[2:]
     assert all(again.n >= each.n > 0 for again, each in zip(pasted, found.slices, strict=True))
 
 
@@ -262,7 +262,7 @@ def test_discovery_orders_numbers_as_conditions_do(tmp_path, tokenizer):
     ):
         out = write_drawn_result(tmp_path / name, data, tokenizer, source=tmp_path / "text.jsonl", harder=4.0 * harder)
         found = discover(out, read_gap(out), "m2", min_share=0.02, depth=2, leaves=3)
-        assert any(expected in each.where for each in found.leaves), [each.where for each in found.slices]
+        assert any(expected in each.about.where for each in found.leaves), [each.about.where for each in found.slices]
 
 
 def encode(tokenizer, text: str, spans: list) -> list[tuple[str, set]]:
@@ -403,7 +403,7 @@ def test_types_of_parquet(tmp_path, tokenizer):
         "\"select\" = 'all'": 3,
     }
     slices = result.slices({f"slice {k}": where for k, where in enumerate(found)})[2:]
-    assert {each.where: each.n for each in slices} == found
+    assert {each.about.where: each.n for each in slices} == found
     read = read_labels(out / "labels").kept.table
     assert read.drop_columns("ratio").equals(data.kept.table.drop_columns("ratio"))  # NaN equals nothing
     assert list(dict.fromkeys(result.breakdown("select")["bin"])) == [
@@ -419,9 +419,9 @@ def test_types_of_parquet(tmp_path, tokenizer):
         "spans": {"'all'": "array_to_string(spans, ' + ') = 'all'", "none": "array_to_string(spans, ' + ') = ''"},
     }.items():
         parts = score_by(result.token_table, by, threshold=2)[2:]
-        assert [(each.name, each.where) for each in parts] == [*bins.items()]
+        assert [(each.bin, each.about.where) for each in parts] == [*bins.items()]
         again = result.slices({f"bin {k}": where for k, where in enumerate(bins.values())})[2:]
-        assert {each.where: each.n for each in again} == {each.where: each.n for each in parts}
+        assert {each.about.where: each.n for each in again} == {each.about.where: each.n for each in parts}
 
 
 def test_a_limit_of_each_document(tmp_path, tokenizer):

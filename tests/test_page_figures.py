@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from argap.records import as_json, read_gap
 from argap.suite.result import SizeResult, read_size, seed_ranges
 from argap.synthetics.sweeps.selection import best_runs
 from argap.synthetics.sweeps.store import read_results, read_runs
@@ -123,8 +124,11 @@ def gaps_on_hits(place: Path, reference: str = "attention", /, **distances: int)
 
 
 def gap_rows(place: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a suite's ``gap.json``, by model."""
-    return {row["model"]: row for row in json.loads((only_size(place) / "gap.json").read_text())["rows"]}
+    """By model its estimates in a suite's ``gap.json``, and what it closes of the gap."""
+    gap = read_gap(only_size(place))
+    parts = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
+    rows = {model: {name: as_json(part[model]) for name, part in parts.items()} for model in gap.models}
+    return {row.model: rows[row.model] | {"closed": row.closed and as_json(row.closed)} for row in gap.rows}
 
 
 def nll_of_seeds(result: SizeResult) -> dict[str, dict[str, Any]]:
@@ -142,9 +146,10 @@ def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Che
     """A cell with a share and, behind it, the range over seeds or the interval; without numbers, none."""
     if not re.search(r"\d%", cell):
         return (cell,)
-    due, over = row["gap_due_to_ar"], seeds.get(row["model"], [])
-    ends = (min(over), max(over)) if "seeds" in cell else due["ci95"] if "(" in cell else []
-    return cell, *(100 * value for value in (due["value"], *ends))
+    due = row["ar_hits"]
+    over = seeds.get(due["model"], [])
+    ends = (min(over), max(over)) if "seeds" in cell else due["share_ci95"] if "(" in cell else []
+    return cell, *(100 * value for value in (due["paper_rule"], *ends))
 
 
 @pytest.mark.parametrize("suite", ["table1-7m", "table1-50m", "table2-mini"])
@@ -162,7 +167,7 @@ def test_results_of_suites(suite):
             yield from ((cell, part["ppl"], part["nll"]) for cell, part in zip(perplexities, parts, strict=True))
             yield shares(share, rows[name], seeds)
             if "%" in interval:
-                yield interval, *(100 * end for end in rows[name]["gap_due_to_ar"]["ci95"])
+                yield interval, *(100 * end for end in rows[name]["ar_hits"]["share_ci95"])
 
     assert unlike(checks()) == []
 
@@ -256,7 +261,7 @@ def test_how_many_seeds():
     result, larger = read_size(place), read_size(ROOT / "results" / "table1-50m" / "50m")
     apart = [max(seed_ranges(each.cells, each.members).values()) for each in (result, larger)]
     based = result.spread()["based"]
-    low, high = gap_rows(place.parent)["based"]["gap_due_to_ar"]["ci95"]
+    low, high = gap_rows(place.parent)["based"]["ar_hits"]["share_ci95"]
     text = on_one_line(ROOT / "docs" / "faq.md")
     for said in (
         f"seeds of one model are up to {apart[0]:.3f} nats apart",
@@ -289,8 +294,8 @@ def test_table_2_of_the_paper():
     def checks() -> Iterator[Check]:
         for label, overall, hits, *_ in table(place / "README.md", "gap, nats"):
             model = names[label.split()[0]].format(label.split()[0])
-            delta = rows[model]["delta"]
-            yield from ((overall, delta["nll"], *delta["ci95"]), (hits.split(" (")[0], on_hits[model]))
+            gap = rows[model]["overall"]
+            yield from ((overall, gap["delta"], *gap["delta_ci95"]), (hits.split(" (")[0], on_hits[model]))
         for label, overall, hits, *_ in table(place / "README.md", "gap closed"):
             model = names[label.split()[0]].format(label.split()[0])
             yield from closed(rows[model], overall, hits)
@@ -298,7 +303,7 @@ def test_table_2_of_the_paper():
             model = label.split("`")[1] if "`" in label else "base_conv" if "BaseConv" in label else label
             yield loss, losses[model]
             if model != "attention":
-                yield from ((behind, losses[model] - losses["attention"]), (evaluated, rows[model]["delta"]["nll"]))
+                yield from ((behind, losses[model] - losses["attention"]), (evaluated, rows[model]["overall"]["delta"]))
 
     assert unlike(checks()) == []
 
@@ -339,7 +344,7 @@ def test_windows_by_distance():
 
     def checks() -> Iterator[Check]:
         for model, (_, overall, *hits) in zip(models, table(place / "README.md", "", "overall"), strict=True):
-            yield overall, rows[model]["delta"]["nll"]
+            yield overall, rows[model]["overall"]["delta"]
             yield from ((cell, part[model]) for cell, part in zip(hits, parts, strict=True))
 
     assert unlike(checks()) == []

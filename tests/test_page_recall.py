@@ -28,8 +28,8 @@ def pearson(link: GapLink, *, seeds: bool = True) -> tuple[float, float, float]:
     points = [point for point in link.points if seeds or not point.model.startswith("attention")]
     pairs = [(point.ar_gap_at_distances or 0.0, point.gold_gap_nll or 0.0) for point in points]
     r = float(np.corrcoef(np.array(pairs).T)[0, 1])
-    half = 1.959964 / (len(points) - 3) ** 0.5
-    return r, *(float(np.tanh(np.arctanh(r) + end)) for end in (-half, half))
+    z, half = np.arctanh(r), 1.959964 / (len(points) - 3) ** 0.5
+    return r, float(np.tanh(z - half)), float(np.tanh(z + half))
 
 
 def test_correlations_on_the_first_page():
@@ -46,9 +46,9 @@ def test_correlations_on_the_first_page():
     )
     assert [each for each in said if each not in on_one_line(ROOT / "README.md").replace("−", "-")] == []
     fisher = "{:.2f} to {:.2f}, {:.2f} to {:.2f} and {:.2f} to {:.2f}"
-    for name, folder, links in (("recall/table1-7m", "", small), ("table1-50m", "", large)):
-        text = on_one_line(ROOT / "results" / name / folder / "README.md").replace("−", "-")
-        ends = [end + 0.0 for link in links for end in pearson(link)[1:]]
+    for place, links in (("recall/table1-7m", small), ("table1-50m", large)):
+        text = on_one_line(ROOT / "results" / place / "README.md").replace("−", "-")
+        ends = [end for link in links for end in pearson(link)[1:]]
         others = [pearson(link, seeds=False)[0] for link in links]
         assert fisher.format(*ends).replace("-0.00", "0.00") in text
         assert "{:.2f}, {:.2f} and {:.2f}".format(*others) in text

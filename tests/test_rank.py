@@ -139,7 +139,7 @@ def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
         argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, **asked)
     assert not (out / "m").exists()
     result = argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, rank=True, **asked)
-    assert [each.name for each in result.record.slices] == ["ar_hits", "deep"]
+    assert [part.bin for part in result.record.named] == ["ar_hits", "deep"]
 
 
 def test_a_server_has_no_logits_to_rank(folders, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -24,8 +25,10 @@ from argap.records import read_gap
 from argap.reports.pages.write import write_report
 from argap.results.compare import compare_runs, label_result
 from argap.slices.bits import looked_up
+from argap.slices.figures import WHOLE, slices_of_cells
 from argap.slices.library import LIBRARY, SliceSpec, library, read_slices
 from argap.slices.of_tokens import Slice, checked, score_slices
+from argap.slices.partitions import HITS, hits_and_others
 from tests.conftest import assert_close, with_runs
 
 pc: Any = pyarrow.compute
@@ -69,16 +72,16 @@ def recompute(frame, mask, model) -> dict:
     shares = np.quantile(np.minimum(drawn[:, 1] / drawn[:, 0], 1), [0.025, 0.975])
     return {
         "n": n,
-        "share": share,
+        "share_of_tokens": share,
         "nll": frame[model][mask].mean(),
         "ppl": math.exp(frame[model][mask].mean()),
         "delta": lost[mask].mean(),
         "contribution": share * lost[mask].mean(),
-        "gap_due_to": share * lost[mask].mean() / lost.mean(),
+        "share": share * lost[mask].mean() / lost.mean(),
         "contribution_low": parts[0],
         "contribution_high": parts[1],
-        "gap_due_to_low": shares[0],
-        "gap_due_to_high": shares[1],
+        "share_low": shares[0],
+        "share_high": shares[1],
     }
 
 
@@ -134,19 +137,25 @@ def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
     assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
     found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
     monkeypatch.setattr("argap.slices.sums.looked_up", lambda *_: None)
-    assert_close(score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2), found)
+    again = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
+    assert_close(list(map(figures_of, again)), list(map(figures_of, found)))
     assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
 
 
 def test_beyond_the_limit_documents_are_drawn_in_groups(result, monkeypatch):
     """As `SliceScorer` groups them, whose sums are by document."""
     monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
-    cells = result.table().set_index(["slice", "model"])
-    for name, each in zip(("overall", "ar_hits"), score_slices(result.token_table, [], threshold=2), strict=True):
-        for model in each.models[1:]:
-            row = cells.loc[(name, model.model)]
-            assert model.contribution.ci95 == pytest.approx((row["contribution_low"], row["contribution_high"]))
-            assert model.gap_due_to.ci95 == pytest.approx((row["gap_due_to_low"], row["gap_due_to_high"]))
+    cells = slices_of_cells(result.cells, hits_and_others(result.cells, 2), "ref")
+    for part, each in zip((cells[WHOLE], cells[HITS]), score_slices(result.token_table, [], threshold=2), strict=True):
+        for model in result.models[1:]:
+            row, own = part[model], each[model]
+            assert own.contribution_ci95 == pytest.approx(row.contribution_ci95)
+            assert own.share_ci95 == pytest.approx(row.share_ci95)
+
+
+def figures_of(part):
+    """The figures of every model."""
+    return [[*msgspec.structs.astuple(each)][3:] for each in part.estimates.values()]
 
 
 ATOMS = st.sampled_from(
@@ -161,8 +170,8 @@ def test_slice_and_complement_add_up_to_the_gap(result, a, b, join, negate):
     pair = Slice("in", where), Slice("out", f"NOT {where}")
     whole, _, inside, outside = score_slices(result.token_table, pair, threshold=2, empty=True)
     assert inside.n + outside.n == whole.n
-    for one, two, total in zip(inside.models[1:], outside.models[1:], whole.models[1:], strict=True):
-        assert one.contribution.nll + two.contribution.nll == pytest.approx(total.delta.nll, abs=1e-12)
+    for model in result.models[1:]:
+        assert inside[model].contribution + outside[model].contribution == pytest.approx(whole[model].delta, abs=1e-12)
 
 
 def test_null_is_not_in_the_slice(result):
@@ -223,9 +232,9 @@ def test_a_function_of_a_batch_is_a_slice(result, plain):
     assert numpy.n == (plain["train_count"] < 2).sum()
     assert arrow.n == plain["piece"].str.contains("[0-9]").sum()
     assert word.n == pandas.n == sql.n > 5
-    assert_close(word.models, sql.models)
-    assert sql.where == "word = '='"
-    assert numpy.where == "Python: <lambda>"
+    assert_close(figures_of(word), figures_of(sql))
+    assert sql.about.where == "word = '='"
+    assert numpy.about.where == "Python: <lambda>"
 
 
 def test_the_library_runs(result, plain):
@@ -255,20 +264,17 @@ def test_the_command_prints_the_documented_json(token_result, run_command):
     code, out, _ = run_command("slice", str(token_result), *wheres, "--json")
     assert code == 0
     slices = json.loads(out)["slices"]
-    assert [each["name"] for each in slices] == ["ar_hits", "rare", "early"]
+    assert [each["name"] for each in slices] == ["all", "ar_hits", "rare", "early"]
     for each in slices:
-        assert {"name", "where", "n", "share", "models"} <= set(each)
-        for model in each["models"]:
-            keys = {"model", "reference", "nll", "ppl", "delta", "contribution", "gap_due_to"}
-            assert keys == set(model)
-        assert {"value", "raw", "case", "ci95"} <= set(each["models"][1]["gap_due_to"])
+        assert {"name", "where", "n", "share_of_tokens", "models"} == set(each)
+        assert {"model", "nll", "delta_ci95", "contribution", "share", "reason"} < set(each["models"][1])
 
 
 def test_conditions_without_names_are_numbered(token_result, run_command):
     wheres = ["--where", "repeated AND train_count < 2", "--where", "pos < 9"]
     code, out, _ = run_command("slice", str(token_result), *wheres, "--json")
     assert code == 0
-    named = {each["name"]: each["where"] for each in json.loads(out)["slices"][1:]}
+    named = {each["name"]: each["where"] for each in json.loads(out)["slices"][2:]}
     assert named == {"slice 1": wheres[1], "slice 2": wheres[3]}
 
 
@@ -294,8 +300,8 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     specs = [SliceSpec("rare", "repeated AND train_count < 3", "Rare bigrams"), SliceSpec("late", "pos > 40")]
     gap = compare_runs([str(out / "m-1"), str(out / "m2")], str(out / "ref"), out, threshold=2, slices=specs)
     assert gap == read_gap(out)
-    assert [each.name for each in gap.slices] == ["ar_hits", "rare", "late"]
-    assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
+    assert [each.name for each in gap.slices] == ["rare", "late"]
+    assert [part.bin for part in gap.named] == ["ar_hits", "rare", "late"]
     table = argap.open_result(out).table()
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
 
@@ -319,18 +325,20 @@ def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, 
     code, printed, _ = run_command("compare", *arguments)
     assert code == 0
     assert "late: Late tokens. pos > 40" in printed
-    expected = read_gap(tmp_path / "again").slices
-    assert [each.name for each in expected] == ["ar_hits", "late"]
+    expected = read_gap(tmp_path / "again").named
+    assert [part.bin for part in expected] == ["ar_hits", "late"]
     write_report(out)
     code, _, _ = run_command("slice", str(out), "--slices", str(mine), "--record")
     assert code == 0
-    assert_close(read_gap(out).slices, expected)
+    assert_close(figures_of(read_gap(out).named[1]), figures_of(expected[1]))
     assert not (out / "report.html").exists()
     index = token_result.parent / "index"
     labelled = label_result(out, str(index), threshold=3)
-    late = labelled.slices[1]
-    assert (late.name, late.title, late.n) == ("late", "Late tokens", expected[1].n)
-    assert labelled.slices[0].n == labelled.rows[0].ar_hits.n != expected[0].n
+    hits, late = labelled.named
+    assert (late.bin, late.about.title, late.n) == ("late", "Late tokens", expected[1].n)
+    assert hits.n == labelled.on_hits.n != expected[0].n
+    code, _, err = run_command("slice", str(out), "--slices", str(mine), "--record", "--threshold", "5")
+    assert (code, "give it without --threshold" in err) == (1, True)
 
 
 def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result, tmp_path):
@@ -343,8 +351,9 @@ def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result,
     (path.parent / FILE).unlink()
     record = read_json(out / "gap.json")
     record |= {"threshold": None, "index": None}
-    record["breakdowns"]["frequency"] = []
-    for row in record["rows"]:
+    counted = ("frequency", "threshold")
+    record["estimates"] = [each for each in record["estimates"] if each["partition"] not in counted]
+    for row in record["models"]:
         row["run"] = ""
     (out / "gap.json").write_text(json.dumps(record))
     result = argap.open_result(out)

@@ -1,19 +1,22 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
-from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
+from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.slices.figures import SliceScorer, _Drawn, _intervals
+from argap.slices.figures import Key, SliceScorer, _Drawn, _intervals
 from argap.tokens.labels import Labels
-from tests.conftest import assert_close
 
 SEQ_LEN, WINDOWS, DOCUMENTS = 64, 24, 6
 EVALUATION = EvaluationRecord(
@@ -70,65 +73,92 @@ def test_rows_equal_a_plain_recomputation(case):
     labels, logprobs, _, gap = case
     scored, hits = labels.position > 0, labels.repeated & (labels.train_count <= 1250)
     means = {}
-    for row in gap.rows:
-        values = logprobs[row.model].astype(np.float64)
+    for model in gap.models:
+        values = logprobs[model].astype(np.float64)
+        parts = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
         for name, mask in (("overall", scored), ("ar_hits", hits), ("other", scored & ~hits)):
-            assert getattr(row, name).n == mask.sum()
-            assert getattr(row, name).nll == pytest.approx(-values[mask].mean(), abs=1e-12)
-            assert getattr(row, name).ppl == pytest.approx(np.exp(-values[mask].mean()))
-            means[row.model, name] = values[mask].mean()
+            assert parts[name].n == mask.sum()
+            assert parts[name][model].nll == pytest.approx(-values[mask].mean(), abs=1e-12)
+            assert parts[name][model].ppl == pytest.approx(np.exp(-values[mask].mean()))
+            means[model, name] = values[mask].mean()
     share = hits.sum() / scored.sum()
     raw = (means["m", "ar_hits"] - means["ref", "ar_hits"]) * share / (means["m", "overall"] - means["ref", "overall"])
-    assert gap.rows[0].reference
-    assert gap.rows[0].gap_due_to_ar is None
-    assert gap.rows[1].gap_due_to_ar.raw == pytest.approx(raw, abs=1e-12)
-    assert gap.rows[1].share_ar_hits == pytest.approx(share)
+    assert gap.models[0] == gap.reference
+    assert gap.on_hits["ref"].share is None
+    assert gap.on_hits["m"].share == pytest.approx(raw, abs=1e-12)
+    assert gap.on_hits.share_of_tokens == pytest.approx(share)
 
 
 def test_every_breakdown_adds_up_to_the_gap(case):
     _, _, _, gap = case
-    delta = gap.rows[1].delta.nll
-    n = gap.rows[1].overall.n
-    assert gap.breakdowns.__struct_fields__ == ("slice", "frequency", "distance", "position", "domain")
-    for name in gap.breakdowns.__struct_fields__:
-        parts = getattr(gap.breakdowns, name)
-        assert sum(part.contribution["m"] for part in parts) == pytest.approx(delta, abs=1e-12)
-        assert sum(part.share for part in parts) == pytest.approx(1)
-        assert sum(part.n for part in parts) == n
-    assert [part.bin for part in gap.breakdowns.domain] == ["code", "prose"]
+    for name in ("slice", "frequency", "distance", "position", "domain"):
+        parts = gap.parts(name)
+        assert sum(part["m"].contribution for part in parts) == pytest.approx(gap.deltas["m"], abs=1e-12)
+        assert sum(part["m"].share for part in parts) == pytest.approx(1)
+        assert sum(part.share_of_tokens for part in parts) == pytest.approx(1)
+        assert sum(part.n for part in parts) == gap.on_all.n
+    assert [part.bin for part in gap.parts("domain")] == ["code", "prose"]
     for name in ("distance", "position"):  # in order; no token is beyond the window
         labels = [each.label for each in getattr(gap.bins, name)]
-        assert [part.bin for part in getattr(gap.breakdowns, name)] == labels[:-1]
+        assert [part.bin for part in gap.parts(name)] == labels[:-1]
 
 
 def test_breakdown_entries_equal_a_plain_recomputation(case):
     labels, logprobs, _, gap = case
     scored = labels.position > 0
     mask = scored & labels.repeated & (labels.train_count > 10) & (labels.train_count <= 20)
-    assert gap.breakdowns.slice[0].ci95 == {"m": gap.rows[1].delta_ar.ci95}
-    (part,) = [p for p in gap.breakdowns.frequency if p.bin == "11–20" and p.repeated]
+    (part,) = [p for p in gap.parts("frequency") if p.bin == "11–20" and p.repeated]
     assert part.n == mask.sum()
-    assert part.nll["m"] == pytest.approx(-logprobs["m"][mask].mean(dtype=np.float64))
+    assert part["m"].nll == pytest.approx(-logprobs["m"][mask].mean(dtype=np.float64))
     code = scored & (labels.domain == 1)
-    (part,) = [p for p in gap.breakdowns.domain if p.bin == "code"]
+    (part,) = [p for p in gap.parts("domain") if p.bin == "code"]
     assert part.n == code.sum()
     far = scored & (labels.distance > 32) & (labels.distance <= 64)
-    (part,) = [p for p in gap.breakdowns.distance if p.bin == "33–64"]
+    (part,) = [p for p in gap.parts("distance") if p.bin == "33–64"]
     assert part.n == far.sum()
 
 
 def test_the_curve_is_the_metric_at_each_threshold(case):
     labels, logprobs, _, gap = case
-    assert [point.threshold for point in gap.curve][:4] == [0, 1, 2, 5]
-    assert gap.curve[-2].threshold < labels.train_count[labels.repeated].max() <= gap.curve[-1].threshold
-    (own,) = [point for point in gap.curve if point.threshold == 1250]
-    assert_close(own.gap_due_to, {"m": gap.rows[1].gap_due_to_ar})
-    assert own.share == gap.rows[1].share_ar_hits
+    taus = [int(point.bin) for point in gap.curve]
+    assert taus[:4] == [0, 1, 2, 5]
+    assert taus[-2] < labels.train_count[labels.repeated].max() <= taus[-1]
+    assert str(1250) not in [part.bin for part in gap.parts("threshold")]  # they are the AR hits
+    (own,) = [point for point in gap.curve if point.bin == "1250"]
+    assert own["m"].contribution_ci95 == gap.on_hits["m"].contribution_ci95
     for point in gap.curve[::5]:  # the same from cells that were made for the threshold
-        (_, row) = summary(build_cells(labels, logprobs, point.threshold), point.threshold).rows
-        assert point.share == row.share_ar_hits
-        assert point.gap_due_to["m"].value == pytest.approx(row.gap_due_to_ar.value, abs=1e-12)
-        assert point.gap_due_to["m"].ci95 == pytest.approx(row.gap_due_to_ar.ci95, abs=1e-9)
+        tau = int(point.bin)
+        hits = summary(build_cells(labels, logprobs, tau), tau).on_hits
+        assert (point.n, point.share_of_tokens) == (hits.n, hits.share_of_tokens)
+        assert point["m"].share == pytest.approx(hits["m"].share, abs=1e-12)
+        assert point["m"].share_ci95 == pytest.approx(hits["m"].share_ci95, abs=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-1, 1), st.floats(-1, 1))
+def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(seed, on_hits, elsewhere):
+    labels = make_labels(seed)
+    logprobs = make_logprobs(labels, 1250, seed)
+    noise = np.random.default_rng(seed).normal(0, 0.3, len(labels.window))
+    lost = np.where(labels.ar_hit(1250), on_hits, elsewhere) + noise
+    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, 1250)
+    there, back = (
+        summarize(cells, reference=name, threshold=1250, evaluation=EVALUATION, index=INDEX) for name in ("ref", "m")
+    )
+    other = {"behind": "ahead", "ahead": "behind", "level": "level"}
+    assert back.directions["ref"] == other[there.directions["m"]]
+    of = {(each.partition, each.bin, each.repeated): each for each in back.estimates if each.model == "ref"}
+    for each in there.estimates:
+        if each.model == "m":
+            swapped = of[each.partition, each.bin, each.repeated]
+            for name in ("delta", "contribution"):
+                assert getattr(swapped, name) == pytest.approx(-getattr(each, name), abs=1e-12)
+                low, high = getattr(each, f"{name}_ci95")
+                assert getattr(swapped, f"{name}_ci95") == pytest.approx((-high, -low), abs=1e-9)
+            assert (swapped.share is None, swapped.reason) == (each.share is None, each.reason)
+            if each.share is not None:
+                assert swapped.share == pytest.approx(each.share, rel=1e-9, abs=1e-12)
+                assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
 
 
 def test_cells_round_trip_through_a_file(case, tmp_path):
@@ -167,9 +197,8 @@ def test_without_hits_the_slice_is_null_and_the_share_is_zero():
     labels = make_labels(4)
     labels.repeated[:] = False
     cells = build_cells(labels, make_logprobs(labels, 10), 10)
-    row = summary(cells, 10).rows[1]
-    assert as_json(row.ar_hits) == {"n": 0, "nll": None, "ppl": None}
-    assert (row.gap_due_to_ar.raw, row.gap_due_to_ar.value) == (0.0, 0.0)
+    hits = summary(cells, 10).on_hits["m"]
+    assert (hits.n, hits.nll, hits.ppl, hits.share, hits.paper_rule) == (0, None, None, 0.0, 0.0)
 
 
 def test_bin_labels_and_edges():
@@ -193,36 +222,38 @@ def scored(model: np.ndarray, reference: np.ndarray | None = None):
     reference = np.full(len(model), -200.0) if reference is None else reference
     half = (model - reference) / 2
     scorer = SliceScorer(["ref", "m"], "ref", np.full(len(model), 100.0), np.column_stack([reference, model]))
-    scorer.add("hits", np.full(len(model), 25.0), np.column_stack([np.full(len(model), -50.0), -50 + half]))
+    scorer.add(
+        Key("named", "hits"), np.full(len(model), 25.0), np.column_stack([np.full(len(model), -50.0), -50 + half])
+    )
     whole, hits = scorer.results()
-    return whole.models[1], hits.models[1]
+    return whole["m"], hits["m"]
 
 
 def test_intervals_cover_the_mean_and_repeat(monkeypatch):
     rng = np.random.default_rng(5)
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
-    assert hits.gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
-    ends = whole.delta.ci95
+    assert hits.share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
+    ends = whole.delta_ci95
     assert ends is not None
     low, high = ends
     assert low < float((200 + model).mean() / -100) < high
-    assert scored(model)[0].delta.ci95 == whole.delta.ci95
+    assert scored(model)[0].delta_ci95 == whole.delta_ci95
     # The width is that of the mean of 50 draws: 2 · 1.96 standard errors.
     error = model.std() / 100 / np.sqrt(50)
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.05)
     # On the slice the same half is spread over a quarter of the tokens.
-    assert hits.contribution.ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
-    assert hits.delta.ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
+    assert hits.contribution_ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
+    assert hits.delta_ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
     monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
-    assert scored(model)[1].gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))
+    assert scored(model)[1].share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_resampling_is_over_documents_and_keeps_models_paired():
     # The same noise on both models: the difference is constant, and so is every resample of it.
     noise = np.random.default_rng(6).normal(0, 50, 30)
     whole, _ = scored(-210.0 + noise, -200.0 + noise)
-    assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
+    assert whole.delta_ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +262,6 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
         (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
         (25, -2.0, (2.0, 2.0)),  # as the largest
         (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
-        (26, -0.5, None),
     ],
 )
 def test_resamples_without_a_gap_by_hand(without, part, expected):
@@ -239,36 +269,39 @@ def test_resamples_without_a_gap_by_hand(without, part, expected):
     none = np.arange(1000) < without
     lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
     whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
-    *_, ends, reason = _intervals(whole, hits, 1)
-    assert ends == (expected and pytest.approx(expected))
-    assert reason == (None if expected else "gap not resolved")
+    ends = _intervals(whole, hits, 1).share
+    assert ends == pytest.approx(expected)
+    # A lead: every sign the other way, and the same share.
+    whole, hits = (replace(each, lost=-each.lost) for each in (whole, hits))
+    assert _intervals(whole, hits, 1).share == ends
 
 
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     rng = np.random.default_rng(5)
-    assert scored(-210.0 + rng.normal(0, 2, 40))[1].gap_due_to.unresolved is None
+    assert scored(-210.0 + rng.normal(0, 2, 40))[1].reason is None
     # The same loss, from fewer documents than 20, and from a single one, which gives no interval either.
-    assert scored(-210.0 + rng.normal(0, 2, 12))[1].gap_due_to.unresolved == "12 documents are worth 12"
+    assert scored(-210.0 + rng.normal(0, 2, 12))[1].reason == "12 documents are worth 12"
     whole, hits = scored(np.array([-210.0]))
-    assert (hits.gap_due_to.ci95, whole.delta.ci95) == (None, None)
-    assert hits.gap_due_to.unresolved == hits.gap_due_to.reason == "a single document"
+    assert (hits.share_ci95, whole.delta_ci95) == (None, None)
+    assert hits.reason == "a single document"
     # No gap beyond noise: a mean of 0.005 nats with a standard error of 0.016.
     none = -200.5 + rng.normal(0, 10, 40)
     noisy = scored(none - (none.mean() + 200.5))[1]
-    assert noisy.gap_due_to.unresolved == "the interval of the gap contains 0"
-    # Where there is no share, there is none to claim.
-    better = scored(-190.0 + rng.normal(0, 2, 12))[1].gap_due_to
-    assert (better.case, better.unresolved) == ("no_gap", None)
+    assert noisy.reason == "the interval of the gap contains 0"
+    assert (noisy.share, noisy.share_ci95) == (None, None)
+    # A lead has a share as a gap does; the paper's rule knows none.
+    better = scored(-190.0 + rng.normal(0, 2, 40))[1]
+    assert (better.share, better.paper_rule, better.reason) == (pytest.approx(0.5), None, None)
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
     part = np.column_stack([np.full(40, -50.0), -50 + noise - noise.mean() - 0.1])
-    scorer.add("hits", np.full(40, 25.0), part)
-    scorer.add("none", np.zeros(40), np.zeros((40, 2)))
-    _, hits, none = (each.models[1] for each in scorer.results())
-    assert hits.gap_due_to.unresolved == "the interval of the slice's part of the gap contains 0"
+    scorer.add(Key("named", "hits"), np.full(40, 25.0), part)
+    scorer.add(Key("named", "none"), np.zeros(40), np.zeros((40, 2)))
+    _, hits, none = (part["m"] for part in scorer.results())
+    assert hits.reason == "the interval of the slice's part of the gap contains 0"
     # A slice without tokens: exactly nothing of the gap.
-    assert (none.gap_due_to.value, none.gap_due_to.unresolved, none.delta.nll) == (0.0, None, 0.0)
+    assert (none.paper_rule, none.reason, none.delta) == (0.0, None, 0.0)
 
 
 def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
@@ -278,12 +311,12 @@ def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
     sums = np.column_stack([np.full(60, -200.0), -200 - lost / 2])
     scorer = SliceScorer(["ref", "m"], "ref", np.full(60, 100.0), sums)
     sums = np.column_stack([np.full(60, -50.0), -50 - lost])
-    scorer.add("hits", np.full(60, 25.0), sums, title="AR hits", note="repeated bigrams")
+    scorer.add(Key("named", "hits"), np.full(60, 25.0), sums, about=SliceInfo("hits", title="AR hits"))
     hits = scorer.results()[1]
-    assert (hits.title, hits.note) == ("AR hits", "repeated bigrams")
-    due = hits.models[1].gap_due_to
-    assert (due.value, due.raw, due.unresolved) == (1.0, pytest.approx(2), None)
-    assert due.ci95 == (pytest.approx(2), pytest.approx(2))
+    assert hits.about.title == "AR hits"
+    due = hits["m"]
+    assert (due.paper_rule, due.share, due.reason) == (1.0, pytest.approx(2), None)
+    assert due.share_ci95 == (pytest.approx(2), pytest.approx(2))
 
 
 def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
@@ -291,9 +324,9 @@ def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
     n = cells.groupby("document")["n"].sum().to_numpy()
     assert gap.documents == DOCUMENTS
     assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
-    assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
+    assert gap.on_hits["m"].reason == "6 documents are worth 6"
     monkeypatch.setattr("argap.metric.intervals.GROUPS", 3)
-    assert summary(cells).rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"  # not their groups
+    assert summary(cells).on_hits["m"].reason == "6 documents are worth 6"  # not their groups
 
 
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():

@@ -9,9 +9,9 @@ import pytest
 from argap.metric.bins import Binning, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap
 from argap.slices.cells import PREFIX, ar_hits, read_cells, sum_by
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import Key, slices_of_cells
 from argap.slices.margins import AXES, Margins, margins_of
-from argap.slices.tally import joined, tally
+from argap.slices.tally import Groups, joined, tally
 from tests.conftest import assert_close
 
 WAYS = {
@@ -28,7 +28,7 @@ def numbered(request, monkeypatch):
         monkeypatch.setattr(name, value)
 
 
-def table_of(rows: int) -> pd.DataFrame:
+def table_of(rows: int) -> Any:
     """Keys of several types, some negative, and columns of whole numbers, whose sums are exact."""
     rng = np.random.default_rng(rows)
     return pd.DataFrame(
@@ -72,7 +72,7 @@ def test_without_rows_there_are_no_combinations():
 def test_portions_add_up_to_the_whole(numbered):
     frame = table_of(500)
 
-    def of(part: pd.DataFrame):
+    def of(part: Any) -> Groups:
         return tally([part["unit"].to_numpy(), part["bin"].to_numpy()], [part["b"].to_numpy()], part["n"].to_numpy())
 
     parts, whole = joined([of(frame[:100]), of(frame[100:101]), of(frame[101:])]), of(frame)
@@ -93,7 +93,7 @@ def test_minus_infinity_stays_in_its_group():
 
 
 def test_text_and_categories_are_keys_of_frames():
-    frame = pd.DataFrame({"name": ["b", "a", "b"], "kind": pd.Categorical(["y", "x", "y"]), "n": [1, 2, 3]})
+    frame: Any = pd.DataFrame({"name": ["b", "a", "b"], "kind": pd.Categorical(["y", "x", "y"]), "n": [1, 2, 3]})
     found, expected = sum_by(frame, ["name", "kind"]), frame.groupby(["name", "kind"], observed=True).sum()
     pd.testing.assert_frame_equal(found, expected.reset_index())
 
@@ -101,9 +101,9 @@ def test_text_and_categories_are_keys_of_frames():
 @pytest.mark.parametrize("waiting", [0, 2**18])
 def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
     monkeypatch.setattr("argap.slices.margins.WAITING", waiting)
-    cells = read_cells(token_result / "cells.parquet")
+    cells: Any = read_cells(token_result / "cells.parquet")
 
-    def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
+    def masks(part: Any) -> dict[Key, np.ndarray]:
         found = {}
         if "repeated" in part:
             found |= {"hits": ar_hits(part, 2), "rest": ~ar_hits(part, 2)}
@@ -112,19 +112,19 @@ def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
         for name in ("distance", "position"):
             if name in part:
                 found |= {f"{name} {k}": (part[name] == k).to_numpy() for k in range(3)}
-        return found
+        return {Key("of the test", name): mask for name, mask in found.items()}
 
     domains = sorted(set(cells["domain"]))
     models = [name.removeprefix(PREFIX) for name in cells.columns if name.startswith(PREFIX)]
-    documents, n = np.unique(cells["document"], return_counts=False), cells.groupby("document")["n"].sum().to_numpy()
+    documents, n = np.unique(cells["document"]), cells.groupby("document")["n"].sum().to_numpy()
     margins = Margins(models, documents, n)
     for window in np.array_split(np.arange(len(cells)), 7):
         margins.add(margins_of(cells.iloc[window]))
-    expected = {each.name: each for each in slices_of_cells(cells, masks(cells), "ref")}
-    found = {each.name: each for each in slices_of_cells(margins, masks, "ref")}
+    expected, found = slices_of_cells(cells, masks(cells), "ref"), slices_of_cells(margins, masks, "ref")
     assert len(expected) > 8
     assert found.keys() == expected.keys()
-    assert_close([found[name] for name in expected], list(expected.values()))
+    for key, part in expected.items():
+        assert_close(list(found[key].estimates.values()), list(part.estimates.values()))
     frames = list(margins.frames())
     assert len(frames) == sum(map(len, AXES))
     assert all(frame["unit"].max() < DocumentBootstrap(len(documents)).units for frame in frames)

@@ -34,6 +34,7 @@ def discover(
     limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
     from argap.records import read_gap
     from argap.reports.tables.result import slices_table
+    from argap.results.printed import result_json
     from argap.slices.discover import HYPOTHESIS
     from argap.slices.discover import discover as find
 
@@ -46,12 +47,13 @@ def discover(
         if (drawn := found.sample) is not None:
             read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
             notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
-        if any("distance <=" in (each.where or "") for each in found.slices):
+        if any("distance <=" in (each.about.where or "") for each in found.slices):
             notes.append("distance is 0 for tokens that are not repeated, so distance <= N contains them.")
         shown, unit = [found.whole, *found.slices], record.unit
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
-    output.show({"slices": found.slices, "note": HYPOTHESIS, "sample": found.sample}, tables)
+    shown = result_json(record, [found.whole, *found.slices])
+    output.show(shown | {"note": HYPOTHESIS, "sample": found.sample}, tables)
 
 
 def _share(text: str) -> float:

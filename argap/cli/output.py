@@ -41,10 +41,11 @@ class Output:
         print_tables(tables(), self.form)
 
     def show_gap(self, gap: "Gap") -> None:
-        """Print a result: the tables of `argap.reports.tables.result`, or ``gap.json``."""
+        """Print a result: the tables of `argap.reports.tables.result`, or `argap.results.printed.result_json`."""
         from argap.reports.tables.result import tables_of
+        from argap.results.printed import result_json
 
-        self.show(gap, lambda: tables_of(gap))
+        self.show(result_json(gap) if self.as_json else None, lambda: tables_of(gap))
 
 
 def print_json(value: Any) -> None:

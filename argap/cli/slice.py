@@ -38,10 +38,13 @@ def slice_(
         return
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
+    from msgspec.structs import replace
+
     from argap.metric.threshold import parse_threshold
     from argap.reports.tables.result import slices_table
     from argap.result import open_result
     from argap.results.compare import record_slices
+    from argap.results.printed import result_json
     from argap.results.restated import threshold_in
     from argap.slices.library import read_slices
     from argap.slices.of_tokens import Slice, as_slices, score_by, score_slices, shipped_slices
@@ -58,6 +61,8 @@ def slice_(
     wanted += [Slice(*pair) for pair in zip(names, wheres, strict=True)]
     opened = open_result(result)
     tau = threshold_in(opened.record, None if threshold is None else parse_threshold(threshold))
+    if record and tau != opened.record.threshold:
+        raise ArgapError("--record keeps slices beside the result's AR hits; give it without --threshold")
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
@@ -65,8 +70,9 @@ def slice_(
             opened.token_table, wanted or shipped_slices(opened.token_table), threshold=tau, empty=not wanted
         )
     if record:
-        record_slices(result, scored[1:])
-    output.show({"slices": scored[1:]}, lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])
+        record_slices(result, scored[2:])
+    at_tau = replace(opened.record, threshold=tau)
+    output.show(result_json(at_tau, scored), lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])
 
 
 def _print_library() -> None:

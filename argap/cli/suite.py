@@ -134,21 +134,42 @@ def trajectory(
 @app.command()
 def table(
     suite: SuiteFile,
+    size: SizeOption = None,
+    work: WorkOption = None,
     out: OutOption = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Restate the result without documents: source=NAME, domain=NAME or document=N. Repeatable."),
+    ] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="With --without: CSV or Parquet of document, domain, source [SIZE/documents.parquet]."),
+    ] = None,
     *,
     output: Output,
 ) -> None:
-    """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
+    """Rebuild tables, intervals and figures from the result's files, without running models or loading torch.
+
+    --without reads the text and the training index, too (WORK/SIZE/index), and rewrites the files.
+    """
     from argap.reports.pages.suite import write_suite
     from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
 
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
+    if without:
+        from argap.results.sources import parse_conditions
+        from argap.suite.layout import Layout
+        from argap.suite.without import restate_without
+
+        where, layout = parse_conditions(without), Layout(work or Path("runs") / suite.stem)
+        for each in size or [name for name in loaded.sizes if (folder / name / "gap.json").is_file()]:
+            restate_without(loaded, each, layout, folder / each, where, documents)
     written = write_suite(loaded, folder)
     if output.as_json:
-        from argap.records import as_json
+        from argap.results.printed import result_json
 
-        print_json({each.size: as_json(each.gap) | {"seeds": each.seeds} for each in written.results})
+        print_json({each.size: result_json(each.gap) | {"seeds": each.seeds} for each in written.results})
     else:
         print_tables(written.tables, output.form)

@@ -143,10 +143,15 @@ class EvaluationSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the token ids (little-endian int32) and the window bounds (int64)."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<i4").data)
-        digest.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
-        return digest.hexdigest()
+        """`fingerprint_of` the set."""
+        return fingerprint_of(self.tokens, self.offsets)
+
+
+def fingerprint_of(tokens: np.ndarray, offsets: np.ndarray) -> str:
+    """Return the SHA-256 (hex) over token ids ``[N]`` (little-endian int32) and window bounds ``[W + 1]`` (int64)."""
+    digest = hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i4").data)
+    digest.update(np.ascontiguousarray(offsets, dtype="<i8").data)
+    return digest.hexdigest()
 
 
 def check_spec(spec: EvaluationSpec) -> None:

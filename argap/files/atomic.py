@@ -200,12 +200,21 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: dict[str, Any], *, indent: int | None = 2, seal: bool = True) -> None:
+def write_json(
+    path: Path, value: dict[str, Any], *, indent: int | None = 2, lines: str | None = None, seal: bool = True
+) -> None:
     """Write ``value`` as JSON; raise `ValueError` for NaN and infinity, which JSON lacks. ``indent`` None: on one line.
 
-    ``seal``: add the key ``checksum``, so that `read_json` notices a damaged digit; False for formats of other tools.
+    ``lines``: the key of a list whose elements are written one per line. ``seal``: add the key ``checksum``, so that
+    `read_json` notices a damaged digit; False for formats of other tools.
     """
-    write_text(path, _json(_sealed(value) if seal else value, indent))
+    value = _sealed(value) if seal else value
+    if lines is None or not value[lines]:
+        write_text(path, _json(value, indent))
+        return
+    listed = ",\n".join("    " + _json(row, None).rstrip("\n") for row in value[lines])
+    text = _json({**value, lines: []}, indent)
+    write_text(path, text.replace(f'"{lines}": []', f'"{lines}": [\n{listed}\n  ]', 1))
 
 
 def write_json_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:

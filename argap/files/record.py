@@ -20,16 +20,18 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None = None) -> AnyRecord:
+def read_record(path: Path, record_type: type[AnyRecord], *, oldest: int = 1, newest: int | None = None) -> AnyRecord:
     """Read a JSON file into its record.
 
-    ``newest``: the highest format number that this version reads (a file without one has format 1). Raises
+    ``oldest``, ``newest``: the format numbers that this version reads (a file without one has format 1). Raises
     `FormatError`, one line with path, key, found and expected.
     """
     values = read_json(path)
     number = values.setdefault("format", 1) if newest is not None else 1
     if newest is not None and isinstance(number, int) and number > newest:
         raise FormatError(f"{path}: written by a newer argap (format {number}, known up to {newest})")
+    if isinstance(number, int) and number < oldest:
+        raise FormatError(f"{path}: written by an older argap (format {number}, expected {oldest}){remedy_for(path)}")
     return to_record(path, values, record_type)
 
 
@@ -42,9 +44,9 @@ def to_record(path: Path, values: Any, record_type: type[AnyRecord], *, part: st
         raise FormatError(f"{where}{error}{remedy_for(path)}") from None
 
 
-def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
-    """Write a record as JSON, whole or not at all. ``indent`` None: on one line."""
-    write_json(path, as_json(record), indent=indent)
+def write_record(path: Path, record: Record, *, indent: int | None = 2, lines: str | None = None) -> None:
+    """Write a record as JSON, whole or not at all. ``indent``, ``lines``: as in `write_json`."""
+    write_json(path, as_json(record), indent=indent, lines=lines)
 
 
 def as_json(record: Record) -> dict[str, Any]:

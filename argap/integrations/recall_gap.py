@@ -1,5 +1,6 @@
 """The gap of a model in memory to a finished run, as often as wanted: NLL on the AR hits and on all other tokens."""
 
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -9,7 +10,6 @@ import numpy as np
 from argap.checkpoints.live import live_model, undisturbed
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
-from argap.metric.share import gap_due_to_ar
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Unit
 from argap.results.compare import labels_of, threshold_of
@@ -39,12 +39,13 @@ class GapFigures(NamedTuple):
     nll_ar_hits: float | None
     """None without hits, as all figures of a slice without tokens."""
     nll_other: float | None
-    gap: float
-    """ΔNLL, model minus reference, over all scored tokens."""
-    gap_ar_hits: float
-    """The AR hits' part of the gap: their share of the tokens times the ΔNLL on them."""
-    gap_due_to_ar: float | None
-    """`gap_ar_hits` over `gap`, at most 1; None without a gap (`argap.metric.share.gap_due_to_ar`)."""
+    delta: float
+    """ΔNLL, model minus reference, over all scored tokens: negative where the model is ahead."""
+    contribution_ar_hits: float
+    """The AR hits' part of that: their share of the tokens times the ΔNLL on them."""
+    share_ar_hits: float | None
+    """`contribution_ar_hits` over `delta`, as it is; None where `delta` is 0 or not finite. It has no interval: beside
+    a ``delta`` near 0 it means nothing."""
 
 
 class RecallGap:
@@ -151,16 +152,14 @@ class RecallGap:
         (hits,), n, (reference, own) = tally([self._hits], [self._reference, logprob], self._n)
         with np.errstate(invalid="ignore"):  # −∞ − −∞
             lost = reference - own
-        share = n[hits].sum() / n.sum()
-        on_hits = float(lost[hits].sum() / n[hits].sum()) if hits.any() else 0.0
-        gap = float(lost.sum() / n.sum())
+        on_hits, delta = (float(sums.sum() / n.sum()) for sums in (lost[hits], lost))
         return GapFigures(
             nll=float(-own.sum() / n.sum()),
             nll_ar_hits=float(-own[hits].sum() / n[hits].sum()) if hits.any() else None,
             nll_other=float(-own[~hits].sum() / n[~hits].sum()) if not hits.all() else None,
-            gap=gap,
-            gap_ar_hits=float(share) * on_hits,
-            gap_due_to_ar=gap_due_to_ar(-on_hits, -gap, float(share)).value,
+            delta=delta,
+            contribution_ar_hits=on_hits,
+            share_ar_hits=on_hits / delta if delta and isfinite(delta) else None,
         )
 
 

@@ -1,7 +1,8 @@
-"""Grow a tree of conditions that separates the tokens behind the gap from all tokens.
+"""Grow a tree of conditions that separates the tokens on which a model is behind, or ahead, from all tokens.
 
-Each node has a share p of the tokens and a share g of the gap. The tree splits where these two distributions differ
-most, by the Gini impurity 2pg / (p + g). A regression tree, which minimises the squared error of ΔNLL, prefers ever
+Each node has a share p of the tokens and a share g of ΔNLL, negative where the model is ahead. The tree splits where
+the distributions of tokens, of losses and of gains differ most, by the Gini impurity 2pg / (p + g) of each sign
+(scikit-learn has no such criterion). A regression tree, which minimises the squared error of ΔNLL, prefers ever
 smaller sets of extreme tokens to conditions that explain much of the gap. The features are binned first, so that the
 tree needs only sums by cell, however many tokens there are.
 """
@@ -94,11 +95,11 @@ def grow(
 ) -> list[Node]:
     """Return all nodes of the tree, leaves and inner ones, except the root.
 
-    ``codes [C, F]``: the bin of each feature; ``n [C]``: tokens; ``lost [C]``: the gap's sum, in nats. ``depth``:
+    ``codes [C, F]``: the bin of each feature; ``n [C]``: tokens; ``lost [C]``: ΔNLL's sum, in nats. ``depth``:
     the longest chain of conditions; ``min_share``: the least share of the tokens in a leaf; ``leaves``: the
     maximum number of leaves. The splits with the largest gain come first.
     """
-    share, gap = n / n.sum(), lost / lost.sum()
+    share, gap = n / n.sum(), lost / _most(codes, lost, features)
 
     def best(node: Node) -> _Split | None:
         return _best_split(codes[node.rows], share[node.rows], gap[node.rows], features, min_share)
@@ -129,13 +130,15 @@ def grow(
 def _best_split(
     codes: np.ndarray, share: np.ndarray, gap: np.ndarray, features: Sequence[Feature], min_share: float
 ) -> _Split | None:
-    """Return the split that best separates the gap from the tokens, on ties the first feature; None if none helps."""
+    """Return the split that best separates ΔNLL from the tokens, on ties the first feature; None if none helps."""
     best: _Split | None = None
-    whole = _impurity(share.sum(), gap.sum())
     for k, feature in enumerate(features):
         p = np.cumsum(np.bincount(codes[:, k], share, minlength=feature.bins))
         g = np.cumsum(np.bincount(codes[:, k], gap, minlength=feature.bins))
-        gain = whole - _impurity(p[:-1], g[:-1]) - _impurity(p[-1] - p[:-1], g[-1] - g[:-1])
+        gain = np.zeros(len(p) - 1)
+        for sign in (1, -1):
+            below, above = np.maximum(sign * g[:-1], 0), np.maximum(sign * (g[-1] - g[:-1]), 0)
+            gain += _impurity(p[-1], below + above) - _impurity(p[:-1], below) - _impurity(p[-1] - p[:-1], above)
         gain[(p[:-1] < min_share) | (p[-1] - p[:-1] < min_share)] = 0
         at = int(gain.argmax())
         if gain[at] > max(1e-9, (best.gain if best else 0) * (1 + 1e-9)):
@@ -143,7 +146,12 @@ def _best_split(
     return best
 
 
-def _impurity(share: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    """Return 2pg / (p + g), 0 without a gap."""
-    gap = np.maximum(gap, 0)
-    return np.divide(2 * share * gap, share + gap, out=np.zeros_like(share), where=share + gap > 0)
+def _most(codes: np.ndarray, lost: np.ndarray, features: Sequence[Feature]) -> float:
+    """Return the largest sum of |ΔNLL| over the bins of one feature: |ΔNLL| itself if all bins go one way."""
+    sums = (np.bincount(codes[:, k], lost, minlength=each.bins) for k, each in enumerate(features))
+    return max(float(np.abs(each).sum()) for each in sums) or 1.0
+
+
+def _impurity(share: np.ndarray | float, gap: np.ndarray) -> np.ndarray:
+    """Return 2pg / (p + g), 0 if both are 0."""
+    return np.divide(2 * share * gap, share + gap, out=np.zeros_like(gap), where=share + gap > 0)

@@ -4,9 +4,11 @@ Everything here is a pure function of sums of log-probs, in float64.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from argap.records import Case, ClosedShare
+from argap.records import ClosedShare
+
+Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
 
 
 class GapDueToAR(NamedTuple):

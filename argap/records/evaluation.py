@@ -13,6 +13,22 @@ LONGEST_WINDOW = 2**24
 """Tokens, at most."""
 
 
+class LeftOut(Record, frozen=True):
+    """Documents that a result was restated without, and the evaluation set that they were part of."""
+
+    where: dict[str, tuple[str, ...]]
+    """How they were chosen: values of ``source``, ``domain`` and ``document``."""
+    documents: tuple[int, ...]
+    """Their numbers in that set, ascending."""
+    tokens: Count
+    """Tokens of their windows."""
+    scored: Count
+    fingerprint: str
+    """Of that set."""
+    unchanged: tuple[str, ...] = ()
+    """Files of the result that do not know documents, and still include these."""
+
+
 class EvaluationRecord(Record, frozen=True):
     """The evaluation set of a run, of labels or of a result."""
 
@@ -30,6 +46,8 @@ class EvaluationRecord(Record, frozen=True):
     data: tuple[str, ...] = ()
     """The texts as the user named them; only in ``gap.json``."""
     unit: Unit = "token"
+    left_out: LeftOut | None = None
+    """In a restated result: all other fields describe the windows kept, and so does the fingerprint."""
 
 
 class EvaluationSpec(Record, frozen=True):

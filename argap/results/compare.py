@@ -24,12 +24,25 @@ from argap.files.lock import one_writer
 from argap.files.resumable import folder_name
 from argap.metric.bins import bins_of
 from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
-from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
+from argap.records import (
+    INFINITE,
+    NAMED,
+    Gap,
+    IndexRecord,
+    LabelsRecord,
+    Part,
+    SliceInfo,
+    read_gap,
+    save_gap,
+    write_record,
+)
 from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
+from argap.results.sources import source_name
 from argap.results.summary import summarize
+from argap.results.text_warnings import count_hits, warn_of_bigrams, warn_of_sources
 from argap.runtime.progress import say
-from argap.slices.cells import CellWriter, build_cells
+from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
@@ -150,6 +163,7 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     n = table.scored_of_document
     margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
+    bigrams = pd.Series(dtype=np.int64)
 
     def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
         made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau)
@@ -161,6 +175,8 @@ def write_gap(
             margins.add(of_portion)
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
+            hits = portion.labels.ar_hit(tau) & portion.labels.scored
+            bigrams = bigrams.add(count_hits(portion.tokens, hits), fill_value=0)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
@@ -176,13 +192,20 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
-    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
-    for row in gap.rows:
-        if row.overall.reason:
-            say(f"{row.model}: {row.overall.reason}, so its perplexity is infinite and its share of the gap unresolved")
+    sources = dict(enumerate(map(source_name, table.record.sources)))
+    warnings = (
+        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau),
+        *warn_of_bigrams(bigrams, tokenizer),
+    )
+    gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)
+    for line in warnings:
+        say(line)
+    for model in gap.models:
+        if gap.on_all[model].infinite:
+            say(f"{model}: {INFINITE}, so its perplexity is infinite and its share of the gap unresolved")
     write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
-    write_record(out / "gap.json", gap)  # last: a folder that has one is complete
+    save_gap(out / "gap.json", gap)  # last: a folder that has one is complete
     (out / EARLIER).unlink(missing_ok=True)
     return gap
 
@@ -200,11 +223,11 @@ def _earlier(out: Path) -> Gap:
 
 
 def _slices(
-    gap: Gap, out: Path, table: TokenTable, slices: "Sequence[SliceSpec] | None", recorded: Sequence[SliceResult]
-) -> tuple[SliceResult, ...]:
-    """The AR hits and ``slices``, or those ``recorded`` earlier that can still be computed. Nothing without any."""
+    gap: Gap, out: Path, table: TokenTable, slices: "Sequence[SliceSpec] | None", recorded: Sequence[SliceInfo]
+) -> list[Part]:
+    """Score ``slices``, or those ``recorded`` earlier that can still be computed."""
     if not slices and not recorded:
-        return ()
+        return []
     from argap.slices.library import SliceSpec
     from argap.slices.of_tokens import as_slices, check_where, score_slices
 
@@ -216,10 +239,10 @@ def _slices(
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
     scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None, bins=slices is None)
-    return tuple(scored[1:])
+    return scored[2:]
 
 
-def _recorded(out: Path) -> tuple[SliceResult, ...]:
+def _recorded(out: Path) -> tuple[SliceInfo, ...]:
     """The slices of the result in ``out``, if there is one that can be read."""
     try:
         return _earlier(out).slices
@@ -227,11 +250,17 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
         return ()
 
 
-def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
-    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
-    gap = msgspec.structs.replace(read_gap(folder), slices=tuple(slices))
+def with_slices(gap: Gap, slices: Sequence[Part]) -> Gap:
+    """Return a result with ``slices`` in place of those recorded."""
+    moved = [part.moved(NAMED, part.bin) for part in slices]
+    return msgspec.structs.replace(gap.replaced({NAMED: moved}), slices=tuple(part.about for part in slices))
+
+
+def record_slices(folder: Path, slices: Sequence[Part]) -> Gap:
+    """Record slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = with_slices(read_gap(folder), slices)
     remove_report(folder)
-    write_record(folder / "gap.json", gap)
+    save_gap(folder / "gap.json", gap)
     return gap
 
 

@@ -1,54 +1,62 @@
-"""Slices and parts of the gap as the rows of data frames, whose columns `argap.result.Result` documents."""
+"""Estimates as the rows of data frames, whose columns `argap.result.Result` documents."""
 
 from collections.abc import Sequence
 from math import inf
 
 import pandas as pd
 
-from argap.records import Bin, Interval, Part, SliceResult
-from argap.slices.figures import ALL
+from argap.records import ALL, Bin, Interval, Part
 
 
-def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.DataFrame:
-    """The columns of `argap.result.Result.table`; ``more``: those of `argap.result.Result.gap`."""
+def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
+    """Return the columns of `argap.result.Result.table`; ``more``: those of `argap.result.Result.gap`."""
     rows = []
-    for each in slices:
-        for model in each.models:
+    for part in slices:
+        for model, each in part.estimates.items():
             row: dict[str, object] = {
-                "model": model.model,
-                "slice": "overall" if each.name == ALL else each.name,
+                "model": model,
+                "slice": "overall" if part.bin == ALL else part.bin,
                 "n": each.n,
+                "share_of_tokens": each.share_of_tokens,
+                "nll": inf if each.infinite else each.nll,
+                "ppl": inf if each.infinite else each.ppl,
+                "delta": each.delta,
+                **_ends("delta", each.delta_ci95),
+                "contribution": each.contribution,
+                **_ends("contribution", each.contribution_ci95),
                 "share": each.share,
-                "nll": inf if model.reason else model.nll,
-                "ppl": inf if model.reason else model.ppl,
+                **_ends("share", each.share_ci95),
+                "paper_rule": each.paper_rule,
+                "reason": each.reason,
             }
-            for name in ("delta", "contribution"):
-                difference = getattr(model, name)
-                row[name] = None if difference is None else difference.nll
-                row |= _ends(name, difference and difference.ci95)
-            due = model.gap_due_to
-            row["gap_due_to"] = due and due.value
-            row |= _ends("gap_due_to", due and due.ci95)
-            row["case"] = due and due.case
-            row["unresolved"] = due and due.unresolved
             if more:
-                row |= {"ar_hits": each.ar_hits, "where": each.where}
+                row |= {"ar_hits": part.about.ar_hits, "where": part.about.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "reason", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
-def part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dict[str, object]:
-    """A row of `argap.result.Result.breakdown`; ``repeated``: whether there is a column that says so."""
+def part_rows(part: Part, bounds: Bin | None) -> list[dict[str, object]]:
+    """Return the rows of `argap.result.Result.breakdown` for one bin."""
     row: dict[str, object] = {"bin": part.bin}
     if bounds is not None:
         row |= {"low": bounds.low, "high": bounds.high}
-    if repeated:
+    if part.repeated is not None:
         row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll.get(model, float("nan"))}
-    row["contribution"] = part.contribution.get(model, float("nan"))
-    return row | _ends("contribution", part.ci95.get(model))
+    row |= {"n": part.n, "share_of_tokens": part.share_of_tokens}
+    return [
+        row
+        | {"model": model, "nll": _number(each.nll), "contribution": _number(each.contribution)}
+        | _ends("contribution", each.contribution_ci95)
+        | {"share": _number(each.share)}
+        | _ends("share", each.share_ci95)
+        for model, each in part.estimates.items()
+    ]
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _ends(name: str, ends: Interval | None) -> dict[str, float]:

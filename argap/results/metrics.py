@@ -8,16 +8,18 @@ from argap.runtime.trackers import Trackers
 
 
 def metrics_of(gap: Gap) -> dict[str, float | None]:
-    """The table of a result as metrics: for each model its NLLs, gap and share of the gap (a fraction; left out where
-    it must not be claimed)."""
-    metrics: dict[str, float | None] = {"share_ar_hits": gap.rows[0].share_ar_hits}
-    for row in gap.rows:
-        metrics |= {f"{row.model}/nll_{name}": getattr(row, name).nll for name in ("overall", "ar_hits", "other")}
-        if row.delta is not None:
-            metrics[f"{row.model}/gap"] = row.delta.nll
-        due = row.gap_due_to_ar
-        if due is not None and not due.unresolved:
-            metrics[f"{row.model}/gap_due_to_ar"] = due.value
+    """Return the table of a result as metrics: for each model its NLLs, ΔNLL (negative where it leads), the AR hits'
+    part of that, and their share of it (a fraction; left out where it must not be claimed)."""
+    metrics: dict[str, float | None] = {"share_of_tokens_ar_hits": gap.on_hits.share_of_tokens}
+    slices = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
+    for model in gap.models:
+        metrics |= {f"{model}/nll_{name}": part[model].nll for name, part in slices.items()}
+        if model in gap.deltas:
+            metrics[f"{model}/delta"] = gap.deltas[model]
+            metrics[f"{model}/delta_ar_hits"] = gap.on_hits[model].contribution
+        due = gap.on_hits[model]
+        if due.share is not None and due.reason is None:
+            metrics[f"{model}/share_ar_hits"] = due.share
     return metrics
 
 

@@ -4,19 +4,17 @@ The cells hold training counts in bins, so that τ can be the upper end of any b
 own.
 """
 
-from typing import get_args
-
-import msgspec
 import pandas as pd
+from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.metric.bins import bins_of, frequency_bins
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import Gap
+from argap.records import Gap, estimates_of
 from argap.results.summary import gap_rows
-from argap.slices.cells import PREFIX, hits_and_others, sum_by
+from argap.slices.cells import PREFIX, sum_by
 from argap.slices.figures import slices_of_cells
-from argap.slices.partitions import By
+from argap.slices.partitions import hits_and_others
 
 
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
@@ -68,32 +66,30 @@ def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFra
 
 
 def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: str) -> Gap:
-    """The rows of a result at ``threshold`` (exposures) against ``reference``, with their intervals.
+    """Return a result at ``threshold`` (exposures) against ``reference``, with its intervals.
 
-    The breakdowns are left empty: `argap.slices.partitions.partition` makes each from `cells_at`. The slices that were
-    computed from tokens are left out, as is the curve against another reference. Raises as `check_setting`.
+    The partitions but that by slice are left out: `argap.slices.partitions.partition` makes each from `cells_at`. So
+    are the slices that were computed from tokens, and the curve against another reference. Raises as `check_setting`.
     """
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):
         return gap
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     cells = cells_at(cells, gap, threshold)
-    whole, *others = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
-    rows = gap_rows(
-        whole,
-        {each.name: each for each in others},
-        base=None if base == reference else base,
-        parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
-        runs={row.model: row.run for row in gap.rows},
-    )
-    empty = msgspec.structs.replace(gap.breakdowns, **dict.fromkeys(get_args(By), ()))
-    return msgspec.structs.replace(
+    scored = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
+    points = [point for point in gap.curve if point.bin != str(threshold)] if reference == gap.reference else []
+    return replace(
         gap,
-        rows=tuple(rows),
+        rows=gap_rows(
+            scored,
+            reference,
+            base=None if base == reference else base,
+            parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
+            runs={row.model: row.run for row in gap.rows},
+        ),
         reference=reference,
         threshold=threshold,
         bins=bins_of(threshold, gap.evaluation.seq_len),
-        breakdowns=empty,
-        curve=gap.curve if reference == gap.reference else (),
         slices=(),
+        estimates=estimates_of([scored.values(), points]),
     )

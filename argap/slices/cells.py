@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pandas as pd
@@ -24,13 +24,17 @@ from argap.records import Bins
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
-if TYPE_CHECKING:
-    from argap.slices.margins import Margins
-
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
+
+
+class HasColumns(Protocol):
+    """Cells, or sums of them."""
+
+    @property
+    def columns(self) -> list[str]: ...
 
 
 def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -57,13 +61,13 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     document = labels.document_of_window[columns["window"]].astype(np.int32)
     columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
     columns |= {"n": groups.n, **{PREFIX + model: sums for model, sums in zip(logprobs, groups.sums, strict=True)}}
-    return pd.DataFrame({"document": document, **columns})
+    return pd.DataFrame({"document": document, **columns}, copy=False)
 
 
 def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return the sums of all other columns over each group, in the order of ``by``, which stay columns."""
     others = [name for name in frame.columns if name not in by]
-    coded = [_coded(frame[name]) for name in by]
+    coded = [_coded(cast(pd.Series, frame[name])) for name in by]
     groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
     keys = [code if values is None else values.take(code) for code, (_, values) in zip(groups.keys, coded, strict=True)]
     sums = {
@@ -77,10 +81,11 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
     """Return integers for a column, and what they number, ascending; None where they are the values."""
     if column.dtype.kind in "iub" and isinstance(column.dtype, np.dtype):
         return column.to_numpy(), None
-    return pd.factorize(column, sort=True, use_na_sentinel=False)
+    code, values = pd.factorize(column, sort=True, use_na_sentinel=False)
+    return code, pd.Index(values)
 
 
-def models_of(cells: "pd.DataFrame | CellFile | Margins") -> list[str]:
+def models_of(cells: "pd.DataFrame | CellFile | HasColumns") -> list[str]:
     """The models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
@@ -103,12 +108,6 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
         return cells["repeated"].to_numpy()
     highest = frequency_bins(threshold).index(np.array([threshold]))[0]
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
-
-
-def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
-    """bool: the cells of the slices ``ar_hits`` and ``other``, which are a partition."""
-    hits = ar_hits(cells, threshold)
-    return {"ar_hits": hits, "other": ~hits}
 
 
 def keys_of(path: Path) -> tuple[str, ...]:

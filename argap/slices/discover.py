@@ -1,4 +1,4 @@
-"""Discovery: which conditions explain the gap of a model, from the tokens of a result or from its cells alone.
+"""Discovery: which conditions explain where a model is behind or ahead, from a result's tokens or its cells alone.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
 the other half. A slice that was found is a hypothesis all the same: it was chosen among many.
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
 from argap.metric.condition_tree import Feature, Node, grow
-from argap.records import INFINITE, Gap, Sample, SliceResult
+from argap.records import INFINITE, NAMED, Gap, Part, Sample, SliceInfo
 from argap.records.columns import LOGPROB, UNIT
 from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.slices.conditions import TABLE, connect, literal, quoted
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import WHOLE, Key, slices_of_cells
 from argap.slices.kept_features import kept_features
 from argap.slices.of_tokens import Slice, open_tokens, score_slices
 from argap.slices.queries import query_portions
@@ -46,10 +46,10 @@ BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "oc
 class Discovery(NamedTuple):
     """What was found, in the half of the documents that the tree was not grown on."""
 
-    whole: SliceResult
-    leaves: list[SliceResult]
+    whole: Part
+    leaves: list[Part]
     """By contribution. They are a partition."""
-    wider: list[SliceResult]
+    wider: list[Part]
     """The conditions above the leaves, by contribution."""
     tokens: bool
     """Whether the tree was grown on the tokens; else on the cells, and splits at the bounds of their bins."""
@@ -57,7 +57,7 @@ class Discovery(NamedTuple):
     """The documents that were drawn; None: all were read."""
 
     @property
-    def slices(self) -> list[SliceResult]:
+    def slices(self) -> list[Part]:
         return [*self.leaves, *self.wider]
 
 
@@ -102,16 +102,23 @@ def discover(
         if not drawn.all():
             sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
     if not np.isfinite(half.lost).all():
-        raise ArgapError(f"{model}: no finite gap to {reference} ({INFINITE}), so nothing to explain")
-    if not half.lost.sum() > 0:
-        raise ArgapError(f"{model}: no gap to {reference} in half of the documents, so nothing to explain")
+        raise ArgapError(f"{model}: no finite ΔNLL to {reference} ({INFINITE}), so nothing to explain")
+    if not half.lost.any():
+        raise ArgapError(
+            f"{model}: equal to {reference} on every token of half of the documents, so nothing to explain"
+        )
     nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
     if not nodes:
-        raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
+        raise ArgapError(f"{model}: no condition explains its ΔNLL better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
     whole, *others = [each.among((reference, model)) for each in half.score(named)]
-    found = [replace(each, where=named[each.name].sql(half.features)) for each in others]
-    return _ordered(whole, found, tokens=table is not None)._replace(sample=sample)
+    others = [
+        Part(each.estimates.values(), replace(each.about, where=named[each.bin].sql(half.features))) for each in others
+    ]
+    leaves_, wider = (
+        _ordered(kind, model, [each for each in others if each.bin.startswith(kind)]) for kind in ("leaf", "wider")
+    )
+    return Discovery(whole, leaves_, wider, table is not None, sample)
 
 
 class _Half(NamedTuple):
@@ -127,7 +134,7 @@ class _Half(NamedTuple):
     """``[C]``: tokens."""
     lost: np.ndarray
     """``[C]``: what the model loses to the reference, summed, in nats."""
-    score: Callable[[dict[str, Node]], list[SliceResult]]
+    score: Callable[[dict[str, Node]], list[Part]]
     """All tokens of that half, and those in each node, by name."""
 
 
@@ -140,13 +147,17 @@ def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
     codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
     lost = (cells[PREFIX + record.reference] - cells[PREFIX + model]).to_numpy()
 
-    def score(nodes: dict[str, Node]) -> list[SliceResult]:
-        masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
+    def score(nodes: dict[str, Node]) -> list[Part]:
+        masks = {Key(NAMED, name): node.holds(codes[~fit]) for name, node in nodes.items()}
         rest = cells.iloc[np.flatnonzero(~fit)]
-        whole, *scored = slices_of_cells(rest, masks, record.reference)
+        scored = slices_of_cells(rest, masks, record.reference)
         n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
-        shares = {name: float(n[m & hits].sum() / n[m].sum()) if m.any() else None for name, m in masks.items()}
-        return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
+        parts = [scored[WHOLE]]
+        for key, m in masks.items():
+            share = float(n[m & hits].sum() / n[m].sum()) if m.any() else None
+            about = SliceInfo(key.bin, ar_hits=share)
+            parts.append(Part(scored[key].estimates.values(), about))
+        return parts
 
     return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
 
@@ -160,7 +171,7 @@ def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: 
     sums = _sums(table, table.models.index(model), features, units)
     codes, features = _coded([sums[str(k)] for k in range(len(features))], features, sums["domain"])
 
-    def score(nodes: dict[str, Node]) -> list[SliceResult]:
+    def score(nodes: dict[str, Node]) -> list[Part]:
         slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
         whole, _hits, *scored = score_slices(
             table, slices, threshold=record.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
@@ -241,14 +252,7 @@ def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tup
     return np.column_stack([each for each, _ in known]), [feature for _, feature in known]
 
 
-def _ordered(whole: SliceResult, found: list[SliceResult], *, tokens: bool) -> Discovery:
-    """By falling contribution, and numbered so."""
-
-    def contribution(each: SliceResult) -> float:
-        return sum(model.contribution.nll for model in each.models if model.contribution is not None)
-
-    def numbered(kind: str) -> list[SliceResult]:
-        chosen = sorted((each for each in found if each.name.startswith(kind)), key=contribution, reverse=True)
-        return [replace(each, name=f"{kind} {k}") for k, each in enumerate(chosen, start=1)]
-
-    return Discovery(whole, numbered("leaf"), numbered("wider"), tokens)
+def _ordered(kind: str, model: str, found: list[Part]) -> list[Part]:
+    """Return the slices of a kind, the largest contributions of either sign first, and numbered so."""
+    ranked = sorted(found, key=lambda part: abs(part[model].contribution or 0.0), reverse=True)
+    return [part.moved(NAMED, f"{kind} {k}") for k, part in enumerate(ranked, start=1)]

@@ -1,8 +1,8 @@
 """Slices: named sets of scored tokens, and what each contributes to the gap of a model to its reference.
 
-For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and the "% of gap due to S" is
-its contribution over the gap (`argap.metric.share.gap_due_to_ar`, with S in the place of the AR hits). Slices may
-overlap; the contributions of a partition add up to the gap. Everything is computed from sums by document, so that every
+For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and its share of the gap (or of
+the lead, where the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
+add up to Δnll. Everything is computed from sums by document, so that every
 figure has its interval.
 
 A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
@@ -12,35 +12,46 @@ differences and shares that need it; the other slices of that model keep theirs.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
+from argap.metric.direction import LEVEL, NO_SHARE, direction
+from argap.metric.direction import share as share_of
 from argap.metric.intervals import DocumentBootstrap, effective_documents, interval, unresolved
 from argap.metric.share import gap_due_to_ar, perplexity
-from argap.records import INFINITE, Delta, GapShare, Interval, ModelOnSlice, SliceResult
+from argap.records import ALL, INFINITE, Estimate, Interval, Part, SliceInfo
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.margins import Margins, sum_margins
 from argap.slices.tally import joined, tally
 
-ALL = "all"
-"""The slice of all scored tokens, always there."""
-UNRESOLVED = 0.025
-"""Share of resamples without a gap above which a share of the gap has no interval."""
+
+class Key(NamedTuple):
+    """A bin of a partition, as `argap.records.Estimate` names it."""
+
+    partition: str
+    bin: str
+    repeated: bool | None = None
+
+
+WHOLE = Key(ALL, ALL)
+"""All scored tokens, always the first part."""
 
 
 @dataclass(frozen=True)
 class _Sums:
-    name: str
-    where: str | None
+    key: Key
     n: np.ndarray
     """``[U]``: scored tokens of the slice in each unit."""
     logprob: np.ndarray
     """``[U, M]``: sums of log p."""
-    title: str
-    note: str
-    ar_hits: int | None
+    about: SliceInfo | None
+    tokens: float
+    """Sum of ``n``."""
+    total: np.ndarray
+    """``[M]``: sum of ``logprob``."""
 
 
 class SliceScorer:
@@ -67,79 +78,74 @@ class SliceScorer:
         self._folded = by_unit is not None
         self._bootstrap, self._worth = by_unit or (DocumentBootstrap(len(n)), effective_documents(n))
         self._slices: list[_Sums] = []
-        self.add(ALL, n, logprob)
+        self.add(WHOLE, n, logprob)
 
-    def add(
-        self,
-        name: str,
-        n: np.ndarray,
-        logprob: np.ndarray,
-        *,
-        where: str | None = None,
-        title: str = "",
-        note: str = "",
-        ar_hits: int | None = None,
-    ) -> None:
-        """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``.
-
-        ``where``, ``title``, ``note``: the condition that selects it and words on it, for people. ``ar_hits``: how many
-        of its tokens are AR hits.
-        """
+    def add(self, key: Key, n: np.ndarray, logprob: np.ndarray, *, about: SliceInfo | None = None) -> None:
+        """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``."""
         columns = np.column_stack([n, logprob])
         columns = columns if self._folded else self._bootstrap.by_unit(columns)
-        self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:], title, note, ar_hits))
+        n, logprob = columns[:, 0], columns[:, 1:]
+        self._slices.append(_Sums(key, n, logprob, about, n.sum(), logprob.sum(axis=0)))
 
-    def results(self) -> list[SliceResult]:
-        """The figures of each slice in the order added; the first is `ALL`."""
-        whole = self._slices[0]
-        total, delta = whole.n.sum(), self._lost(whole.logprob.sum(axis=0)) / whole.n.sum()
+    def results(self) -> list[Part]:
+        """Return the estimates of each slice in the order added, all tokens first; the reference's come first."""
         drawn = self._resampled() if self._bootstrap.documents > 1 else None
-        results: list[SliceResult] = []
+        order = sorted(range(len(self.models)), key=lambda m: m != self.reference)
+        whole: dict[str, Estimate] = {}
+        parts = []
         for k, each in enumerate(self._slices):
-            n, sums = each.n.sum(), each.logprob.sum(axis=0)
-            part = self._lost(sums) / total
-            share = float(n / total)
-            figures = []
-            for m, model in enumerate(self.models):
-                infinite = sums[m] == -np.inf
-                nll = float(-sums[m] / n) if n and not infinite else None
-                on_slice = contribution = due = None
-                if m != self.reference:
-                    resampled = None if drawn is None else (drawn[0], drawn[k])
-                    on_slice, contribution, due = _gap(part[m], delta[m], share, resampled, m)
-                    due = self._judged(due, contribution, results[0].models[m].contribution if k else contribution)
-                figures.append(
-                    ModelOnSlice(
-                        model=model,
-                        reference=m == self.reference,
-                        nll=nll,
-                        ppl=None if nll is None else perplexity(nll),
-                        delta=on_slice,
-                        contribution=contribution,
-                        gap_due_to=due,
-                        reason=INFINITE if infinite else None,
-                    )
-                )
-            hits = each.ar_hits / float(n) if n and each.ar_hits is not None else None
-            results.append(
-                SliceResult(
-                    each.name, each.where, round(n), share, tuple(figures), hits, title=each.title, note=each.note
-                )
-            )
-        return results
+            pair = None if drawn is None else (drawn[0], drawn[k])
+            found = [self._estimate(each, m, pair, whole.get(self.models[m])) for m in order]
+            whole = whole or {each.model: each for each in found}
+            parts.append(Part(found, each.about))
+        return parts
+
+    def _estimate(self, each: _Sums, m: int, drawn: "tuple[_Drawn, _Drawn] | None", whole: Estimate | None) -> Estimate:
+        """Model ``m`` on a slice. ``drawn``: all tokens and the slice in every resample; None for a single document.
+        ``whole``: the model on all tokens; None for that slice itself."""
+        everything, n = self._slices[0], each.tokens
+        infinite = each.total[m] == -np.inf
+        nll = float(-each.total[m] / n) if n and not infinite else None
+        made = Estimate(
+            self.models[m],
+            each.key.partition,
+            each.key.bin,
+            round(n),
+            float(n / everything.tokens),
+            nll=nll,
+            ppl=None if nll is None else perplexity(nll),
+            repeated=each.key.repeated,
+        )
+        if m == self.reference:
+            return made
+        # Mean log-prob of the model minus the reference's, summed over the slice and over all tokens.
+        part, delta = (float(self._lost(of.total)[m] / everything.tokens) for of in (each, everything))
+        on_slice = part / made.share_of_tokens if n else 0.0
+        if not isfinite(part):
+            return replace(made, reason=INFINITE)
+        ends = NO_ENDS if drawn is None else _intervals(*drawn, m)
+        made = replace(
+            made,
+            delta=-on_slice + 0.0,
+            delta_ci95=ends.delta,
+            contribution=-part + 0.0,
+            contribution_ci95=ends.contribution,
+            paper_rule=gap_due_to_ar(on_slice, delta, made.share_of_tokens).value,
+        )
+        if not isfinite(delta):
+            return replace(made, reason=INFINITE)
+        gap = ends.contribution if whole is None else whole.contribution_ci95
+        own = ends.contribution if part else None  # a slice without tokens has a part of exactly 0
+        if (towards := direction(-delta, gap)) == LEVEL:
+            return replace(made, reason=NO_SHARE)
+        reason = unresolved(self._bootstrap.documents, self._worth, gap, own)
+        share = share_of(-part, -delta, towards)
+        return replace(made, share=share, share_ci95=ends.share, reason=reason)
 
     def _lost(self, logprob: np.ndarray) -> np.ndarray:
         """Log-probs ``[…, M]`` minus the reference's: ±∞ or NaN where one of them is −∞."""
         with np.errstate(invalid="ignore"):
             return logprob - logprob[..., [self.reference]]
-
-    def _judged(self, due: GapShare, part: Delta | None, whole: Delta | None) -> GapShare:
-        """``due``, with the reason why it must not be claimed. ``whole``: the gap on all tokens."""
-        reason = INFINITE if due.case == "infinite" else None
-        if due.value is not None:
-            ends = part.ci95 if part and part.nll else None  # a slice without tokens has a part of exactly 0
-            reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
-        return msgspec.structs.replace(due, unresolved=reason)
 
     def _resampled(self) -> list["_Drawn"]:
         """Of each slice, its tokens and the differences to the reference in every resample.
@@ -165,54 +171,45 @@ class _Drawn:
     """``[R, M]``: sums of log p, model minus reference."""
 
 
-def _gap(
-    part: float, delta: float, share: float, drawn: tuple[_Drawn, _Drawn] | None, model: int
-) -> tuple[Delta | None, Delta | None, GapShare]:
-    """ΔNLL on the slice, its contribution, and its share of the gap; None for those that are not finite.
+class _Ends(NamedTuple):
+    """The intervals of an estimate."""
 
-    ``part``, ``delta``: mean log-prob of the model minus the reference's, summed over the slice and over all tokens,
-    each over the number of all tokens. ``drawn``: all tokens and the slice; None for a single document.
-    """
-    part, delta = float(part), float(delta)
-    on_slice = part / share if share else 0.0
-    value, raw, case = gap_due_to_ar(on_slice, delta, share)
-    unknown = None, None, None, "a single document"
-    of_slice, of_part, of_share, reason = unknown if drawn is None else _intervals(*drawn, model)
-    due = GapShare(value, raw, case, of_share, reason)
-    if case == "infinite":
-        due = GapShare(None, None, case, None, INFINITE)
-        if not isfinite(part):
-            return None, None, due
-    return Delta(-on_slice + 0.0, of_slice), Delta(-part + 0.0, of_part), due
+    delta: Interval | None
+    contribution: Interval | None
+    share: Interval | None
+    """None where all resamples go the other way."""
 
 
-def _intervals(
-    whole: _Drawn, slice_: _Drawn, model: int
-) -> tuple[Interval | None, Interval | None, Interval | None, str | None]:
-    """Of ΔNLL on the slice, of its contribution and of its share of the gap; why the last has none."""
+NO_ENDS = _Ends(None, None, None)
+"""Of a single document."""
+
+
+def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
+    """Return every interval of a model on a slice. Nothing else here computes one."""
     delta = whole.lost[:, model] / whole.n  # mean log-prob: negative where the model is worse
     part = slice_.lost[:, model] / whole.n
     some = slice_.n > 0
     on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None
-    gap = delta < 0
-    if np.mean(~gap) > UNRESOLVED:
-        return on_slice, interval(-part), None, "gap not resolved"
-    # Not capped at 1. A resample without a gap counts as the largest quotient where the slice is worse (it diverges as
-    # the gap goes to 0), and has no number where it is not.
+    towards = np.sign(delta.mean())  # of a gap; the other way, of a lead
+    kept = towards * delta > 0
+    if not kept.any():
+        return _Ends(on_slice, interval(-part), None)
+    # Not capped at 1. A resample that goes the other way counts as the largest quotient where the slice does not (it
+    # diverges as the gap goes to 0), and has no number where it does.
     value = np.full(len(delta), np.nan)
-    value[gap] = part[gap] / delta[gap]
-    value[~gap & (part < 0)] = max(value[gap].max(), 1.0)
-    return on_slice, interval(-part), interval(value[~np.isnan(value)]), None
+    value[kept] = part[kept] / delta[kept]
+    value[~kept & (towards * part > 0)] = max(value[kept].max(), 1.0)
+    return _Ends(on_slice, interval(-part), interval(value[~np.isnan(value)]))
 
 
-Masks = Callable[[pd.DataFrame], Mapping[str, np.ndarray]]
+Masks = Callable[[pd.DataFrame], Mapping[Key, np.ndarray]]
 """Of some cells ``[C]``, those of each slice that their keys tell (bool ``[C]``)."""
 
 
 def slices_of_cells(
-    cells: pd.DataFrame | CellFile | Margins, masks: Masks | Mapping[str, np.ndarray], reference: str
-) -> list[SliceResult]:
-    """The slices that boolean ``masks`` over the cells select; the first result is `ALL`.
+    cells: pd.DataFrame | CellFile | Margins, masks: Masks | Mapping[Key, np.ndarray], reference: str
+) -> dict[Key, Part]:
+    """Return the slices that boolean ``masks`` over the cells select, and first `WHOLE`.
 
     A function is called with each of the `Margins` in place of the cells, and names the slices that depend on its keys
     alone. A slice that it never names is not there.
@@ -228,19 +225,19 @@ def slices_of_cells(
         unit = bootstrap.unit[np.searchsorted(documents, cells["document"].to_numpy())]
         chosen = [(cells, unit, masks)]
     models = models_of(cells)
-    sums: dict[str, np.ndarray] = {}
+    sums: dict[Key, np.ndarray] = {}
     for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
-        for name, mask in {ALL: np.ones(len(part), dtype=bool), **of_part}.items():
-            if name not in sums:  # every margin gives all tokens
+        for key, mask in {WHOLE: np.ones(len(part), dtype=bool), **of_part}.items():
+            if key not in sums:  # every margin gives all tokens
                 rows = np.flatnonzero(mask)
                 added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
-                sums[name] = np.column_stack(added)
-    whole = sums.pop(ALL)
+                sums[key] = np.column_stack(added)
+    whole = sums.pop(WHOLE)
     scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], by_unit=(bootstrap, effective_documents(n)))
-    for name, columns in sums.items():
-        scorer.add(name, columns[:, 0], columns[:, 1:])
-    return scorer.results()
+    for key, columns in sums.items():
+        scorer.add(key, columns[:, 0], columns[:, 1:])
+    return dict(zip([WHOLE, *sums], scorer.results(), strict=True))
 
 
 def documents_of(cells: pd.DataFrame | CellFile | Margins) -> tuple[np.ndarray, np.ndarray]:

@@ -54,11 +54,16 @@ class Margins:
 
     def __init__(self, models: Sequence[str], documents: np.ndarray, n: np.ndarray) -> None:
         """``documents``, ``n`` ``[D]``: those in the cells, ascending, and the tokens of each."""
-        self.columns = [PREFIX + model for model in models]
+        self._sums = [PREFIX + model for model in models]
         self.documents, self.n = documents, n
         self.bootstrap = DocumentBootstrap(len(documents))
         self._domains: dict[str, int] = {}
         self._waiting: dict[tuple[str, ...], list[Groups]] = {}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the models' sums."""
+        return self._sums
 
     def add(self, margins: Sequence[Margin]) -> None:
         """Add the margins of further cells."""
@@ -80,7 +85,7 @@ class Margins:
             columns = dict(zip(("unit", *names), groups.keys, strict=True))
             if "domain" in columns:
                 columns["domain"] = np.array([*self._domains], dtype=object)[columns["domain"]]
-            sums = zip(self.columns, groups.sums, strict=True)
+            sums = zip(self._sums, groups.sums, strict=True)
             yield pd.DataFrame({**columns, "n": groups.n, **dict(sums)})
 
 

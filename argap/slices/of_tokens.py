@@ -13,7 +13,7 @@ from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
 from argap.files.resumable import folder_name
 from argap.metric.intervals import DocumentBootstrap, effective_documents
-from argap.records import EvaluationRecord, Gap, SliceResult
+from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
 from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
 from argap.slices.conditions import (
     TABLE,
@@ -25,8 +25,9 @@ from argap.slices.conditions import (
     quoted,
     streamed,
 )
-from argap.slices.figures import SliceScorer
+from argap.slices.figures import Key, SliceScorer
 from argap.slices.library import BUILT_IN, SliceSpec, check_names, filled, library
+from argap.slices.partitions import HITS
 from argap.slices.queries import as_text
 from argap.slices.sums import Sums, sums
 from argap.tokens.batches import Mask
@@ -34,7 +35,6 @@ from argap.tokens.labels import WINDOWS
 from argap.tokens.runs import Run, open_run, token_parts
 from argap.tokens.table import TokenTable
 
-AR_HITS = "ar_hits"
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
 """Columns whose values may be the bins of a breakdown; kept ones may be, too."""
 NONE = "none"
@@ -133,7 +133,7 @@ def score_slices(
     empty: bool = False,
     bins: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
-) -> list[SliceResult]:
+) -> list[Part]:
     """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
 
     ``among``: of an array of documents, which count (bool); None: all. ``bins``: whether names may be those of
@@ -152,7 +152,7 @@ def score_slices(
         if not empty and not of_slice.n.any():
             raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
         chosen.append((each._replace(where=text), of_slice))
-    return _score(table, units, whole, hits, chosen)
+    return _score(table, units, whole, hits, chosen, NAMED)
 
 
 class _Units(NamedTuple):
@@ -178,11 +178,11 @@ def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None =
 
 
 def grouped(table: TokenTable) -> tuple[str, ...]:
-    """The columns of the table that `score_by` takes."""
+    """Return the columns of the table that `score_by` takes."""
     return (*(name for name in GROUPED if name in table.columns), *table.kept)
 
 
-def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[SliceResult]:
+def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[Part]:
     """All tokens, the AR hits, and a slice for each value of a column, which are a partition.
 
     ``column``: one of `grouped`; for a column of spans each combination of labels is a value.
@@ -198,13 +198,13 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
         all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
     of_type = table.schema().field(column).type
     bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
-    whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins)
+    whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins, column)
 
-    def order(each: SliceResult) -> tuple[bool, float | str]:
+    def order(each: Part) -> tuple[bool, float | str]:
         if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
-            return each.name == NONE, -each.n
-        number = (pa.types.is_integer(of_type) or pa.types.is_floating(of_type)) and each.name != NONE
-        return each.name == NONE, float(each.name) if number else each.name
+            return each.bin == NONE, -each.n
+        number = (pa.types.is_integer(of_type) or pa.types.is_floating(of_type)) and each.bin != NONE
+        return each.bin == NONE, float(each.bin) if number else each.bin
 
     return [whole, hits, *sorted(scored, key=order)]
 
@@ -224,23 +224,22 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
 
 
 def _score(
-    table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]]
-) -> list[SliceResult]:
-    """All tokens, the AR hits, and ``slices``."""
+    table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]], partition: str
+) -> list[Part]:
+    """Score all tokens, the AR hits, and ``slices``, which are bins of ``partition``."""
     known = (units.bootstrap, units.worth)
     scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, by_unit=known)
-    scorer.add(AR_HITS, hits.n, hits.logprob, ar_hits=hits.ar_hits)
+    scorer.add(HITS, hits.n, hits.logprob, about=SliceInfo(AR_HITS, ar_hits=_hits_in(hits)))
     for each, of_slice in slices:
-        scorer.add(
-            each.name,
-            of_slice.n,
-            of_slice.logprob,
-            where=str(each.where),
-            title=each.title,
-            note=each.note,
-            ar_hits=of_slice.ar_hits,
-        )
+        about = SliceInfo(each.name, str(each.where), each.title, each.note, _hits_in(of_slice))
+        scorer.add(Key(partition, each.name), of_slice.n, of_slice.logprob, about=about)
     return scorer.results()
+
+
+def _hits_in(of_slice: Sums) -> float | None:
+    """Return the share of a slice's tokens that are AR hits; None without tokens."""
+    n = float(of_slice.n.sum())
+    return of_slice.ar_hits / n if n else None
 
 
 def _text(where: str | Mask, condition: Condition | Mask) -> str:

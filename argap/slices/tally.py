@@ -93,9 +93,10 @@ def _numbered(keys: Sequence[np.ndarray], code: np.ndarray | None) -> tuple[np.n
         order = code & ((1 << bits) - 1)
         code >>= bits
         changed = code[1:] != code[:-1]
+    starts = np.append(0, np.flatnonzero(changed) + 1)
     group = np.empty(rows, dtype=np.int64)
-    group[order] = np.append(0, np.cumsum(changed))
-    return group, order[np.append(0, np.flatnonzero(changed) + 1)]
+    group[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=rows))
+    return group, order[starts]
 
 
 def _dense(

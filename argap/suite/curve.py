@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError
-from argap.metric.share import gap_due_to_ar
-from argap.records import GapShare, ThresholdShare
+from argap.records import THRESHOLD, Part
 from argap.slices.cells import PREFIX, models_of, sum_by
+from argap.slices.figures import Key, SliceScorer
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
@@ -54,19 +54,17 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
     return pd.DataFrame({"document": document.astype(np.int32), "high": bounds[number], "n": groups.n, **sums})
 
 
-def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[ThresholdShare]:
-    """With each bin's upper end as τ, without intervals.
+def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[Part]:
+    """Return the AR hits with each bin's upper end as τ, without intervals.
 
     ``totals``: ``n`` and each model's sum of log p over all scored tokens.
     """
     summed = sum_by(curve.drop(columns="document", errors="ignore"), ["high"])
-    n, total = summed["n"].to_numpy().cumsum(), totals["n"]
-    models = [model for model in models_of(curve) if model != reference]
-    lost = {m: (summed[PREFIX + m] - summed[PREFIX + reference]).to_numpy().cumsum() for m in models}
-    delta = {m: (totals[PREFIX + m] - totals[PREFIX + reference]) / total for m in models}
-    points = []
-    for k, high in enumerate(summed["high"].tolist()):
-        dues = {m: gap_due_to_ar(lost[m][k] / max(n[k], 1), delta[m], n[k] / total) for m in models}
-        shares = {m: GapShare(due.value, due.raw, due.case, None, None) for m, due in dues.items()}
-        points.append(ThresholdShare(high, float(n[k] / total), shares))
-    return points
+    models = models_of(curve)
+    columns = ["n", *(PREFIX + model for model in models)]
+    everything = np.array([[totals[name] for name in columns]])
+    cumulated = summed[columns].to_numpy(dtype=np.float64).cumsum(axis=0)
+    scorer = SliceScorer(models, reference, everything[:, 0], everything[:, 1:])
+    for high, sums in zip(summed["high"].tolist(), cumulated, strict=True):
+        scorer.add(Key(THRESHOLD, str(high)), sums[:1], sums[None, 1:])
+    return scorer.results()[1:]

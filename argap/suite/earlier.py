@@ -19,7 +19,7 @@ from argap.files.parquet import check_columns, read_frame, read_schema
 from argap.files.staged import GAP, whole
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_record
+from argap.records import Estimate, EvaluationRecord, Examples, Gap, Part, read_gap, read_record
 from argap.slices.cells import KEYS, PREFIX, models_of
 from argap.slices.partitions import partition
 from argap.suite.config import Suite
@@ -43,7 +43,7 @@ TABLES: Mapping[str, Sequence[str]] = {
 }
 """Files that members are taken from, with the columns that they need beside the sums."""
 NOT_ALWAYS = ("positions.parquet", "trajectory.parquet")
-"""Those that a result of format 1 lacks, and one of finished models alone."""
+"""Those that an older result lacks, and one of finished models alone."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Earlier:
     taken: Mapping[str, Member] = field(default_factory=dict)
     same: Set[str] = frozenset()
     """The models of the result that are what they were: those taken, and those whose run is of the same checkpoint."""
-    position: tuple[Part, ...] = ()
+    position: Sequence[Part] = ()
     """The partition by position in its ``gap.json``."""
     examples: Examples | None = None
     """Its windows, where a member taken is among those that they are chosen for: the ones from seed 0."""
@@ -77,20 +77,27 @@ class Earlier:
         sums = {PREFIX + model: (found if model in self.taken else own).get(PREFIX + model) for model in models}
         return own[keys].assign(**{column: values for column, values in sums.items() if values is not None})
 
-    def by_position(self, sums: pd.DataFrame, gap: Gap) -> tuple[Part, ...]:
+    def by_position(self, sums: pd.DataFrame, gap: Gap) -> list[Part]:
         """The partition by position of the models of ``gap``.
 
-        A result of format 1 has no ``positions.parquet``. Its models then keep the figures that they have; against a
-        reference without sums, a further model has no interval.
+        Older files of ``sums`` lack models. Those keep the estimates that they have, and against a reference without
+        sums a further model has no interval.
         """
-        measured = models_of(sums)
+        measured, reference = models_of(sums), gap.reference
         if not measured:
-            return self.position
-        against = gap.reference if gap.reference in measured else measured[0]
+            return list(self.position)
+        against = reference if reference in measured else measured[0]
         parts = partition(sums, gap.bins, "position", reference=against, threshold=gap.threshold)
-        if len(measured) == len(gap.models):
-            return parts
-        return tuple(_beside(old, new, gap, against) for old, new in zip(self.position, parts, strict=True))
+        if set(measured) >= set(gap.models):
+            return [Part(part[model] for model in gap.models) for part in parts]
+
+        def estimate(model: str, old: Part, new: Part) -> Estimate:
+            if model not in measured:
+                return old[model]
+            return new[model] if against == reference else _against(new[model], old[reference])
+
+        pairs = list(zip(self.position, parts, strict=True))
+        return [Part(estimate(model, old, new) for model in gap.models) for old, new in pairs]
 
     def with_rows(self, name: str, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
         """Return the rows ``own`` of the runs with those that the file ``name`` has of the members taken, in the order
@@ -159,7 +166,7 @@ def open_earlier(
         folder,
         taken,
         {*taken, *again} - {*changed},
-        gap.breakdowns.position,
+        gap.parts("position"),
         read_record(folder / "examples.json", Examples) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
@@ -177,13 +184,10 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
             check_columns(folder / name, schema, [*columns, *sums])
 
 
-def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
-    """A part of a result of format 1 with the models of ``new``, which are compared with ``against`` there."""
-    nll = old.nll | new.nll
-    contribution, ci95 = new.contribution, new.ci95
-    if against != gap.reference:
-        contribution = {m: new.share * (nll[m] - nll[gap.reference]) for m in new.nll}
-        ci95 = dict.fromkeys(contribution)
-    merged = {"nll": nll, "contribution": old.contribution | contribution, "ci95": old.ci95 | ci95}
-    ordered = {name: {m: values[m] for m in gap.models if m in values} for name, values in merged.items()}
-    return msgspec.structs.replace(new, **ordered)
+def _against(each: Estimate, reference: Estimate) -> Estimate:
+    """Return an estimate's differences to another reference, without intervals."""
+    assert each.nll is not None  # bins hold tokens
+    assert reference.nll is not None
+    delta = each.nll - reference.nll
+    bare = Estimate(each.model, each.partition, each.bin, each.n, each.share_of_tokens, each.nll, each.ppl)
+    return msgspec.structs.replace(bare, delta=delta, contribution=delta * each.share_of_tokens)

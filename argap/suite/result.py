@@ -5,22 +5,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
 from argap.files.remedies import SUITE
+from argap.metric.direction import NO_SHARE
 from argap.metric.intervals import unresolved
 from argap.metric.share import gap_due_to_ar
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import Gap, GapRow, GapShare, Record, ThresholdShare, read_gap, read_record
+from argap.records import SLICE, THRESHOLD, Estimate, Gap, Part, Record, read_gap, read_record
 from argap.results.restated import thresholds_of
-from argap.slices.cells import PREFIX, hits_and_others, models_of, read_cells, sum_by
-from argap.slices.figures import SliceScorer
-from argap.slices.partitions import threshold_share
+from argap.slices.cells import PREFIX, models_of, read_cells, sum_by, with_models
+from argap.slices.figures import Key, SliceScorer
+from argap.slices.partitions import hits_and_others
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
@@ -136,9 +137,9 @@ class SizeResult:
         return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]
 
     @cached_property
-    def curve(self) -> tuple[ThresholdShare, ...]:
-        """The share of the gap at every threshold, with intervals at the ends of the cells' bins and at `marks`, as
-        far as the files have documents there: beside a ``gap.json`` of format 1, ``curve.parquet`` has none."""
+    def curve(self) -> list[Part]:
+        """The AR hits at every threshold, with intervals at the ends of the cells' bins and at `marks`, as far as the
+        files have documents there: an older ``curve.parquet`` has none."""
         sums = self._sums
         highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
         ends = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
@@ -147,17 +148,17 @@ class SizeResult:
         known = self._at([tau for tau in highs if tau <= last], binned)
         if "document" in sums:
             known |= self._at([tau for tau in self.marks if tau not in known], sums)
-        others = share_by_threshold(sums, self.totals, self.reference)
-        points = {point.threshold: self._judged(point) for point in others} | known
-        doubts = seed_doubts(self.gap.rows, seed_ranges(self.cells, self.members))
-        return tuple(_doubted(points[tau], doubts) for tau in sorted(points))
+        others = share_by_threshold(with_models(sums, self.gap.models), self.totals, self.reference)
+        points = {int(point.bin): self._judged(point) for point in others} | known
+        doubts = seed_doubts(self.gap, seed_ranges(self.cells, self.members))
+        return [doubted(points[tau], doubts) for tau in sorted(points)]
 
     @cached_property
     def _sums(self) -> pd.DataFrame:
         """``curve.parquet``."""
         return self._table("curve", "high", "n", *(PREFIX + model for model in self.gap.models))
 
-    def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
+    def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, Part]:
         """Points with intervals, from sums by document up to ``high``."""
         columns = ["n", *(PREFIX + model for model in self.gap.models)]
         documents, row = np.unique(self.cells["document"].to_numpy(), return_inverse=True)
@@ -169,17 +170,24 @@ class SizeResult:
         scorer = SliceScorer(self.gap.models, self.reference, *by_document(row, self.cells))
         for tau in thresholds:
             hits = sums.loc[sums["high"] <= tau]
-            scorer.add(str(tau), *by_document(np.searchsorted(documents, hits["document"].to_numpy()), hits))
-        return {tau: threshold_share(tau, hits) for tau, hits in zip(thresholds, scorer.results()[1:], strict=True)}
+            rows = np.searchsorted(documents, hits["document"].to_numpy())
+            scorer.add(Key(THRESHOLD, str(tau)), *by_document(rows, hits))
+        return dict(zip(thresholds, scorer.results()[1:], strict=True))
 
-    def _judged(self, point: ThresholdShare) -> ThresholdShare:
+    def _judged(self, point: Part) -> Part:
         """A point without intervals, with the reason why its shares must not be claimed."""
-        worth, shares = (self.gap.documents or 0, self.gap.effective_documents or 0), {}
-        for row in self.gap.compared:
-            due = point.gap_due_to[row.model]
-            reason = unresolved(*worth, row.delta and row.delta.ci95, None) if due.value is not None else None
-            shares[row.model] = msgspec.structs.replace(due, unresolved=reason)
-        return msgspec.structs.replace(point, gap_due_to=shares)
+        worth = self.gap.documents or 0, self.gap.effective_documents or 0
+
+        def reason(each: Estimate) -> str | None:
+            gap = self.gap.on_all[each.model].delta_ci95
+            return unresolved(*worth, gap, None) if each.share is not None else None
+
+        def judged(each: Estimate) -> Estimate:
+            share = None if directions.get(each.model) == "level" else each.share
+            return replace(each, share=share, reason=NO_SHARE if share is None else reason(each))
+
+        directions = self.gap.directions
+        return Part(each if each.model == self.reference else judged(each) for each in point.estimates.values())
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""
@@ -227,7 +235,8 @@ class SizeResult:
     def parts(self) -> dict[str, np.ndarray]:
         """bool: the cells of all scored tokens (``overall``), and of the slices ``ar_hits`` and ``other``."""
         everything = np.ones(len(self.cells), bool)
-        return {"overall": everything} | hits_and_others(self.cells, self.gap.threshold)
+        of_slice = hits_and_others(self.cells, self.gap.threshold)
+        return {"overall": everything} | {key.bin: mask for key, mask in of_slice.items()}
 
     @cached_property
     def seeds(self) -> list[SeedScores]:
@@ -263,11 +272,10 @@ class SizeResult:
         """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
         documents of its first seed, or where there is no such interval; None elsewhere."""
         known = self.spread().get(member, [])
-        due = next((row.gap_due_to_ar for row in self.gap.rows if row.model == member), None)
-        if len(known) < 2 or due is None:
+        if len(known) < 2 or member not in self.gap.models:
             return None
-        low, high = min(known), max(known)
-        return (low, high) if due.ci95 is None or high - low > due.ci95[1] - due.ci95[0] else None
+        low, high, ends = min(known), max(known), self.gap.on_hits[member].share_ci95
+        return (low, high) if ends is None or high - low > ends[1] - ends[0] else None
 
     def _means(self, sums: np.ndarray) -> dict[str, float | None]:
         """A sum for each cell, over the tokens of each of `parts`; None without tokens."""
@@ -291,8 +299,7 @@ def read_size(folder: Path) -> SizeResult:
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
-    rows = below_seeds(gap.rows, seed_ranges(cells, members))
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
+    return SizeResult(folder, below_seeds(gap, seed_ranges(cells, members)), cells, members)
 
 
 def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], rows: Sequence[str]) -> None:
@@ -315,21 +322,10 @@ def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, flo
     return {member: max(values) - min(values) for member, values in nll.items() if len(values) > 1}
 
 
-def _doubted(point: ThresholdShare, doubts: Mapping[str, str]) -> ThresholdShare:
-    """A point of the curve with `seed_doubts` by model."""
-    shares = {model: doubted(due, doubts.get(model)) or due for model, due in point.gap_due_to.items()}
-    return msgspec.structs.replace(point, gap_due_to=shares)
-
-
-def seed_doubts(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> dict[str, str]:
-    """Why the gap of a model must not be taken apart, where another seed changes more: a gap below the range over
-    seeds of the reference or of the model itself."""
-    reference = next(row for row in rows if row.reference)
-    found = {}
-    for row in rows:
-        own, theirs = row.overall.nll, reference.overall.nll
-        if own is not None and theirs is not None:
-            found[row.model] = _seed_doubt(own - theirs, ranges, row.model, reference.model)
+def seed_doubts(gap: Gap, ranges: Mapping[str, float]) -> dict[str, str]:
+    """Return why the gap of a model must not be broken down, where another seed changes more: a gap below the range
+    over seeds of the reference or of the model itself."""
+    found = {model: _seed_doubt(delta, ranges, model, gap.reference) for model, delta in gap.deltas.items()}
     return {model: reason for model, reason in found.items() if reason}
 
 
@@ -346,18 +342,21 @@ def few_documents(gap: Gap) -> str | None:
     return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
 
 
-def doubted(due: GapShare | None, reason: str | None) -> GapShare | None:
-    """A share of a gap with one more reason why it must not be claimed."""
-    if due is None or due.value is None or reason is None:
-        return due
-    return msgspec.structs.replace(due, unresolved="; ".join(filter(None, (due.unresolved, reason))))
+def doubted(part: Part, doubts: Mapping[str, str]) -> Part:
+    """Return the estimates of a part with one more reason, by model, why their shares must not be claimed."""
+
+    def changed(each: Estimate) -> Estimate:
+        more = doubts.get(each.model)
+        if each.share is None or more is None:
+            return each
+        return replace(each, reason="; ".join(filter(None, (each.reason, more))))
+
+    return Part((changed(each) for each in part.estimates.values()), part.about)
 
 
-def below_seeds(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> list[GapRow]:
-    """Rows with `seed_doubts` among the reasons why they are unresolved."""
-    doubts = seed_doubts(rows, ranges)
-    replaced = msgspec.structs.replace
-    return [replaced(row, gap_due_to_ar=doubted(row.gap_due_to_ar, doubts.get(row.model))) for row in rows]
+def below_seeds(gap: Gap, ranges: Mapping[str, float]) -> Gap:
+    """Return a result with `seed_doubts` among the reasons why shares of the AR hits are unresolved."""
+    return gap.replaced({SLICE: [doubted(gap.on_hits, seed_doubts(gap, ranges)), gap.on_other]})
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

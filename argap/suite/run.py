@@ -14,12 +14,13 @@ from argap.runtime.cluster import ray_engine
 from argap.runtime.jobs import Stop
 from argap.runtime.progress import say
 from argap.runtime.trackers import check_trackers
-from argap.suite.collect import collect
+from argap.suite.collect import collect, left_out_of
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
 from argap.suite.members import check_models, evaluation_set, run_members, training_index
 from argap.tokens.labels import label
+from argap.tokens.left_out import keep_others
 
 
 class Status(Record, frozen=True):
@@ -75,7 +76,10 @@ def run_suite(
     if collects:
         for size, data in windows.items():
             runs = dict.fromkeys(entry.name for entry in entries) | finished_runs(suite, size, layout)
-            open_earlier(suite, size, runs, data.record, threshold, out / size)
+            record = data.record
+            if (left_out := left_out_of(out / size)) is not None:
+                record = keep_others(record, data.tokens, data.window, data.document_of_window, left_out).record
+            open_earlier(suite, size, runs, record, threshold, out / size)
     check_models(suite, entries, layout, windows)
     if ray:
         work = Layout(layout.work.absolute())

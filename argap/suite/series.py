@@ -162,9 +162,7 @@ def trajectory_of(gap: Gap, given: SeriesFile) -> pd.DataFrame:
     for name in given.series:
         series = given.of(name)
         for step in series.by_step:
-            row = gap.row(model_name(name, step))
-            slices = [
-                part for each in (row.ar_hits, row.other) for part in (each.n, np.nan if each.nll is None else each.nll)
-            ]
+            on = [part[model_name(name, step)] for part in (gap.on_hits, gap.on_other)]
+            slices = [value for each in on for value in (each.n, np.nan if each.nll is None else each.nll)]
             rows.append((name, step, step * series.tokens_per_step, *slices))
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -293,7 +293,7 @@ def labels_of_rows(
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
-        repeated=rows["repeated"].to_numpy(),
+        repeated=rows["distance"].to_numpy() > 0,
         distance=rows["distance"].to_numpy(),
         occurrences=rows["occurrences"].to_numpy(),
         train_count=None if rows["train_count"].null_count else rows["train_count"].to_numpy(),

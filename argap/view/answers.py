@@ -8,13 +8,12 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple, cast, get_args
 
-import msgspec
 import pandas as pd
 
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import Breakdowns, Gap, Part, SliceResult
+from argap.records import Gap, Part
 from argap.records.columns import BY_MODEL, COLUMNS
 from argap.reports.tables.result import few_documents
 from argap.result import Result
@@ -24,17 +23,16 @@ from argap.slices.cells import PREFIX, keys_of, sum_cells
 from argap.slices.conditions import hits_of
 from argap.slices.library import library
 from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices
-from argap.slices.partitions import By, as_part, partition
+from argap.slices.partitions import By, partition
 from argap.tokens.labels import check_documents
 from argap.tokens.table import TokenTable
 from argap.view.conditions import condition_of
 from argap.view.once import Once
-from argap.view.records import Bar, Breakdown, Mark, Matches, Overview, WindowScore
+from argap.view.records import Bar, Breakdown, Mark, Matches, Overview, Shown, WindowScore
 from argap.view.search import find_text, lost_most
 from argap.view.thresholds import Thresholds, at_every_threshold
 from argap.view.windows import Window, WindowReader
 
-_EMPTY: dict[str, tuple[Part, ...]] = dict.fromkeys(get_args(By), ())
 LISTED = 200
 """Tokens or windows in one list."""
 
@@ -62,9 +60,10 @@ class Answers:
             marks = (Mark(PAPER_THRESHOLD, "the paper's τ"), Mark(scaled, "scaled to the training tokens"))
         return Overview(
             name="/".join(self.result.folder.resolve().parts[-2:]).lstrip("/"),
-            gap=gap,
+            gap=Shown.of(gap),
             hits=gap.hits,
             thresholds=thresholds_of(gap),
+            counted=self._counted(),
             marks=marks,
             notes=tuple(few_documents(gap)),
             no_tokens=self._no_tokens(),
@@ -74,6 +73,13 @@ class Answers:
             grouped=self.grouped,
             version=__version__,
         )
+
+    def _counted(self) -> int | None:
+        gap = self.result.record
+        ends = {each.label: each.high for each in gap.bins.frequency}
+        found = [ends[part.bin] for part in gap.parts("frequency") if part.repeated]
+        known = [high for high in found if high is not None]
+        return max(known) if known and len(known) == len(found) else None
 
     def warm(self, interrupt: Interrupt) -> None:
         """Prepare the first slice before it is asked for; an error is its answer's to tell."""
@@ -152,9 +158,8 @@ class Answers:
         others = [model for model in self.result.models if model != setting.reference]
         with interruptible(interrupt):
             table = self.result.token_table.among([setting.reference, *others])
-            whole, _, *scored = score_by(table, column, threshold=setting.threshold)
-        bars = tuple(Bar(as_part((each.name, None), each, whole), each.where or "") for each in scored)
-        return Breakdown(column, bars)
+            _, _, *scored = score_by(table, column, threshold=setting.threshold)
+        return Breakdown(column, tuple(Bar(part, part.about.where or "") for part in scored))
 
     def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
         """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""
@@ -163,7 +168,7 @@ class Answers:
         parts = self.parts(by, setting)
         return Breakdown(by, tuple(Bar(each, condition_of(each, by, self.gap(setting))) for each in parts))
 
-    def parts(self, by: str, setting: Setting) -> tuple[Part, ...]:
+    def parts(self, by: str, setting: Setting) -> list[Part]:
         """What `argap.result.Result.parts` gives, at a setting."""
         self.check(setting)
         gap = self.result.record
@@ -174,7 +179,7 @@ class Answers:
         if by not in self._partitions:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
-        def compute() -> tuple[Part, ...]:
+        def compute() -> list[Part]:
             keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
             cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
@@ -191,7 +196,7 @@ class Answers:
         interrupt: Interrupt,
         *,
         empty: bool = False,
-    ) -> tuple[SliceResult, ...]:
+    ) -> tuple[Part, ...]:
         """Conditions, each with a name, on the reference and ``models``, in one pass over the tokens.
 
         Raises what `argap.slices.of_tokens.score_slices` raises, and `Interrupted`.
@@ -199,7 +204,7 @@ class Answers:
         self.check(setting, models)
         chosen = [setting.reference, *(each for each in self.result.models if each in {*models} - {setting.reference})]
 
-        def compute() -> tuple[SliceResult, ...]:
+        def compute() -> tuple[Part, ...]:
             table = self._table_for([where for _, where in named], chosen)
             wanted = [Slice(*each) for each in named]
             with interruptible(interrupt):
@@ -214,7 +219,7 @@ class Answers:
         if gap is self.result.record:
             return self.result
         parts = {by: self.parts(by, setting) for by in self._partitions}
-        restated = Result(self.result.folder, msgspec.structs.replace(gap, breakdowns=Breakdowns(**_EMPTY | parts)))
+        restated = Result(self.result.folder, gap.replaced(parts))
         vars(restated)["cells"] = cells_at(self._cells(*self._of_hits), self.result.record, setting.threshold)
         return restated
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -19,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from argap.errors import ArgapError
+from argap.results.printed import encoded
 from argap.runtime.guard import fail
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
@@ -54,7 +54,7 @@ def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
 
 
 def _json(compute: Compute) -> Respond:
-    return lambda ask, stop: Response(msgspec.json.encode(compute(ask, stop)), media_type="application/json")
+    return lambda ask, stop: Response(encoded(compute(ask, stop)), media_type="application/json")
 
 
 def _file(kind: str) -> Respond:

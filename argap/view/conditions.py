@@ -1,15 +1,14 @@
 """The tokens of a part of a breakdown, as a condition that the slice box takes."""
 
-from argap.records import Bin, Gap, Part
+from argap.records import AR_HITS, Bin, Gap, Part
 from argap.slices.conditions import hits_of, literal
-from argap.slices.partitions import AR_HITS, REPEATED
 
 
 def condition_of(part: Part, by: str, gap: Gap) -> str:
     """SQL over the columns of `argap.tokens.table` that selects the tokens of ``part``, one of the partition ``by``."""
     if by == "slice":
         hits = hits_of(gap.threshold)
-        return hits if part.bin in (AR_HITS, REPEATED) else f"NOT ({hits})"
+        return hits if part.bin == AR_HITS else f"NOT ({hits})"
     if by == "domain":
         return f"domain = {literal(part.bin)}"
     bounds = next(each for each in getattr(gap.bins, by) if each.label == part.bin)

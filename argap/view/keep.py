@@ -10,9 +10,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
-from argap.records import Part, SliceResult, Unit
+from argap.records import Estimate, Part, Unit
 from argap.reports.tables.formats import Table, latex, markdown
-from argap.reports.tables.numbers import nats, percent
+from argap.reports.tables.numbers import DASH, nats, percent
 from argap.reports.tables.result import gap_table, slices_table
 from argap.results.frames import slice_frame
 from argap.runtime.interrupt import Interrupt, interruptible
@@ -74,7 +74,7 @@ def _frame(kind: str, ask: Asked, interrupt: Interrupt) -> pd.DataFrame:
     return restated.breakdown(ask.text("by"))
 
 
-def _slices(ask: Asked, interrupt: Interrupt) -> tuple[SliceResult, ...]:
+def _slices(ask: Asked, interrupt: Interrupt) -> tuple[Part, ...]:
     return ask.answers.slices(ask.named, ask.setting, ask.models, interrupt, empty=ask.flag("empty"))
 
 
@@ -104,16 +104,18 @@ def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
 
 def parts_table(by: str, parts: Sequence[Part], models: Sequence[str], unit: Unit) -> Table:
     """One row for each part of a partition: its size, share, and each model's part of its gap, with its interval."""
+    known = [model for model in models if parts and all(part[model].contribution is not None for part in parts)]
     rows = []
     for part in parts:
         group = {None: "", True: ", repeated", False: ", not repeated"}[part.repeated]
-        cells = [_part_cell(part, model) for model in models if model in part.contribution]
-        rows.append((part.bin + group, f"{part.n:,}", percent(part.share), *cells))
-    titles = (f"{model}: nats" for model in models if parts and model in parts[0].contribution)
+        cells = [_part_cell(part[model]) for model in known]
+        rows.append((part.bin + group, f"{part.n:,}", percent(part.share_of_tokens), *cells))
+    titles = (f"{model}: nats" for model in known)
     note = f"Nats a {unit}: share × ΔNLL. A model's parts add up to its gap; in brackets, 95% intervals."
     return Table((by.capitalize(), f"{unit.capitalize()}s", "Share", *titles), rows, (note,))
 
 
-def _part_cell(part: Part, model: str) -> str:
-    ends = part.ci95.get(model)
-    return nats(part.contribution[model]) + (f" [{nats(ends[0])}, {nats(ends[1])}]" if ends else "")
+def _part_cell(each: Estimate) -> str:
+    if each.contribution is None:
+        return DASH
+    return nats(each.contribution) + (f" [{', '.join(map(nats, ends))}]" if (ends := each.contribution_ci95) else "")

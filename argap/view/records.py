@@ -1,6 +1,6 @@
 """What `argap.view.answers` gives to the page, which reads these records as JSON."""
 
-from argap.records import Gap, Part, Record
+from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, Part, Record, Unit
 from argap.slices.library import SliceSpec
 from argap.view.search import Match
 
@@ -12,14 +12,40 @@ class Mark(Record, frozen=True):
     title: str
 
 
+class Shown(Record, frozen=True, omit_defaults=False):
+    """What the page shows of ``gap.json``: at its own τ and reference."""
+
+    reference: str
+    threshold: int | None
+    unit: Unit
+    rows: tuple[GapRow, ...]
+    all: Part
+    ar_hits: Part
+    other: Part
+    slices: tuple[Part, ...]
+    evaluation: EvaluationRecord
+    index: IndexRecord | None
+    documents: int | None
+    effective_documents: float | None
+    date: str
+
+    @classmethod
+    def of(cls, gap: Gap) -> "Shown":
+        """Pick what is shown."""
+        slices = {"all": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other, "slices": tuple(gap.named)}
+        return cls(**slices, **{name: getattr(gap, name) for name in cls.__struct_fields__ if name not in slices})
+
+
 class Overview(Record, frozen=True):
     """All that the first sight of the page needs."""
 
     name: str
-    gap: Gap
+    gap: Shown
     hits: str
     """What the hits are called (`argap.records.Gap.hits`)."""
     thresholds: tuple[int, ...]
+    counted: int | None
+    """The highest training count of a repeated bigram here; None: above the last bin, or not counted."""
     marks: tuple[Mark, ...]
     notes: tuple[str, ...]
     """Of the table, at every τ and reference."""

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from argap.records import Gap, Record, SliceResult
+from argap.records import AR_HITS, OTHER, Gap, Part, Record
 from argap.results.restated import check_setting, thresholds_of
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import WHOLE, Key, slices_of_cells
 from argap.slices.partitions import hits_by_threshold
 
 
@@ -13,8 +13,8 @@ class AtThreshold(Record, frozen=True):
 
     threshold: int | None
     """Exposures; None without training counts, where every repeated bigram is a hit."""
-    ar_hits: SliceResult
-    other: SliceResult
+    ar_hits: Part
+    other: Part
 
 
 class Thresholds(Record, frozen=True):
@@ -22,7 +22,7 @@ class Thresholds(Record, frozen=True):
 
     reference: str
     intervals: bool
-    whole: SliceResult
+    whole: Part
     """All scored tokens."""
     at: tuple[AtThreshold, ...]
     """Ascending in τ."""
@@ -38,7 +38,8 @@ def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, interva
     thresholds: tuple[int | None, ...] = thresholds_of(gap) or (None,)
     sums = cells if intervals else cells.assign(document=0)
     of_hits = list(hits_by_threshold(sums, gap.bins).values()) or [sums["repeated"].to_numpy()]
-    masks = {f"{of} {k}": mask for k, hits in enumerate(of_hits) for of, mask in (("hits", hits), ("other", ~hits))}
-    whole, *parts = slices_of_cells(sums, masks, reference)
-    pairs = zip(thresholds, parts[::2], parts[1::2], strict=True)
-    return Thresholds(reference, intervals, whole, tuple(AtThreshold(*each) for each in pairs))
+    pairs = [(tau, key, hits) for tau, hits in zip(thresholds, of_hits, strict=True) for key in (AR_HITS, OTHER)]
+    masks = {Key(key, str(tau)): hits if key == AR_HITS else ~hits for tau, key, hits in pairs}
+    scored = slices_of_cells(sums, masks, reference)
+    at = (AtThreshold(tau, *(scored[Key(key, str(tau))] for key in (AR_HITS, OTHER))) for tau in thresholds)
+    return Thresholds(reference, intervals, scored[WHOLE], tuple(at))

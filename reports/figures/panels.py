@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from argap.errors import FormatError
-from argap.records import Bin, Gap, Interval, Part
+from argap.records import Bin, Estimate, Gap, Interval, Part
 from argap.reports.figures.drawing import FAINT, INK, Look, dashed, grid, note
-from argap.reports.tables.numbers import nats, nats_interval, percent, short, threshold_text
+from argap.reports.tables.numbers import percent, short, signed, signed_range, threshold_text
 
 FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
 TOP_DOMAINS = 12
@@ -24,12 +24,12 @@ def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
 
 def by_frequency(gap: Gap, repeated: bool) -> list[Part]:
     """The half of the partition by frequency whose bigrams are repeated in their window, or are not."""
-    return [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+    return [part for part in gap.parts("frequency") if part.repeated == repeated]
 
 
 def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
     """A model's NLL in each bin (nats); points of few tokens are hollow."""
-    nll = [part.nll[model] for part in parts]
+    nll = np.array([part[model].nll for part in parts], dtype=np.float64)
     axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=look.width)
     for enough, face in ((True, look.colour), (False, "white")):
         points = [(at, y) for at, y, part in zip(x, nll, parts, strict=True) if (part.n >= FEW) == enough]
@@ -40,18 +40,29 @@ def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look
 def heads(parts: Sequence[Part], gap: Gap, named: Callable[[str], str] = str) -> list[str]:
     """What each bin is, for `argap.reports.figures.hover.tell`: ``books: 1,234 tokens (0.4%)``; ``named``: of its
     label."""
-    return [f"{named(part.bin)}: {part.n:,} {gap.unit}s ({percent(part.share)})" for part in parts]
+    return [f"{named(part.bin)}: {part.n:,} {gap.unit}s ({percent(part.share_of_tokens)})" for part in parts]
 
 
 def bar_values(parts: Sequence[Part], model: str, delta: float) -> list[tuple[float, str]]:
-    """Each bin's part of a model's gap, and in words with its interval and its share of the gap ``delta``."""
-    return [(part.contribution[model], _in_words(part, model, delta)) for part in parts]
+    """Each bin's contribution, and in words with its interval and its share of ``delta``."""
+    return [(value_of(part[model]), _in_words(part[model], delta)) for part in parts]
 
 
-def _in_words(part: Part, model: str, delta: float) -> str:
-    value, ends = part.contribution[model], part.ci95.get(model)
-    text = f"{nats(value)} nats" + (f" ({nats_interval(ends)})" if ends else "")
-    return f"{text}, {percent_of(value, delta)} of the gap" if delta > 0 else text
+def value_of(each: Estimate) -> float:
+    """A contribution that is finite."""
+    assert each.contribution is not None
+    return each.contribution
+
+
+def _in_words(each: Estimate, delta: float) -> str:
+    value, ends = value_of(each), each.contribution_ci95
+    text = f"{signed(value)} nats" + (f" ({signed_range(ends)})" if ends else "")
+    return f"{text}, {percent_of(value, delta)} of the whole" if delta else text
+
+
+def deltas_to_share(gap: Gap) -> dict[str, float]:
+    """ΔNLL of each model compared, of which its bars can have a share: 0 for one that is level."""
+    return {model: 0.0 if gap.directions[model] == "level" else delta for model, delta in gap.deltas.items()}
 
 
 def draw_bars(
@@ -64,7 +75,7 @@ def draw_bars(
     ends: Sequence[Interval | None],
     small: bool = False,
 ) -> None:
-    """Each bin's part of a model's gap ``delta`` (nats), the larger ones with their percentage of it.
+    """Each bin's contribution (nats), the larger ones with their percentage of ``delta``, of `deltas_to_share`.
 
     ``full``: which bars have the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a
     whisker; None: not known. ``small``: percentages in small print, without
@@ -79,7 +90,7 @@ def draw_bars(
     axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for at, value, pair in zip(x, values, ends, strict=True):
-        if delta <= 0 or abs(value) < LABELLED * delta:
+        if not delta or abs(value) < LABELLED * abs(delta):
             continue
         text, end = percent_of(value, delta), value if pair is None else pair[value > 0]  # beyond the whisker
         off, va = (2, "bottom") if value > 0 else (-2, "top")
@@ -100,11 +111,12 @@ def draw_threshold(axes: Axes, gap: Gap) -> None:
     dashed(axes, threshold_position(gap))
 
 
-def name_the_hits(axes: Axes, gap: Gap) -> None:
-    """Label the side of the line at τ where the AR hits are."""
+def name_the_hits(axes: Axes, gap: Gap, foot: bool = False) -> None:
+    """Label the side of the line at τ where the AR hits are; ``foot``: at the foot, where bars hang from the top."""
     assert gap.threshold is not None
-    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 1)
-    note(axes, text, at, (-4, -2), xycoords=("data", "axes fraction"), ha="right", va="top", color=FAINT)
+    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 0 if foot else 1)
+    off, va = (2, "bottom") if foot else (-2, "top")
+    note(axes, text, at, (-4, off), xycoords=("data", "axes fraction"), ha="right", va=va, color=FAINT)
 
 
 def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
@@ -113,7 +125,7 @@ def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
     The axis ends with the last bin in use, and not before τ, whose label would otherwise lie outside.
     """
     number = bin_numbers(gap.bins.frequency)
-    last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.breakdowns.frequency)])
+    last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.parts("frequency"))])
     highs = [each.high for each in gap.bins.frequency[: last + 1]]
     ticks = {k: short(high) for k, high in enumerate(highs) if high is not None and str(high).strip("0") in ("", "1")}
     axes.set_xticks(list(ticks), list(ticks.values()))
@@ -134,7 +146,7 @@ def add_headroom(panels: np.ndarray) -> None:
     ends += [float(y) for line in lines for y in line[:, 1]]
     low, high = min(ends), max(ends)
     room = 0.2 * (high - low or 1.0)
-    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > -0.05 * low else high)
 
 
 def broken(label: str) -> str:
@@ -150,27 +162,26 @@ def broken(label: str) -> str:
 
 
 def percent_of(value: float, delta: float) -> str:
-    """A part of the gap in percent; empty where there is no gap."""
-    return percent(value / delta, 0) if delta > 0 else ""
+    """A part of a gap or lead in percent; empty where ``delta`` is 0, the model level."""
+    return percent(value / delta, 0) if delta else ""
 
 
 def share_text(value: float, delta: float) -> str:
-    """``73%`` of the gap, or nats where there is no gap to take a share of."""
-    return percent_of(value, delta) if delta > 0 else f"{nats(value)} nats"
+    """``73%`` of the gap or lead, or nats where there is none to take a share of."""
+    return percent_of(value, delta) or f"{signed(value)} nats"
 
 
-def top_domains(parts: Sequence[Part]) -> list[Part]:
+def top_domains(gap: Gap) -> list[Part]:
     """The domains with the largest parts of the gaps; the rest as one, so that the parts still add up."""
-    ranked = sorted(parts, key=lambda part: (-sum(abs(value) for value in part.contribution.values()), part.bin))
+    parts, models = gap.parts("domain"), list(gap.deltas)
+    ranked = sorted(parts, key=lambda part: (-sum(abs(value_of(part[model])) for model in models), part.bin))
     if len(ranked) <= TOP_DOMAINS + 1:
         return ranked
     top, rest = ranked[:TOP_DOMAINS], ranked[TOP_DOMAINS:]
-    n = sum(part.n for part in rest)
-    others = Part(
-        bin=f"{len(rest)} others",
-        n=n,
-        share=sum(part.share for part in rest),
-        nll={model: sum(part.n * part.nll[model] for part in rest) / n for model in rest[0].nll},
-        contribution={model: sum(part.contribution[model] for part in rest) for model in rest[0].contribution},
-    )
-    return [*top, others]
+    name, n = f"{len(rest)} others", sum(part.n for part in rest)
+    share = sum(part.share_of_tokens for part in rest)
+    others = [
+        Estimate(model, "domain", name, n, share, contribution=sum(value_of(part[model]) for part in rest))
+        for model in models
+    ]
+    return [*top, Part(others)]

@@ -43,6 +43,7 @@ from argap.reports.figures.panels import (
     bin_numbers,
     broken,
     by_frequency,
+    deltas_to_share,
     draw_bars,
     draw_curve,
     draw_threshold,
@@ -54,10 +55,11 @@ from argap.reports.figures.panels import (
     threshold_position,
     top_domains,
     training_count,
+    value_of,
 )
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
-from argap.reports.tables.numbers import nats, percent, seen
+from argap.reports.tables.numbers import percent, seen, signed
 from argap.reports.tables.overview import MANY, of_interest
 
 ACROSS = 3  # panels side by side
@@ -91,9 +93,9 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
             figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
         if len(gap.curve) > 1:
             figures["share_by_threshold"] = share_by_threshold(gap)
-        for by in AXIS_LABELS:
+        for by in (by for by in AXIS_LABELS if gap.parts(by)):
             figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
-        if len(gap.breakdowns.domain) > 1:
+        if len(gap.parts("domain")) > 1:
             figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
     return written(figures, folder, formats)
 
@@ -122,11 +124,16 @@ def nll_by_frequency(gap: Gap) -> Figure:
         x = [number[part.bin] for part in parts]
         for model in grey + coloured:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
-        below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
+        below.bar(x, [100 * part.share_of_tokens for part in parts], color=SHARE, width=0.8)
         bins = heads(parts, gap, seen)
-        nll = {m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts] for m in coloured + grey}
+        nll = {m: [(part[m].nll, f"{part[m].nll:.3f} nats") for part in parts] for m in coloured + grey}
         tell(above, x, bins, nll)
-        tell(below, x, bins, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
+        tell(
+            below,
+            x,
+            bins,
+            {"Share": [(100 * part.share_of_tokens, percent(part.share_of_tokens, 2)) for part in parts]},
+        )
         above.set_title(TITLES[repeated])
         for axes in (above, below):
             grid(axes)
@@ -155,18 +162,20 @@ def gap_by_frequency(gap: Gap) -> Figure:
     for (model, delta), row in zip(deltas.items(), panels, strict=True):
         for repeated, axes in zip((True, False), row, strict=True):
             parts = by_frequency(gap, repeated)
-            values = [part.contribution[model] for part in parts]
+            values = [value_of(part[model]) for part in parts]
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
-            draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
+            draw_bars(
+                axes, x, values, look[model], delta, full, [part[model].contribution_ci95 for part in parts], small=True
+            )
             tell(axes, x, heads(parts, gap, seen), {model: bar_values(parts, model, delta)})
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
             axes.set_title(f"{name}: {share_text(sum(values), delta)}")
-        name_the_hits(row[0], gap)
+        name_the_hits(row[0], gap, foot=gap.deltas[model] < 0)
     add_headroom(panels)
-    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     figure.supxlabel(training_count(gap), fontsize=9)
     return figure
 
@@ -180,18 +189,18 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(deltas)), layout="constrained")
     panels = figure.subplots(len(deltas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    parts, bins = getattr(gap.breakdowns, by), getattr(gap.bins, by)
+    parts, bins = gap.parts(by), getattr(gap.bins, by)
     number = bin_numbers(bins)
     x = [number[part.bin] for part in parts]
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
-        values = [part.contribution[model] for part in parts]
+        values = [value_of(part[model]) for part in parts]
         full = [part.bin != "not repeated" for part in parts]
-        draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts])
-        axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
+        draw_bars(axes, x, values, look[model], delta, full, [part[model].contribution_ci95 for part in parts])
+        axes.set_title(f"{plain(model)}: {signed(gap.deltas[model])} nats")
         tell(axes, x, heads(parts, gap), {model: bar_values(parts, model, delta)})
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
-    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     panels[-1].set_xlabel(AXIS_LABELS[by])
     return figure
 
@@ -203,36 +212,43 @@ def gap_by_domain(gap: Gap) -> Figure:
     Beyond 13 domains the smallest are one bar, so that the bars of a panel add up to the model's gap.
     """
     look, deltas = looks(gap.models), _deltas(gap)
-    parts = top_domains(gap.breakdowns.domain)
+    parts = top_domains(gap)
     y = np.arange(len(parts))[::-1]
     figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts))
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
-        values = np.array([part.contribution[model] for part in parts])
+        values = np.array([value_of(part[model]) for part in parts])
         axes.barh(y, values, height=0.7, color=look[model].colour)
-        ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part.ci95.get(model))]
+        ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part[model].contribution_ci95)]
         for at, (low, high) in ends:
             axes.hlines(at, low, high, color=INK, linewidth=0.8)
-        tips = {at: high for at, (_, high) in ends}
+        tips, low_tips = ({at: pair[k] for at, pair in ends} for k in (1, 0))
         grid(axes, "x")
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
+        axes.set_title(f"{plain(model, 20)}\n{signed(gap.deltas[model])} nats")
         tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
         for at, value in zip(y, values, strict=True):
-            note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
+            right = value > 0 or max(values) > 0  # beyond a bar to the left, where no other is on the right
+            if right:
+                note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
+            else:
+                left = min(value, low_tips.get(at, 0), 0)
+                note(axes, percent_of(value, delta), (left, at), (-3, 0), ha="right", va="center")
     panels[0].margins(x=0.18)
-    panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of {gap.unit}s)" for part in parts])
-    figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    panels[0].set_yticks(
+        y, [f"{plain(part.bin, 28)} ({100 * part.share_of_tokens:.1f}% of {gap.unit}s)" for part in parts]
+    )
+    figure.supxlabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     return figure
 
 
 def _finite(gap: Gap) -> list[str]:
     """The models whose NLL is finite."""
-    return [row.model for row in gap.rows if row.overall.nll is not None]
+    return [model for model in gap.models if gap.on_all[model].nll is not None]
 
 
 def _deltas(gap: Gap) -> dict[str, float]:
-    """The gap of each model compared, in nats."""
+    """As `deltas_to_share`, refusing a reference alone."""
     if not gap.deltas:
         raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
-    return gap.deltas
+    return deltas_to_share(gap)

@@ -1,4 +1,4 @@
-"""Each bin's part of the gap for many models: small panels with one scale, or a map, smallest gap first.
+"""Each bin's part of the gap for many models: small panels with one scale, or a map, lowest ΔNLL first.
 
 They have the models that `argap.reports.tables.overview.shown` chooses.
 """
@@ -20,6 +20,7 @@ from argap.reports.figures.panels import (
     bar_values,
     bin_numbers,
     by_frequency,
+    deltas_to_share,
     draw_threshold,
     heads,
     set_frequency_ticks,
@@ -27,14 +28,17 @@ from argap.reports.figures.panels import (
     threshold_position,
     top_domains,
     training_count,
+    value_of,
 )
-from argap.reports.tables.numbers import nats, percent, seen, short
+from argap.reports.tables.numbers import percent, seen, short, signed
 from argap.reports.tables.overview import ENDS, shown
-from argap.reports.tables.result import gap_cell
+from argap.reports.tables.result import share_cell
 
 ACROSS = 5
 LOOK = Look(COLOURS[0], "o", "-")
 """One colour for all: the panels carry the names."""
+AHEAD = COLOURS[1]
+"""Shade of the cells in which a model is ahead."""
 DARK, PALE = "#1a1a1a", "#fefefe"
 """Of text on shaded cells: colours that do not follow the page's scheme (`argap.reports.figures.drawing.variables`)."""
 LABELS = {
@@ -46,7 +50,7 @@ LABELS = {
 @style()
 def small_frequency(gap: Gap) -> Figure:
     """A panel a model: repeated bigrams by training frequency, AR hits in full colour, and in grey those that are not
-    repeated. The bars of a panel add up to the model's gap."""
+    repeated. The bars of a panel add up to the model's ΔNLL."""
     figure, panels = _panels(gap)
     number = bin_numbers(gap.bins.frequency)
     for row, axes in zip(shown(gap), panels, strict=True):
@@ -70,13 +74,13 @@ def small_frequency(gap: Gap) -> Figure:
 def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     """A panel a model: its gap by distance or position; tokens that are not repeated are pale."""
     figure, panels = _panels(gap)
-    parts: list[Part] = list(getattr(gap.breakdowns, by))
+    parts, deltas = gap.parts(by), deltas_to_share(gap)
     number = bin_numbers(getattr(gap.bins, by))
     x = [number[part.bin] for part in parts]
     colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
     for row, axes in zip(shown(gap), panels, strict=True):
         _bars(axes, x, parts, row.model, colours, width=0.8)
-        tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
+        tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, deltas[row.model])})
         every = max(1, len(x) // 3)
         ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
         axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
@@ -87,20 +91,26 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 
 @style()
 def domain_map(gap: Gap) -> Figure:
-    """A row a model, smallest gap first, and a column a domain, the largest parts first: percent of the model's gap
-    in each cell (nats where it has none), shaded by nats."""
-    rows, parts = shown(gap), top_domains(gap.breakdowns.domain)
-    values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
+    """A row a model, lowest ΔNLL first, and a column a domain, the largest parts first: percent of the model's ΔNLL
+    in each cell (nats where it is level), shaded by nats."""
+    rows, parts, deltas = shown(gap), top_domains(gap), deltas_to_share(gap)
+    values = np.array([[value_of(part[row.model]) for part in parts] for row in rows])
     layout = ConstrainedLayoutEngine(w_pad=0.1)  # a name is drawn a little wider than it was measured
     figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout=layout)
     axes = figure.subplots()
-    top = float(values.max()) or 1.0
-    shades = LinearSegmentedColormap.from_list("part", ["#ffffff", LOOK.colour])
-    mesh = axes.pcolormesh(np.maximum(values, 0), cmap=shades, vmin=0, vmax=1.25 * top, edgecolors="white", linewidth=1)
+    top = float(np.abs(values).max()) or 1.0
+    shades = LinearSegmentedColormap.from_list("part", [AHEAD, "#ffffff", LOOK.colour])
+    mesh = axes.pcolormesh(values, cmap=shades, vmin=-1.25 * top, vmax=1.25 * top, edgecolors="white", linewidth=1)
     for (k, j), value in np.ndenumerate(values):
-        text = share_text(value, gap.deltas[rows[k].model]).removesuffix(" nats")
+        text = share_text(value, deltas[rows[k].model]).removesuffix(" nats")
         axes.text(
-            j + 0.5, k + 0.5, text, ha="center", va="center", fontsize=7.5, color=DARK if value < 0.7 * top else PALE
+            j + 0.5,
+            k + 0.5,
+            text,
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=DARK if abs(value) < 0.7 * top else PALE,
         )
     axes.set_yticks(np.arange(len(rows)) + 0.5, [plain(row.model, 24) for row in rows])
     axes.set_xticks(np.arange(len(parts)) + 0.5, [_wrapped(part, gap) for part in parts])
@@ -108,11 +118,17 @@ def domain_map(gap: Gap) -> Figure:
     axes.tick_params(length=0, labelsize=7.5, labeltop=True, labelbottom=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, boundaries=np.linspace(0, top, 50), ticks=MaxNLocator(4))
-    bar.set_label(f"Part of the gap (nats per {gap.unit})", fontsize=8)
+    bar = figure.colorbar(
+        mesh,
+        ax=axes,
+        shrink=0.8,
+        boundaries=np.linspace(min(values.min(), 0), max(values.max(), 0), 50),
+        ticks=MaxNLocator(4),
+    )
+    bar.set_label(f"Part of ΔNLL (nats per {gap.unit})", fontsize=8)
     bar.ax.tick_params(labelsize=7.5)
     bar.outline.set_visible(False)
-    words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
+    words = {row.model: bar_values(parts, row.model, deltas[row.model]) for row in rows}
     corners = {m: [(k + 0.22, text) for _, text in each] for k, (m, each) in enumerate(words.items())}
     tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
     _below(figure, gap)
@@ -122,12 +138,12 @@ def domain_map(gap: Gap) -> Figure:
 def _wrapped(part: Part, gap: Gap) -> str:
     """A domain's name on at most three lines, and its share of the tokens."""
     lines = wrap(plain(part.bin, 28), 14)
-    return "\n".join([*lines[:3], percent(part.share, 0)])
+    return "\n".join([*lines[:3], percent(part.share_of_tokens, 0)])
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
     figure, panels = panel_rows(len(shown(gap)), across=ACROSS, head=0.5, row=1.15)
-    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
+    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")
         axes.tick_params(length=0, labelsize=7.5)
@@ -141,33 +157,37 @@ def _below(figure: Figure, gap: Gap, label: str = "") -> None:
     """Below all panels: the label of their axis, and which models the figure leaves out."""
     lines = [label] if label else []
     if len(shown(gap)) < len(gap.deltas):
-        lines.append(f"Of {len(gap.deltas)} models, the {ENDS} with the smallest gap and the {ENDS} with the largest")
+        lines.append(f"Of {len(gap.deltas)} models, the {ENDS} with the lowest ΔNLL and the {ENDS} with the highest")
     if lines:
         figure.supxlabel("\n".join(lines), fontsize=9)
 
 
 def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list[Any], width: float) -> None:
-    axes.bar(x, [part.contribution[model] for part in parts], width=width, color=colours)
-    ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part.ci95.get(model))]
+    axes.bar(x, [value_of(part[model]) for part in parts], width=width, color=colours)
+    ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part[model].contribution_ci95)]
     if ends:
         axes.vlines(*zip(*ends, strict=True), color=INK, linewidth=0.5)
 
 
 def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
     """Both halves of the partition by frequency are series of a panel; a bin may be missing from either."""
-    at = sorted({number[part.bin] for part in gap.breakdowns.frequency})
+    at = sorted({number[part.bin] for part in gap.parts("frequency")})
     values: dict[str, list[tuple[float | None, str]]] = {}
     for repeated, name in ((True, "repeated"), (False, "not repeated")):
         parts = by_frequency(gap, repeated)
-        said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
+        said = dict(
+            zip(
+                (number[part.bin] for part in parts), bar_values(parts, model, deltas_to_share(gap)[model]), strict=True
+            )
+        )
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
     tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:
     """The gap in nats, and what the table says of its part on the AR hits."""
-    due = gap_cell(gap.row(model).gap_due_to_ar)
-    axes.set_title(f"{plain(model, 19)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
+    due = share_cell(gap.on_hits[model])
+    axes.set_title(f"{plain(model, 19)}\n{signed(gap.deltas[model])}, {due}", fontsize=7.5)
 
 
 def _start(label: str) -> str:

@@ -1,4 +1,4 @@
-"""The share of the gap due to AR as a curve over the threshold τ."""
+"""The AR hits' share of the gap or lead as a curve over the threshold τ."""
 
 from textwrap import fill
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from argap.metric.threshold import resolve_threshold
-from argap.records import Gap, GapShare
+from argap.records import Estimate, Gap
 from argap.reports.figures.drawing import (
     FAINT,
     GREY,
@@ -27,6 +27,7 @@ from argap.reports.figures.drawing import (
 from argap.reports.figures.hover import tell
 from argap.reports.tables.numbers import percent, percent_range, threshold_text
 from argap.reports.tables.overview import of_interest
+from argap.reports.tables.words import gap_word
 
 LOWEST = -0.5  # keep in sync with "below −50%" in the figure
 """Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
@@ -40,16 +41,16 @@ NAMED = 24
 
 @style()
 def share_by_threshold(gap: Gap) -> Figure:
-    """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
+    """Top: the AR hits' share of each model's gap or lead by threshold τ. Bottom: the share of tokens that are AR hits.
 
-    Models without a gap, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
+    Models that are level, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
     named but not drawn. Where none is resolved, all are drawn, their names in parentheses.
     """
     models = [row.model for row in gap.compared]
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
-    shares = {model: np.array([_raw(point.gap_due_to[model]) for point in gap.curve]) for model in models}
+    tau = np.array([int(point.bin) for point in gap.curve], dtype=np.float64)
+    shares = {model: np.array([_raw(point[model]) for point in gap.curve]) for model in models}
     omitted = _omitted(gap, {model: float(values.max()) for model, values in shares.items()})
     ends = {model: float(shares[model][-1]) for model in models if model not in omitted}
     look = highlight(gap.models, of_interest(gap, ends))
@@ -66,7 +67,7 @@ def share_by_threshold(gap: Gap) -> Figure:
     for k, model in enumerate(coloured):
         shift = k - (len(coloured) - 1) / 2
         _draw_intervals(above, gap, model, look[model], marks if len(order) > BANDS else None, shift)
-    below.plot(tau, [point.share for point in gap.curve], color=INK, linewidth=1.5)
+    below.plot(tau, [point.share_of_tokens for point in gap.curve], color=INK, linewidth=1.5)
     for axes in (above, below):
         grid(axes)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -75,28 +76,29 @@ def share_by_threshold(gap: Gap) -> Figure:
     _name_marks(above, marks)
     if omitted:
         above.set_title(_not_drawn(omitted), fontsize=8, fontweight="normal", color=FAINT)
-    above.set_ylabel("% of gap due to AR")
+    above.set_ylabel(f"% of {gap_word(gap)} on AR hits")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
     decades(below, "x")
     exposed = gap.index is not None and gap.index.passes != 1
     counted = "exposures of a hit in training" if exposed else "occurrences of an AR hit's bigram in the training text"
     below.set_xlabel(f"Threshold τ: most {counted}")
-    heads = [f"τ = {threshold_text(point.threshold)}" for point in gap.curve]
+    heads = [f"τ = {threshold_text(int(point.bin))}" for point in gap.curve]
     curves = coloured + [m for m in order if m not in coloured]
-    tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
-    tell(below, list(tau), heads, {"AR hits": [(p.share, f"{percent(p.share)} of {gap.unit}s") for p in gap.curve]})
+    tell(above, list(tau), heads, {m: [_value(point[m]) for point in gap.curve] for m in curves})
+    shown = [point.share_of_tokens for point in gap.curve]
+    tell(below, list(tau), heads, {"AR hits": [(share, f"{percent(share)} of {gap.unit}s") for share in shown]})
     named = ends if len(ends) <= NAMED else coloured
     name_lines(figure, above, {m: (float(tau.max()), ends[m]) for m in named}, look, high=3.2)
     return figure
 
 
 def _omitted(gap: Gap, highest: dict[str, float]) -> dict[str, str]:
-    """Why models are not drawn. ``highest``: the largest share of each, NaN where there is no gap."""
+    """Why models are not drawn. ``highest``: the largest share of each, NaN where the model is level."""
     found = {}
     for model, top in highest.items():
         if np.isnan(top):
-            found[model] = "no gap" if model in gap.deltas else "infinite"
+            found[model] = gap.directions.get(model, "infinite")
         elif top <= LOWEST:
             found[model] = "below −50%"
     unresolved = {model: "unresolved" for model in highest if model not in found and _unresolved(gap, model)}
@@ -119,16 +121,18 @@ def _name_marks(axes: Axes, marks: list[int]) -> None:
         note(axes, text, (mark, 0), (3, 3), xycoords=("data", "axes fraction"), color=FAINT)
 
 
-def _raw(due: GapShare) -> float:
-    return due.raw if due.raw is not None and due.case in ("explained", "reversed") else float("nan")
+def _raw(due: Estimate) -> float:
+    return float("nan") if due.share is None else due.share
 
 
-def _value(due: GapShare) -> tuple[float | None, str]:
+def _value(due: Estimate) -> tuple[float | None, str]:
     """A point of a curve, and in words with its interval."""
     raw = _raw(due)
     if np.isnan(raw):
         return None, ""
-    return raw, f"{percent(raw)} of the gap" + (f" ({percent_range(*due.ci95)})" if due.ci95 else "")
+    return raw, f"{percent(raw)} of the gap or lead" + (
+        f" ({percent_range(*due.share_ci95)})" if due.share_ci95 else ""
+    )
 
 
 def _marks(gap: Gap) -> list[int]:
@@ -139,8 +143,7 @@ def _marks(gap: Gap) -> list[int]:
 
 
 def _unresolved(gap: Gap, model: str) -> bool:
-    due = gap.row(model).gap_due_to_ar
-    return due is not None and due.unresolved is not None
+    return gap.on_hits[model].reason is not None
 
 
 def _label(gap: Gap, model: str) -> str:
@@ -149,7 +152,7 @@ def _label(gap: Gap, model: str) -> str:
 
 def _draw_intervals(axes: Axes, gap: Gap, model: str, look: Look, marks: list[int] | None, shift: float) -> None:
     """The 95% intervals of a model: a band, or at ``marks`` whiskers, those of several models side by side."""
-    known = {point.threshold: ends for point in gap.curve if (ends := point.gap_due_to[model].ci95) is not None}
+    known = {int(point.bin): ends for point in gap.curve if (ends := point[model].share_ci95) is not None}
     if marks is None:
         low, high = np.array(list(known.values())).reshape(-1, 2).T
         axes.fill_between(list(known), low, high, color=look.colour, alpha=0.14, linewidth=0)

@@ -4,11 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from argap.files.atomic import write_text
 from argap.files.lock import alone_in
 from argap.files.staged import put_in_place, whole
+from argap.records import THRESHOLD, LeftOut
 from argap.reports.figures.suite import CAPTIONS, draw_suite
 from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
@@ -45,11 +44,20 @@ def write_suite(suite: Suite, out: Path) -> Written:
         if missing := [entry.name for entry in suite.entries(result.size) if entry.name not in scored]:
             note = f"Members without a result: {', '.join(missing)}."
             first = dataclasses.replace(first, notes=(*first.notes, note))
+        if result.gap.evaluation.left_out is not None:
+            first = dataclasses.replace(first, notes=(*first.notes, left_out_note(result.gap.evaluation.left_out)))
         sections.append(f"## {result.size}\n\n" + "\n".join(map(markdown, (first, *others))))
         written += [dataclasses.replace(first, title=result.size), *others]
         figures = draw_suite(result, result.folder / "figures")
         further = Further("The suite", further_tables(result, labels), figures, CAPTIONS)
-        write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
+        write_report(result.folder, gap=result.gap.replaced({THRESHOLD: result.curve}), further=further)
     write_text(out / "table.md", "\n".join(sections))
     write_text(out / "table.csv", suite_csv(results))
     return Written(results, written)
+
+
+def left_out_note(left_out: LeftOut) -> str:
+    """Return the sentence on documents that a result was restated without."""
+    values = (f"{column} {value}" for column, each in left_out.where.items() for value in each)
+    note = f"Restated without {len(left_out.documents)} documents ({', '.join(values)}), {left_out.scored:,} tokens"
+    return f"{note}; {', '.join(left_out.unchanged)} still includes them." if left_out.unchanged else f"{note}."

@@ -46,8 +46,8 @@ def write_report(
     write_text(out / "table.tex", "\n".join(map(latex, tables)))
     write_text(out / "table.csv", csv_text(gap))
     (out / "slices.csv").unlink(missing_ok=True)
-    if gap.slices:
-        write_text(out / "slices.csv", slices_csv(gap.slices, gap.unit))
+    if gap.named:
+        write_text(out / "slices.csv", slices_csv(gap.named, gap.unit))
     figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
     write_text(page, render(gap, examples, figures, further))

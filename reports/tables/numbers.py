@@ -5,7 +5,7 @@ Minus signs are true ones (U+2212), and a value that rounds to zero has none.
 
 import math
 
-from argap.records import ModelOnSlice, SliceScores, Unit
+from argap.records import Estimate, Unit
 
 DASH = "—"
 """Where there is no number."""
@@ -50,6 +50,15 @@ def signed(value: float, digits: int = 3) -> str:
     return f"{value:+z.{digits}f}".replace("-", "−")
 
 
+def signed_range(ends: tuple[float, float] | None) -> str:
+    """Both ends of an interval with their signs, a dash where there is none.
+
+    >>> signed_range((-0.01, 0.5061)), signed_range(None)
+    ('−0.010 to +0.506', '—')
+    """
+    return DASH if ends is None else f"{signed(ends[0])} to {signed(ends[1])}"
+
+
 def mean_nll(value: float | None) -> str:
     """A mean NLL in nats, a dash where there is none.
 
@@ -84,17 +93,18 @@ def loss_name(unit: Unit) -> str:
     return "PPL (NLL)" if unit == "token" else "bits/byte (NLL)"
 
 
-def loss(scores: SliceScores | ModelOnSlice, unit: Unit) -> str:
+def loss(scores: Estimate, unit: Unit) -> str:
     """``PPL (NLL)``, ∞ where both are; under the unit ``byte`` bits per byte, and the NLL in nats per byte.
 
-    >>> loss(SliceScores(9, 2.399, 11.014), "token"), loss(SliceScores(9, 0.6931, 2.0), "byte")
+    >>> of = ("m", "all", "all")
+    >>> loss(Estimate(*of, 9, 1.0, 2.399, 11.014), "token"), loss(Estimate(*of, 9, 1.0, 0.6931, 2.0), "byte")
     ('11.01 (2.40)', '1.000 (0.693)')
-    >>> loss(SliceScores(0, None, None), "token"), loss(SliceScores(9, None, None, "a log-prob is −∞"), "token")
+    >>> loss(Estimate(*of, 0, 0.0), "token"), loss(Estimate(*of, 9, 1.0), "token")
     ('—', '∞')
     """
     nll, ppl = scores.nll, scores.ppl
     if nll is None:
-        return INFINITY if scores.reason else DASH
+        return INFINITY if scores.infinite else DASH
     if unit == "byte":
         return f"{nll / math.log(2):.3f} ({nll:.3f})"
     return f"{'> 1e308' if ppl is None else perplexity(ppl)} ({nll:.2f})"

@@ -1,38 +1,37 @@
-"""Many models at a glance: a sentence or two for all of them, and a bar each, ordered by the gap."""
+"""Many models at a glance: a sentence or two for all of them, and a bar each, ordered by ΔNLL."""
 
 from collections.abc import Container
 from dataclasses import dataclass
 
 from argap.records import Gap, GapRow
-from argap.reports.tables.numbers import nats, percent
-from argap.reports.tables.result import gap_cell
+from argap.reports.tables.numbers import nats, percent, signed
+from argap.reports.tables.result import share_cell
+from argap.reports.tables.words import MANY, WORDS
 
-MANY = 4
-"""Models compared; more of them share one summary, small multiples and tables in parts."""
 ENDS = 10
-"""The summary and the panels show this many models with the smallest gap and this many with the largest, if that leaves
+"""The summary and the panels show this many models with the lowest ΔNLL and this many with the highest, if that leaves
 out more than one."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A model's gap as a bar. Positions are percentages of the width, of which ``zero`` is 0 nats."""
+    """A model's ΔNLL as a bar. Positions are percentages of the width, of which ``zero`` is 0 nats."""
 
     model: str
     gap: str
     share: str
-    """Of the gap, due to the AR hits."""
+    """Of the gap or lead, on the AR hits."""
     hits: tuple[float, float]
     """Left end and width of the part on the AR hits."""
     other: tuple[float, float]
-    """Left end and width of the rest, which is drawn from the end of the AR hits to the gap."""
+    """Left end and width of the rest, which is drawn from the end of the AR hits to ΔNLL."""
     total: float
-    """Where the gap ends."""
+    """Where ΔNLL ends."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The summary of many models: a headline, further sentences, and the bars, smallest gap first."""
+    """The summary of many models: a headline, further sentences, and the bars, lowest ΔNLL first."""
 
     title: str
     sentences: tuple[str, ...]
@@ -41,13 +40,13 @@ class Overview:
 
 
 def by_gap(gap: Gap) -> list[GapRow]:
-    """The models compared whose gap is finite, smallest gap first."""
+    """The models compared whose ΔNLL is finite, lowest first."""
     finite = [row for row in gap.compared if row.model in gap.deltas]
     return sorted(finite, key=lambda row: (gap.deltas[row.model], row.model))
 
 
 def shown(gap: Gap) -> list[GapRow]:
-    """The models of the summary and of the panels, smallest gap first: all, or the two `ENDS` of their order."""
+    """The models of the summary and of the panels, lowest ΔNLL first: all, or the two `ENDS` of their order."""
     rows = by_gap(gap)
     return rows if len(rows) <= 2 * ENDS + 1 else rows[:ENDS] + rows[-ENDS:]
 
@@ -57,12 +56,9 @@ def overview(gap: Gap) -> Overview | None:
     rows = by_gap(gap)
     if len(rows) <= MANY:
         return None
-    best, worst = rows[0], rows[-1]
-    title = (
-        f"{len(rows)} models against {gap.reference}: gaps from {nats(gap.deltas[best.model])} ({best.model}) to "
-        f"{nats(gap.deltas[worst.model])} nats per {gap.unit} ({worst.model})"
-    )
-    parts = {row.model: 0.0 if row.delta_ar is None else row.delta_ar.nll for row in rows}
+    best, worst = (f"{_distance(gap.deltas[row.model])} ({row.model})" for row in (rows[0], rows[-1]))
+    title = f"{len(rows)} models against {gap.reference}: from {best} to {worst}, in nats per {gap.unit}"
+    parts = {row.model: gap.on_hits[row.model].contribution or 0.0 for row in rows}
     ends = [0.0, *gap.deltas.values(), *parts.values()]
     low, high = min(ends), max(ends)
     scale = 100 / (high - low or 1.0)
@@ -76,38 +72,43 @@ def overview(gap: Gap) -> Overview | None:
     bars = []
     for row in shown(gap):
         part, total = parts[row.model], gap.deltas[row.model]
-        due = gap_cell(row.gap_due_to_ar)
-        bars.append(Bar(row.model, nats(total), due, span(0, part), span(part, total), at(total)))
+        due = share_cell(gap.on_hits[row.model])
+        bars.append(Bar(row.model, signed(total), due, span(0, part), span(part, total), at(total)))
     if between := len(rows) - len(bars):
         bars.insert(ENDS, Bar(f"… {between} between", "", "", (at(0), 0), (at(0), 0), at(0)))
     return Overview(title, _sentences(gap, rows), at(0), tuple(bars))
 
 
+def _distance(delta: float) -> str:
+    """``0.030 behind`` the reference, or ahead."""
+    return f"{nats(abs(delta))} {'behind' if delta > 0 else 'ahead'}"
+
+
 def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
-    """What the AR hits hold of the gaps, the models that are exceptions, and how much of it is resolved."""
-    dues = {row.model: due for row in rows if (due := row.gap_due_to_ar) is not None}
-    shares = [due.value for due in dues.values() if due.case == "explained" and due.value is not None]
-    sentences = []
-    if shares:
-        low, high = percent(min(shares), 0), percent(max(shares), 0)
-        held = low if low == high else f"{low.removesuffix('%')}–{high}"
-        who = "all of them" if len(shares) == len(rows) else f"the {len(shares)} that lose on them and overall"
-        sentences.append(
-            f"The {gap.hits}, {percent(rows[0].share_ar_hits)} of {gap.unit}s, hold {held} of the gap of {who}."
-        )
-    named = {
-        "recall_only": f"As good overall but worse on the {gap.hits}",
-        "reversed": f"Worse overall but better on the {gap.hits}",
-        "no_gap": "No gap",
-    }
-    for case, words in named.items():
-        if models := [model for model, due in dues.items() if due.case == case]:
-            sentences.append(f"{words}: {', '.join(models)}.")
-    unresolved = [model for model, due in dues.items() if due.unresolved]
-    if unresolved:
-        few = "None of the shares is" if len(unresolved) == len(rows) else f"{len(unresolved)} of {len(rows)} are not"
-        sentences.append(f"{few} resolved (in parentheses); the notes below the table say why.")
-    return tuple(sentences)
+    """What the AR hits hold of the gaps and of the leads, the models that are exceptions, and what is unresolved."""
+    found = []
+    for towards in ("behind", "ahead"):
+        models = [row.model for row in rows if row.direction == towards]
+        shares = {model: share for model in models if (share := gap.on_hits[model].share) is not None}
+        usual = [share for share in shares.values() if 0 <= share <= 1]
+        if usual:
+            low, high = percent(min(usual), 0), percent(max(usual), 0)
+            held = low if low == high else f"{low.removesuffix('%')}–{high}"
+            who = "all of them" if len(usual) == len(rows) else f"the {len(usual)} {towards} on both parts"
+            these = f"The {gap.hits}, {percent(gap.on_hits.share_of_tokens)} of {gap.unit}s, hold"
+            found.append(f"{these} {held} of the {WORDS[towards]} of {who}.")
+        other = "ahead" if towards == "behind" else "behind"
+        if odd := [model for model, share in shares.items() if share < 0]:
+            found.append(f"{towards.capitalize()} overall but {other} on the {gap.hits}: {', '.join(odd)}.")
+        if odd := [model for model, share in shares.items() if share > 1]:
+            found.append(f"{towards.capitalize()} overall but {other} on all other {gap.unit}s: {', '.join(odd)}.")
+    if level := [row.model for row in rows if row.direction == "level"]:
+        found.append(f"Level: {', '.join(level)}.")
+    claimed = [gap.on_hits[row.model] for row in rows if gap.on_hits[row.model].share is not None]
+    if doubted := sum(each.reason is not None for each in claimed):
+        few = "None of the shares is" if doubted == len(claimed) else f"{doubted} of {len(claimed)} shares are not"
+        found.append(f"{few} resolved (in parentheses); the notes below the table say why.")
+    return tuple(found)
 
 
 def of_interest(gap: Gap, drawn: Container[str] | None = None) -> list[str]:

@@ -1,66 +1,110 @@
-"""The result as a table in the form of the paper's Table 1, and its slices, for a terminal, Markdown, LaTeX and CSV.
+"""The result as tables: the paper's Table 1 with ΔNLL, where the difference lies, and slices.
 
-A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). An em dash means that there is no
-number; a raised letter after a percentage points to the note that explains it. A percentage in parentheses is
-unresolved: it must not be claimed.
+A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). Differences are signed, in nats:
+positive where a model is behind the reference, negative where it is ahead. An em dash means that there is no number; a
+raised letter after a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must
+not be claimed.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from argap.metric.direction import NO_SHARE
 from argap.metric.intervals import FEW, contains_zero
-from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.records import ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
     loss,
     loss_name,
-    nats,
-    nats_interval,
     parameters,
     percent,
     percent_range,
+    signed,
+    signed_range,
     threshold_text,
 )
+from argap.reports.tables.words import MANY, gap_word
 
-SLICE_TITLES = ("ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval", "AR hits")
-CASES = {
-    "recall_only": "at least as good as the reference overall but worse on the {hits}: by the paper's rule 100%",
-    "no_gap": "at least as good as the reference overall and on the {hits}: there is no gap to explain",
-    "reversed": "worse than the reference overall but better on the {hits}: the quotient is negative, shown as it is",
-}
-CAPPED = "the {hits} lose more than the whole gap, other tokens win some back: the quotient is capped at 100%"
-NO_INTERVAL = {
-    "gap not resolved": "gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap",
-    "a single document": "no interval: all scored tokens are of a single document, and documents are resampled",
-}
+ENDS = "95% interval"
+SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
+LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
+AGAINST = "behind here though ahead overall: by the paper's rule 100%"
+ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it at 100%"
 
 
 def gap_table(gap: Gap) -> Table:
-    """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
-    marks = marks_of(row.gap_due_to_ar for row in gap.rows)
-    hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
-    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
+    """One row a model: parameters, its loss on all tokens, the AR hits and the others, and ΔNLL with its interval."""
+    slices = (gap.on_all, gap.on_hits, gap.on_other)
+    hits = "AR hits" if gap.index else "Repeated"
+    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", "ΔNLL", ENDS)
     rows = tuple(
         (
             row.model,
             parameters(row.parameters),
-            *(loss(scores, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
-            gap_cell(row.gap_due_to_ar, marks),
-            interval_cell(row.gap_due_to_ar),
+            *(loss(part[row.model], gap.unit) for part in slices),
+            *nats_cells(gap.on_all[row.model]),
         )
         for row in gap.rows
     )
-    notes = (
-        _scope(gap),
-        *few_documents(gap),
-        *notes_of(marks, gap.hits),
-    )
+    notes = (_scope(gap), *few_documents(gap))
     losses = {
-        column: [None if row.reference else getattr(row, name).nll for row in gap.rows]
-        for column, name in enumerate(("overall", "ar_hits", "other"), 2)
+        column: [None if model == gap.reference else part[model].nll for model in gap.models]
+        for column, part in enumerate(slices, 2)
     }
     return Table(titles, rows, notes, best_in(rows, losses))
+
+
+def where_table(gap: Gap) -> Table | None:
+    """The AR hits' and the other tokens' contributions to each model's ΔNLL, and the hits' share of it; None for a
+    reference alone."""
+    if not gap.compared:
+        return None
+    models, hits = [row.model for row in gap.compared], gap.on_hits
+    marks = marks_of(hits[model] for model in models)
+    title = "AR hits" if gap.index else "Repeated"
+    titles = ("Model", title, ENDS, f"% of {gap_word(gap)}", ENDS, f"Other {gap.unit}s", ENDS)
+    rows = tuple(
+        (
+            model,
+            *nats_cells(hits[model]),
+            share_cell(hits[model], marks),
+            interval_cell(hits[model]),
+            *nats_cells(gap.on_other[model]),
+        )
+        for model in models
+    )
+    per = "token" if gap.unit == "token" else "byte"
+    scope = f"Contributions to ΔNLL in nats per {per}: a set's share of the {gap.unit}s times ΔNLL on it."
+    return Table(titles, rows, (scope, *notes_of(marks)))
+
+
+def ladder_table(gap: Gap) -> Table | None:
+    """The AR hits at τ = 0, scaled, 1,250, the result's own and ∞, where the result has them; None without a curve, and
+    for more than `MANY` models."""
+    points = {int(point.bin): point for point in gap.curve}
+    if not 0 < len(gap.compared) <= MANY or len(points) < 2 or gap.index is None:
+        return None
+    scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
+    rungs = [tau for tau in sorted({0, scaled, PAPER_THRESHOLD, gap.threshold or 0}) if tau in points]
+    named = {f"τ = {threshold_text(tau)}{' (scaled)' * (tau == scaled)}": points[tau] for tau in rungs}
+    named["τ = ∞ (repeated)"] = points[max(points)]
+    marks = marks_of(part[row.model] for row in gap.compared for part in named.values())
+    rows = tuple(
+        (
+            row.model,
+            name,
+            percent(part.share_of_tokens),
+            *nats_cells(part[row.model]),
+            share_cell(part[row.model], marks),
+            interval_cell(part[row.model]),
+        )
+        for row in gap.compared
+        for name, part in named.items()
+    )
+    titles = ("Model", "AR hits at", f"% of {gap.unit}s", "Contribution", ENDS, f"% of {gap_word(gap)}", ENDS)
+    return Table(titles, rows, tuple(notes_of(marks)), left=(0, 1))
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -72,7 +116,7 @@ def closed_table(gap: Gap) -> Table | None:
     columns = ("Model", "Gap closed, overall", f"Gap closed, {gap.hits}")
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     notes = [f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."]
-    if contains_zero(next((row.delta.ci95 for row in gap.rows if row.model == base and row.delta), None)):
+    if contains_zero(gap.on_all[base].delta_ci95):
         notes.append("Unresolved: the interval of that gap contains 0.")
     overall = [share.overall and share.overall.ppl for share in closed.values()]
     on_hits = [share.ar_hits and share.ar_hits.ppl for share in closed.values()]
@@ -80,7 +124,7 @@ def closed_table(gap: Gap) -> Table | None:
 
 
 def slices_table(
-    slices: Sequence[SliceResult],
+    slices: Sequence[Part],
     *,
     threshold: int | None,
     models: Sequence[str] | None = None,
@@ -89,116 +133,123 @@ def slices_table(
 ) -> Table:
     """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts; ``notes``: printed below
     those that the table needs."""
-    chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
-    marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
-    pairs = [(each, each.models[k]) for k in chosen for each in slices]
-    rows = [(model.model, each.name, *_slice_cells(each, model, marks, unit)) for each, model in pairs]
+    chosen = [model for model in slices[0].estimates if models is None or model in models]
+    pairs = [(part, part[model]) for model in chosen for part in slices]
+    marks = marks_of(each for _, each in pairs)
+    rows = [(each.model, part.bin, *_slice_cells(part, each, marks, unit)) for part, each in pairs]
     hits = "repeated in the window"
     if threshold is not None:
         hits += f" and seen at most {threshold_text(threshold)} times in training"
-    reference = next(model.model for model in slices[0].models if model.reference)
+    reference = next(iter(slices[0].estimates))
     needed = [
-        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
-        f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
-        *notes_of(marks, f"slice's {unit}s"),
+        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; contribution: "
+        f"% of {unit}s × ΔNLL; share: of the whole ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. "
+        "Slices may overlap.",
+        *notes_of(marks),
         *(
-            f"{each.name}: {each.title and each.title + '. '}{each.where}{each.note and f' ({each.note})'}"
-            for each in slices
-            if each.where
+            f"{part.bin}: {about.title and about.title + '. '}{about.where}{about.note and f' ({about.note})'}"
+            for part in slices
+            if (about := part.about).where
         ),
     ]
-    titles = ("Model", "Slice", f"{unit.capitalize()}s", "Share", loss_name(unit), *SLICE_TITLES)
-    values = [None if model.reference else model.nll for _, model in pairs]
-    best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
+    titles = ("Model", "Slice", f"{unit.capitalize()}s", f"% of {unit}s", loss_name(unit), *SLICE_TITLES)
+    values = [None if each.model == reference else each.nll for _, each in pairs]
+    best = best_in(rows, {4: values}, groups=[part.bin for part, _ in pairs])
     return Table(titles, rows, (*needed, *notes), best, left=(0, 1))
 
 
-def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
-    nll = loss(model, unit)
-    gap = [DASH] * 5
-    if model.gap_due_to is not None:
-        delta, contribution = model.delta, model.contribution
-        gap = [
-            nats(delta.nll) if delta and each.n else DASH,
-            nats(contribution.nll) if contribution else DASH,
-            nats_interval(contribution and contribution.ci95),
-            gap_cell(model.gap_due_to, marks),
-            interval_cell(model.gap_due_to),
-        ]
-    return (f"{each.n:,}", percent(each.share), nll, *gap, DASH if each.ar_hits is None else percent(each.ar_hits))
+def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
+    hits = part.about.ar_hits
+    return (
+        f"{each.n:,}",
+        percent(each.share_of_tokens),
+        loss(each, unit),
+        DASH if each.delta is None or not each.n else signed(each.delta),
+        *nats_cells(each),
+        share_cell(each, marks),
+        interval_cell(each),
+        DASH if hits is None else percent(hits),
+    )
 
 
 def tables_of(gap: Gap) -> list[Table]:
     """All tables of a result, in the order to show them."""
-    slices = [slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit)] if gap.slices else []
-    return [*main_tables(gap), *slices]
+    slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
+    return [*main_tables(gap), *(table for table in (ladder_table(gap), slices) if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:
     """Those that follow τ."""
-    return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
+    return [table for table in (gap_table(gap), where_table(gap), closed_table(gap)) if table is not None]
 
 
 def csv_text(gap: Gap) -> str:
     """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats per
     ``unit``."""
     worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
-    return csv_of([_record(row) | worth for row in gap.rows])
+    return csv_of([_record(row, gap) | worth for row in gap.rows])
 
 
-def slices_csv(slices: Sequence[SliceResult], unit: Unit) -> str:
+def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
     """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
-    return csv_of([_slice_record(each, model) | {"unit": unit} for each in slices for model in each.models])
+    return csv_of([_slice_record(part, each) | {"unit": unit} for part in slices for each in part.estimates.values()])
 
 
-def _slice_record(each: SliceResult, model: ModelOnSlice) -> dict[str, Any]:
-    record = {"slice": each.name, "n": each.n, "share": each.share, "ar_hits": each.ar_hits}
-    record |= {name: getattr(model, name) for name in ("model", "reference", "nll", "ppl")}
-    for name in ("delta", "contribution"):
-        difference = getattr(model, name)
-        record |= {f"{name}_nll": getattr(difference, "nll", None), **ends_of(f"{name}_nll", difference)}
-    due = model.gap_due_to
-    record |= {f"gap_due_to_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
-    return record | ends_of("gap_due_to", due) | {"where": each.where, "title": each.title, "note": each.note}
+def _slice_record(part: Part, each: Estimate) -> dict[str, Any]:
+    about = part.about
+    record = {"slice": part.bin, "n": each.n, "share_of_tokens": each.share_of_tokens, "ar_hits": about.ar_hits}
+    record |= {"model": each.model, "reference": each.model == next(iter(part.estimates))}
+    record |= {"nll": each.nll, "ppl": each.ppl} | figures_of("", each)
+    return record | {"where": about.where, "title": about.title, "note": about.note}
 
 
-def gap_cell(due: GapShare | None, marks: dict[str, str] | None = None) -> str:
-    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model without a gap.
+def figures_of(prefix: str, each: Estimate) -> dict[str, Any]:
+    """Differences, contribution and share with their intervals as fields of a CSV line."""
+    figures: dict[str, Any] = {}
+    for name in ("delta", "contribution", "share"):
+        figures |= {f"{prefix}{name}": getattr(each, name)} | ends_of(f"{prefix}{name}", getattr(each, f"{name}_ci95"))
+    return figures | {f"{prefix}paper_rule": each.paper_rule, f"{prefix}reason": each.reason}
+
+
+def nats_cells(each: Estimate) -> tuple[str, str]:
+    """A contribution and its interval: ``+0.506``, ``+0.470 to +0.540``."""
+    return DASH if each.contribution is None else signed(each.contribution), signed_range(each.contribution_ci95)
+
+
+def share_cell(each: Estimate, marks: dict[str, str] | None = None) -> str:
+    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model that is level.
 
     ``marks``: those of `marks_of`, which follow it.
     """
-    if due is None:
-        return DASH
-    text = DASH if due.value is None else percent(due.value)
-    text = f"({text})" if due.value is not None and due.unresolved else text
-    return text + "".join((marks or {}).get(reason, "") for reason in _reasons(due))
+    text = DASH if each.share is None else percent(each.share)
+    text = f"({text})" if each.share is not None and each.reason else text
+    return text + "".join((marks or {}).get(reason, "") for reason in _reasons(each))
 
 
-def interval_cell(due: GapShare | None) -> str:
+def interval_cell(each: Estimate) -> str:
     """``70.2–75.4%``."""
-    return DASH if due is None or due.value is None or due.ci95 is None else percent_range(*due.ci95)
+    return DASH if each.share_ci95 is None else percent_range(*each.share_ci95)
 
 
-def marks_of(shares: Iterable[GapShare | None]) -> dict[str, str]:
-    """A letter for each note that these shares of a gap need, in their order."""
-    reasons = dict.fromkeys(reason for due in shares if due is not None for reason in _reasons(due))
+def marks_of(shares: Iterable[Estimate]) -> dict[str, str]:
+    """A letter for each note that these shares need, in their order."""
+    reasons = dict.fromkeys(reason for each in shares for reason in _reasons(each))
     return dict(zip(reasons, MARKS, strict=False))
 
 
-def notes_of(marks: dict[str, str], hits: str) -> list[str]:
-    """The notes to `marks_of`. ``hits``: what the tokens of the slice are called."""
-    return [f"{mark} {reason.format(hits=hits)}." for reason, mark in marks.items()]
+def notes_of(marks: dict[str, str]) -> list[str]:
+    """The notes to `marks_of`."""
+    return [f"{mark} {reason}." for reason, mark in marks.items()]
 
 
 def _scope(gap: Gap) -> str:
-    row = gap.rows[0]
-    scope = f"Perplexity (NLL in nats) on {row.overall.n:,} scored tokens; "
+    scope = f"Perplexity (NLL in nats) on {gap.on_all.n:,} scored tokens; "
     if gap.unit == "byte":
         scope = (
-            f"Bits per byte (NLL in nats per byte) on {row.overall.n:,} bytes: the tokenizers differ, so text is "
+            f"Bits per byte (NLL in nats per byte) on {gap.on_all.n:,} bytes: the tokenizers differ, so text is "
             "compared between the token ends that all of them share; hits are tokens of the reference's; "
         )
-    share = percent(row.share_ar_hits)
+    share = percent(gap.on_hits.share_of_tokens)
     if gap.index is None or gap.threshold is None:
         scope += f"no index: every repeated bigram counts, {share} of the {gap.unit}s"
     else:
@@ -220,16 +271,14 @@ def few_documents(gap: Gap) -> list[str]:
     ]
 
 
-def _reasons(due: GapShare) -> list[str]:
-    """The notes that a percentage needs."""
-    reasons = [CASES[due.case]] if due.case in CASES else []
-    if due.case == "explained" and due.raw is not None and due.raw > 1:
-        reasons.append(CAPPED)
-    if due.unresolved and due.unresolved not in NO_INTERVAL:
-        reasons.append(f"unresolved: {due.unresolved}")
-    elif due.reason and due.case in ("explained", "reversed"):
-        reasons.append(NO_INTERVAL[due.reason])
-    return reasons
+def _reasons(each: Estimate) -> list[str]:
+    """The notes that a share needs."""
+    if each.reason == NO_SHARE and each.share is None:
+        return [LEVEL_NOTE]
+    rule = []
+    if each.share is not None and each.paper_rule == 1 and each.share != 1:
+        rule = [ABOVE if each.share > 1 else AGAINST]
+    return rule + ([f"unresolved: {each.reason}"] if each.reason else [])
 
 
 def _closed_cell(share: ClosedShare | None) -> str:
@@ -239,14 +288,12 @@ def _closed_cell(share: ClosedShare | None) -> str:
     return f"{percent(share.ppl)} ({percent(share.nll)})"
 
 
-def _record(row: GapRow) -> dict[str, Any]:
-    """A row as the fields of a CSV line."""
-    due = row.gap_due_to_ar
-    record = {name: getattr(row, name) for name in ("model", "reference", "parameters", "run")} | scores_of(row)
-    record |= {f"gap_due_to_ar_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
-    record |= ends_of("gap_due_to_ar", due)
-    for name, delta in (("delta", row.delta), ("delta_ar", row.delta_ar)):
-        record |= {f"{name}_nll": getattr(delta, "nll", None), **ends_of(f"{name}_nll", delta)}
+def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
+    """A model as the fields of a CSV line."""
+    whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
+    record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
+    record |= {"parameters": row.parameters, "run": row.run} | scores_of(row.model, gap)
+    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95)} | figures_of("ar_hits_", hits)
     if row.closed is not None:
         record["closed_base"] = row.closed.base
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):
@@ -254,14 +301,14 @@ def _record(row: GapRow) -> dict[str, Any]:
     return record
 
 
-def scores_of(row: GapRow) -> dict[str, Any]:
+def scores_of(model: str, gap: Gap) -> dict[str, Any]:
     """The tokens, NLL and perplexity of each slice, and the share of the AR hits."""
-    slices = (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other))
-    scores = {f"{name}_{key}": getattr(part, key) for name, part in slices for key in ("n", "nll", "ppl")}
-    return scores | {"share_ar_hits": row.share_ar_hits}
+    slices = (("overall", gap.on_all), ("ar_hits", gap.on_hits), ("other", gap.on_other))
+    scores = {f"{name}_{key}": getattr(part[model], key) for name, part in slices for key in ("n", "nll", "ppl")}
+    return scores | {"ar_hits_share_of_tokens": gap.on_hits.share_of_tokens}
 
 
-def ends_of(name: str, value: GapShare | Delta | None) -> dict[str, float | None]:
+def ends_of(name: str, ends: Interval | None) -> dict[str, float | None]:
     """Both ends of a 95% interval."""
-    low, high = (None, None) if value is None or value.ci95 is None else value.ci95
+    low, high = ends or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}

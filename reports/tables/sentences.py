@@ -1,8 +1,11 @@
 """The result in words: one sentence a model, for each case of the metric, and the figures' captions."""
 
-from argap.records import Delta, Gap, GapRow, Unit
-from argap.reports.tables.numbers import nats, percent, percent_range
+from argap.metric.intervals import contains_zero
+from argap.records import Estimate, Gap
+from argap.reports.tables.numbers import DASH, nats, percent, signed, signed_range
 from argap.reports.tables.overview import ENDS, MANY, shown
+from argap.reports.tables.result import interval_cell
+from argap.reports.tables.words import OF, word
 
 CAPTIONS = {
     "nll_by_frequency": (
@@ -11,47 +14,47 @@ CAPTIONS = {
         "AR hits lie left of the dashed line in the left panel. Hollow points stand for fewer than 30 tokens."
     ),
     "gap_by_frequency": (
-        "Where the gap lies, by training frequency. Each bar is a bin's share of tokens times the difference in NLL; "
-        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits. "
-        "Whiskers are 95% intervals."
+        "Where the difference lies, by training frequency. Each bar is a bin's share of tokens times ΔNLL: above zero "
+        "the model is behind, below it ahead; a model's bars add up to its ΔNLL. Numbers are percent of that. Full "
+        "colour: AR hits. Whiskers are 95% intervals."
     ),
     "share_by_threshold": (
-        "The share of the gap that is due to AR, by the threshold τ: AR hits are repeated bigrams seen at most τ times "
-        "in training. Dashed: the threshold of this result, and 1,250 scaled to the training text. Bands or whiskers: "
-        "95% intervals, cut at the axes. A model whose share is unresolved is not drawn, or, if all are, in "
-        "parentheses."
+        "The share of the gap or lead that falls on the AR hits, by the threshold τ: AR hits are repeated bigrams seen "
+        "at most τ times in training. Dashed: the threshold of this result, and 1,250 scaled to the training text. "
+        "Bands or whiskers: 95% intervals, cut at the axes. A model whose share is unresolved is not drawn, or, if all "
+        "are, in parentheses."
     ),
     "gap_by_distance": (
-        "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
-        "AR hit. A model's bars add up to its gap. Whiskers are 95% intervals."
+        "Where the difference lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so "
+        "never an AR hit. A model's bars add up to its ΔNLL. Whiskers are 95% intervals."
     ),
-    "gap_by_position": "Where the gap lies, by position in the window. A model's bars add up to its gap.",
-    "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",
+    "gap_by_position": "Where the difference lies, by position in the window. A model's bars add up to its ΔNLL.",
+    "gap_by_domain": "Where the difference lies, by domain of the text. A model's bars add up to its ΔNLL.",
 }
 """Caption of each figure of the report, by the name of its file."""
 MANY_CAPTIONS = {
     "gap_by_frequency": (
-        "Where the gap lies, by training frequency, the smallest gap first. Blue: AR hits. Pale: other repeated "
-        "bigrams. Grey: not repeated. A panel's bars add up to the model's gap, whose size is above it with the "
-        "percentage that is due to the AR hits. Whiskers are 95% intervals."
+        "Where the difference lies, by training frequency, the lowest ΔNLL first. Blue: AR hits. Pale: other repeated "
+        "bigrams. Grey: not repeated. A panel's bars add up to the model's ΔNLL, which is above it with the "
+        "percentage on the AR hits. Whiskers are 95% intervals."
     ),
     "gap_by_distance": (
-        "Where the gap lies, by the distance back to the bigram's previous occurrence, the smallest gap first. Pale: "
-        "not repeated, so never an AR hit. A panel's bars add up to the model's gap. Whiskers are 95% intervals."
+        "Where the difference lies, by the distance back to the bigram's previous occurrence, the lowest ΔNLL first. "
+        "Pale: not repeated, so never an AR hit. A panel's bars add up to the model's ΔNLL. Whiskers are 95% intervals."
     ),
     "gap_by_position": (
-        "Where the gap lies, by position in the window, the smallest gap first. A panel's bars add up to the model's "
-        "gap. Whiskers are 95% intervals."
+        "Where the difference lies, by position in the window, the lowest ΔNLL first. A panel's bars add up to the "
+        "model's ΔNLL. Whiskers are 95% intervals."
     ),
     "gap_by_domain": (
-        "Where the gap lies, by domain of the text, the smallest gap first; below a domain its share of the {unit}s. "
-        "Numbers are percent of the model's gap, or nats where it has none; shades are nats."
+        "Where the difference lies, by domain of the text, the lowest ΔNLL first; below a domain its share of the "
+        "{unit}s. Numbers are percent of the model's ΔNLL, or nats where it is level; shades are nats."
     ),
 }
 """Captions of figures that show more than `MANY` models as small multiples."""
 IN_COLOUR = "In colour: the reference, and of the models drawn the two closest to it and the two farthest from it."
 AT_THE_ENDS = (
-    "Of {models} models, the {ends} with the smallest gap and the {ends} with the largest are shown; the tables of "
+    "Of {models} models, the {ends} with the lowest ΔNLL and the {ends} with the highest are shown; the tables of "
     "parts have all of them."
 )
 SEVEN = 7  # keep in sync with `argap.reports.figures.drawing.COLOURS`, which sentences do not load
@@ -71,57 +74,53 @@ def caption(gap: Gap, name: str) -> str:
 
 
 def headlines(gap: Gap) -> list[tuple[str, str]]:
-    """A sentence and its numbers for each model compared; one for all models that are unresolved for the same reason,
-    without numbers where these are several."""
-    rows: dict[str, list[GapRow]] = {}
-    for row in gap.compared:
-        reason = row.gap_due_to_ar and row.gap_due_to_ar.unresolved
-        rows.setdefault(f"unresolved: {reason}" if reason else row.model, []).append(row)
-    return [_headline_of(alike, gap) for alike in rows.values()]
+    """A sentence and its numbers for each model compared."""
+    return [(headline(row.model, gap), detail(row.model, gap)) for row in gap.compared]
 
 
-def _headline_of(rows: list[GapRow], gap: Gap) -> tuple[str, str]:
-    row, due = rows[0], rows[0].gap_due_to_ar
-    if len(rows) == 1 or due is None:
-        return headline(row, gap.reference, gap.hits, gap.unit), detail(row, gap.hits, gap.unit)
-    sentence = f"How much of the gap to {gap.reference} sits on the {gap.hits} is not resolved: {due.unresolved}."
-    return sentence, f"Models: {', '.join(each.model for each in rows)}."
+def headline(model: str, gap: Gap) -> str:
+    """Say in one sentence whether a model is behind, ahead or level, by how much, and where."""
+    whole, towards, reference = gap.on_all[model], gap.directions.get(model), gap.reference
+    if whole.delta is None or towards is None:
+        return f"ΔNLL of {model} to {reference} is not finite: {whole.reason}."
+    hits, other = gap.on_hits[model], gap.on_other[model]
+    if towards == "level":
+        apart = _against_each_other(hits, gap)
+        return f"{model} is level with {reference}: ΔNLL is {signed(whole.delta)} nats per {gap.unit}{apart}."
+    start = f"{model} is {nats(abs(whole.delta))} nats per {gap.unit} {OF[towards]} {reference}"
+    if hits.n == 0:
+        return f"{start}. No token here is {ONE[gap.hits]}: none of it can be associative recall."
+    those = f"the {percent(hits.share_of_tokens)} of {gap.unit}s that are {gap.hits}"
+    parts = {those: hits.contribution or 0.0, "the rest": other.contribution or 0.0}
+    against = {name for name, value in parts.items() if value * whole.delta < 0 and nats(abs(value)) != nats(0)}
+    if not against:
+        return f"{start}, {nats(abs(parts[those]))} of it on {those}."
+    (kept, most), (lost, less) = sorted(parts.items(), key=lambda part: part[0] in against)
+    back = "ahead" if towards == "behind" else "behind"
+    return f"{start}: {nats(abs(most))} on {kept}, {back} by {nats(abs(less))} on {lost}."
 
 
-def headline(row: GapRow, reference: str, hits: str = "AR hits", unit: Unit = "token") -> str:
-    """The main finding about a model other than the reference, in one sentence. ``hits`` and ``unit``: those of
-    `argap.records.Gap`."""
-    model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
-    if due is not None and due.case == "infinite":
-        return f"{model}'s gap to {reference} is not finite: {due.reason}."
-    if row.ar_hits.n == 0 or due is None:
-        return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
-    if due.case == "no_gap" or due.value is None:
-        return f"{model} has no gap to {reference}: it is at least as good overall and on the {hits}."
-    if due.unresolved:
-        return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {due.unresolved}."
-    if due.case == "recall_only":
-        return (
-            f"{model} is at least as good as {reference} overall, but worse on the {share} of {unit}s that are {hits}."
-        )
-    if due.case == "reversed":
-        return f"{model} is worse than {reference} overall, but better on the {share} of {unit}s that are {hits}."
-    within = due.reason if due.ci95 is None else f"95% interval {percent_range(*due.ci95)}"
-    whole = percent(due.value, 0) if due.value < 1 else "All"
-    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of {unit}s that are {hits}."
-
-
-def detail(row: GapRow, hits: str = "AR hits", unit: Unit = "token") -> str:
-    """The gap in nats, as a second sentence; without intervals where the text is a single document, empty where the
-    gap is not finite."""
-    if row.delta is None or row.delta_ar is None:
+def _against_each_other(hits: Estimate, gap: Gap) -> str:
+    """Where a model that is level is behind or ahead on the AR hits, beyond the interval; the rest makes up for it."""
+    ends = hits.contribution_ci95
+    if ends is None or hits.contribution is None or contains_zero(ends):
         return ""
-    whole, part = _interval(row.delta), _interval(row.delta_ar)
-    return (
-        f"Gap: {nats(row.delta.nll)} nats per {unit}{whole and f' (95% interval {whole})'}, "
-        f"of which {hits} {nats(row.delta_ar.nll)}{part and f' ({part})'}."
-    )
+    way, back = ("behind", "ahead") if hits.contribution > 0 else ("ahead", "behind")
+    return f", {way} by {nats(abs(hits.contribution))} on the {gap.hits} and {back} on the rest"
 
 
-def _interval(delta: Delta) -> str:
-    return "" if delta.ci95 is None else " to ".join(nats(end) for end in delta.ci95)
+def detail(model: str, gap: Gap) -> str:
+    """ΔNLL, its part on the AR hits and their share of it, with intervals; empty where ΔNLL is not finite."""
+    whole, hits = gap.on_all[model], gap.on_hits[model]
+    if whole.delta is None or hits.contribution is None:
+        return ""
+    text = f"ΔNLL {signed(whole.delta)}{_within(signed_range(whole.delta_ci95), '95% interval ')}"
+    text += f"; on the {gap.hits} {signed(hits.contribution)}{_within(signed_range(hits.contribution_ci95))}"
+    if hits.share is not None and hits.n:
+        text += f", {percent(hits.share, 0)} of the {word(gap, model)}"
+        text += f", not to be claimed: {hits.reason}" if hits.reason else _within(interval_cell(hits))
+    return f"{text}."
+
+
+def _within(ends: str, what: str = "") -> str:
+    return "" if ends == DASH else f" ({what}{ends})"

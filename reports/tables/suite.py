@@ -8,22 +8,24 @@ import pandas as pd
 
 from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.metric.threshold import PAPER_THRESHOLD
-from argap.records import Gap, GapRow
+from argap.records import Gap
 from argap.reports.tables.formats import Table, best_in, csv_of
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
     closed_table,
     ends_of,
-    gap_cell,
+    figures_of,
     gap_table,
     interval_cell,
     marks_of,
     notes_of,
     scores_of,
+    share_cell,
+    where_table,
 )
 from argap.slices.cells import PREFIX
-from argap.suite.result import Member, SeedScores, SizeResult, few_documents
+from argap.suite.result import SeedScores, SizeResult, few_documents
 from argap.suite.trajectory import share_along
 
 SEEDS = "‡"
@@ -37,7 +39,8 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
 
     Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
     """
-    tables = [_gap_with_spread(result), closed_table(result.gap), *further_tables(result, labels).values()]
+    gap = result.gap
+    tables = [gap_table(gap), _with_spread(result), closed_table(gap), *further_tables(result, labels).values()]
     return [table for table in tables if table is not None]
 
 
@@ -135,15 +138,16 @@ def threshold_table(result: SizeResult) -> Table:
     to the tokens that training read."""
     index, passes = result.gap.index, result.passes
     assert index is not None  # of a suite
-    at = {point.threshold: point for point in result.curve}
-    chosen = [at[tau] for tau in result.marks]
-    marks = marks_of(point.gap_due_to[row.model] for row in result.gap.compared for point in chosen)
-    titles = [title for point in chosen for title in (f"τ = {threshold_text(point.threshold)}", "95% interval")]
+    at = {int(point.bin): point for point in result.curve}
+    chosen = {tau: at[tau] for tau in result.marks}
+    compared = [row.model for row in result.gap.compared]
+    marks = marks_of(point[model] for model in compared for point in chosen.values())
+    titles = [title for tau in chosen for title in (f"τ = {threshold_text(tau)}", "95% interval")]
     rows = []
-    for row in result.gap.compared:
-        dues = [point.gap_due_to[row.model] for point in chosen]
-        rows.append((row.model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
-    shares = [f"{percent(point.share)} at {threshold_text(point.threshold)}" for point in chosen]
+    for model in compared:
+        dues = [point[model] for point in chosen.values()]
+        rows.append((model, *(cell for due in dues for cell in (share_cell(due, marks), interval_cell(due)))))
+    shares = [f"{percent(point.share_of_tokens)} at {threshold_text(tau)}" for tau, point in chosen.items()]
     notes = [
         f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
         f"{index.tokens:,} tokens."
@@ -154,11 +158,11 @@ def threshold_table(result: SizeResult) -> Table:
             f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
             f"{threshold_text(result.exposed)} is the nearest bin of the curve."
         )
-    bare = [each for each in chosen if not any(due.ci95 or due.reason for due in each.gap_due_to.values())]
-    if bare:
-        missing = ", ".join(threshold_text(point.threshold) for point in bare)
+    bare = [tau for tau, point in chosen.items() if not any(point[model].contribution_ci95 for model in compared)]
+    if bare and result.gap.documents != 1:
+        missing = ", ".join(map(threshold_text, bare))
         notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
-    return Table(("Model", *titles), rows, (*notes, *notes_of(marks, "AR hits")))
+    return Table(("Model", *titles), rows, (*notes, *notes_of(marks)))
 
 
 def rare_table(result: SizeResult) -> Table | None:
@@ -207,10 +211,10 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
     rows, doubts = [], []
     for row in result.gap.compared:
         label = labels.get(row.model)
-        if label is None or row.gap_due_to_ar is None:
+        if label is None:
             continue
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, gap_cell(row.gap_due_to_ar), *cells))
+        rows.append((row.model, share_cell(result.gap.on_hits[row.model]), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -262,31 +266,37 @@ def suite_csv(results: list[SizeResult]) -> str:
     """One line per model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
-    due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
-    due += ["unresolved", "documents", "effective_documents"]
+    due = ["ar_hits_share_of_tokens", "direction", "delta", "delta_low", "delta_high"]
+    due += [f"ar_hits_{name}{end}" for name in ("contribution", "share") for end in ("", "_low", "_high")]
+    due += ["ar_hits_paper_rule", "ar_hits_reason", "checkpoint", "evaluation", "documents", "effective_documents"]
     records = []
     for result in results:
         worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
-        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
+        records += [_record(result, model) | worth for model in result.gap.models]
     return csv_of(records, [*fields, *slices, *due])
 
 
-def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
-    gap, done = row.gap_due_to_ar, member.trained
-    record: dict[str, Any] = {"size": size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
+def _record(result: SizeResult, model: str) -> dict[str, Any]:
+    member, hits = result.member(model), result.gap.on_hits[model]
+    done = member.trained
+    record: dict[str, Any] = {"size": result.size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
-    record |= {"model": row.model, "gap_due_to_ar": gap and gap.value, **ends_of("ci95", gap)}
-    return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
+    whole, figures = result.gap.on_all[model], figures_of("ar_hits_", hits)
+    record |= {"model": model, "direction": result.gap.directions.get(model), "delta": whole.delta}
+    record |= {name: value for name, value in figures.items() if not name.startswith("ar_hits_delta")}
+    return record | ends_of("delta", whole.delta_ci95) | scores_of(model, result.gap)
 
 
-def _gap_with_spread(result: SizeResult) -> Table:
-    """`gap_table`, with the range over seeds in place of the interval where it is wider."""
-    table = gap_table(result.gap)
+def _with_spread(result: SizeResult) -> Table | None:
+    """`where_table`, with the range over seeds in place of the share's interval where it is wider."""
+    table = where_table(result.gap)
+    if table is None:
+        return None
     rows, notes = [], list(table.notes)
     for cells in table.rows:
         over_seeds = result.interval_over_seeds(cells[0])
-        rows.append((*cells[:-1], f"{percent_range(*over_seeds)} {SEEDS}") if over_seeds else cells)
-    if any(row[-1].endswith(SEEDS) for row in rows):
+        rows.append((*cells[:4], f"{percent_range(*over_seeds)} {SEEDS}", *cells[5:]) if over_seeds else cells)
+    if any(row[4].endswith(SEEDS) for row in rows):
         notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
     return Table(table.columns, tuple(rows), notes, table.best)
 

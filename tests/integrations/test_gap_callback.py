@@ -69,19 +69,22 @@ def test_a_model_in_memory_is_scored_as_its_checkpoint(place, tmp_path):
         model, folder / "reference", tokenizer=fast(tokenizer), out=tmp_path / "b", dtype="float32", **options
     )
     assert live.models == ["reference", "GPT2LMHeadModel"]
-    expected, found = (result.record.rows[1] for result in (saved, live))
-    for name in ("overall", "ar_hits", "other"):
-        assert getattr(found, name).n == getattr(expected, name).n
-        assert getattr(found, name).nll == pytest.approx(getattr(expected, name).nll, abs=1e-5)
+    expected, found = (
+        [part[result.models[1]] for part in (result.record.on_all, result.record.on_hits, result.record.on_other)]
+        for result in (saved, live)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert (one.n, one.nll) == (other.n, pytest.approx(other.nll, abs=1e-5))
+    whole, hits, rest = expected
     assert model.training
 
     figures = RecallGap(folder / "out" / "reference", threshold=2).measure(model)
-    assert figures.nll == pytest.approx(expected.overall.nll, abs=1e-5)
-    assert figures.nll_ar_hits == pytest.approx(expected.ar_hits.nll, abs=1e-5)
-    assert figures.nll_other == pytest.approx(expected.other.nll, abs=1e-5)
-    assert figures.gap == pytest.approx(expected.delta.nll, abs=1e-5)
-    assert figures.gap_ar_hits == pytest.approx(expected.delta_ar.nll, abs=1e-5)
-    assert figures.gap_due_to_ar == pytest.approx(expected.gap_due_to_ar.value, abs=1e-4)
+    assert figures.nll == pytest.approx(whole.nll, abs=1e-5)
+    assert figures.nll_ar_hits == pytest.approx(hits.nll, abs=1e-5)
+    assert figures.nll_other == pytest.approx(rest.nll, abs=1e-5)
+    assert figures.delta == pytest.approx(whole.delta, abs=1e-5)
+    assert figures.contribution_ar_hits == pytest.approx(hits.contribution, abs=1e-5)
+    assert figures.share_ar_hits == pytest.approx(hits.contribution / whole.delta, abs=1e-4)
 
 
 def test_fewer_windows_and_the_reference_itself(place):
@@ -89,7 +92,7 @@ def test_fewer_windows_and_the_reference_itself(place):
     run = folder / "out" / "reference"
     reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
     figures = RecallGap(run, windows=3).measure(reference)
-    assert figures.gap == pytest.approx(0, abs=1e-5)
+    assert figures.delta == pytest.approx(0, abs=1e-5)
     assert figures.nll != pytest.approx(RecallGap(run).measure(reference).nll, abs=1e-3)
     with pytest.raises(ArgapError, match="`windows` 0: expected a positive"):
         RecallGap(run, windows=0)
@@ -105,7 +108,7 @@ def test_a_reference_with_a_bos_gives_the_model_one(place, tmp_path):
     reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
     without = RecallGap(folder / "out" / "reference").measure(reference)
     figures = RecallGap(tmp_path / "bos" / "reference").measure(reference)
-    assert figures.gap == pytest.approx(0, abs=1e-5)
+    assert figures.delta == pytest.approx(0, abs=1e-5)
     assert figures.nll != pytest.approx(without.nll, abs=1e-4)
 
 
@@ -129,11 +132,11 @@ def test_a_model_with_another_tokenizer(place, tmp_path):
         tokenizer=PreTrainedTokenizerFast(tokenizer_object=other._backend, eos_token="</s>"),
         threshold=2,
     )
-    row = result.record.rows[1]
+    model_name = result.models[1]
     assert gap.unit == result.record.unit == "byte"
     figures = gap.measure(model)
-    assert figures.nll == pytest.approx(row.overall.nll, abs=1e-5)
-    assert figures.nll_ar_hits == pytest.approx(row.ar_hits.nll, abs=1e-5)
+    assert figures.nll == pytest.approx(result.record.on_all[model_name].nll, abs=1e-5)
+    assert figures.nll_ar_hits == pytest.approx(result.record.on_hits[model_name].nll, abs=1e-5)
 
 
 def test_measuring_leaves_no_trace(place):
@@ -238,9 +241,9 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
         if value is not None:
             assert logged[f"eval/argap_{name}"][5] == pytest.approx(value, abs=1e-5), name
     assert logged["eval/argap_nll"][5] < logged["eval/argap_nll"][2]  # it has learnt
-    history = [row for row in trainer.state.log_history if "eval_argap_gap" in row]
+    history = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
     assert [row["step"] for row in history] == [2, 4, 5]
-    assert all(math.isfinite(row["eval_argap_gap"]) for row in history)
+    assert all(math.isfinite(row["eval_argap_delta"]) for row in history)
 
     plain, _ = train(tokenizer, tmp_path / "without", None)  # with dropout: the same draws, the same weights
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):

@@ -25,13 +25,17 @@ def test_score_prints_json_of_the_documented_shape(place, tmp_path, run_command)
     )  # fmt: skip
     assert code == 0
     gap = json.loads(out)
-    for row in gap["rows"]:
-        assert {"model", "reference", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar"} <= set(row)
-        assert {"n", "nll", "ppl"} == set(row["overall"])
-    assert {"value", "raw", "case", "ci95"} <= set(gap["rows"][1]["gap_due_to_ar"])
-    assert math.isclose(
-        sum(p["contribution"]["bad"] for p in gap["breakdowns"]["distance"]), gap["rows"][1]["delta"]["nll"]
-    )
+    assert gap.keys() == {"reference", "threshold", "unit", "fingerprint", "models", "slices"}
+    assert [each["model"] for each in gap["models"]] == ["good", "bad"]
+    slices = {each["name"]: each for each in gap["slices"]}
+    assert slices.keys() == {"all", "ar_hits", "other"}
+    figures = {"model", "nll", "ppl", "delta", "delta_ci95", "contribution", "contribution_ci95"}
+    figures |= {"share", "share_ci95", "paper_rule", "reason"}
+    for each in slices.values():
+        assert each.keys() == {"name", "where", "n", "share_of_tokens", "models"}
+        assert all(model.keys() == figures for model in each["models"])
+    parts = [slices[name]["models"][1]["contribution"] for name in ("ar_hits", "other")]
+    assert math.isclose(sum(parts), gap["models"][1]["delta"])
 
 
 @pytest.mark.parametrize(

@@ -61,16 +61,15 @@ def recompute(place: Any, tokenizer) -> dict:
 def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
     _, gap = scored
     expected = recompute(place, tokenizer)
-    reference, model = gap.rows
-    assert (reference.model, model.model) == ("good", "bad")
-    assert (reference.reference, model.reference) == (True, False)
-    for row in gap.rows:
-        assert row.overall.n == expected["n"]
-        assert row.ar_hits.n == expected["hits"] > 20
-        assert row.share_ar_hits == expected["hits"] / expected["n"]
-        assert row.overall.nll == pytest.approx(-expected["mean"][row.model, "all"], abs=1e-5)
-        assert row.ar_hits.nll == pytest.approx(-expected["mean"][row.model, "hit"], abs=1e-5)
-    assert model.gap_due_to_ar.raw == pytest.approx(expected["raw"], abs=1e-6)
+    assert gap.models == ["good", "bad"]
+    assert gap.reference == "good"
+    assert gap.on_all.n == expected["n"]
+    assert gap.on_hits.n == expected["hits"] > 20
+    assert gap.on_hits.share_of_tokens == expected["hits"] / expected["n"]
+    for model in gap.models:
+        assert gap.on_all[model].nll == pytest.approx(-expected["mean"][model, "all"], abs=1e-5)
+        assert gap.on_hits[model].nll == pytest.approx(-expected["mean"][model, "hit"], abs=1e-5)
+    assert gap.on_hits["bad"].share == pytest.approx(expected["raw"], abs=1e-6)
 
 
 def test_writes_every_file_of_the_contract(scored):
@@ -96,7 +95,7 @@ def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatc
         "argap.scoring.checkpoint.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
     )
     again = place.score(out, threshold=THRESHOLD)
-    assert again.rows == gap.rows
+    assert (again.rows, again.estimates) == (gap.rows, gap.estimates)
 
 
 def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
@@ -120,16 +119,17 @@ def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
     late = "{name: late, where: pos > 24, title: Late, note: A note.}"
     slices.write_text(f"slices:\n- {late}\n- {{name: hard, where: nll.bad > 9}}\n")
     first = score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices=str(slices)))
-    assert [each.name for each in first.slices] == ["ar_hits", "late", "hard"]
-    assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings)).slices == first.slices
+    assert [part.bin for part in first.named] == ["ar_hits", "late", "hard"]
+    assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings)).named == first.named
     labelled = label_result(tmp_path, index, threshold=0)
     assert labelled == read_gap(tmp_path)
-    assert [(s.name, s.where, s.title, s.note, s.n, s.models) for s in labelled.slices[1:]] == [
-        (s.name, s.where, s.title, s.note, s.n, s.models) for s in first.slices[1:]
-    ]
-    assert labelled.slices[0].n < first.slices[0].n  # the hits are now the repeated bigrams never seen in training
+    (now, *again), (before, *earlier) = labelled.named, first.named
+    for part, other in zip(again, earlier, strict=True):
+        assert replace(part.about, ar_hits=None) == replace(other.about, ar_hits=None)
+        assert part.estimates == other.estimates
+    assert now.n < before.n  # the hits are now the repeated bigrams never seen in training
     other = score_models([], models[1], tmp_path, ScoreConfig(**settings))
-    assert [each.name for each in other.slices] == ["ar_hits", "late"]
+    assert [part.bin for part in other.named] == ["ar_hits", "late"]
     assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
     assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices={})).slices == ()
 
@@ -140,7 +140,8 @@ def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_pa
     again = compare_runs(twice, str(out / "good"), tmp_path, threshold=THRESHOLD)
     assert [replace(row, run="") for row in again.rows] == [replace(row, run="") for row in gap.rows]
     other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=0, base=str(out / "bad"))
-    assert other.rows[0].ar_hits.n < gap.rows[0].ar_hits.n
+    assert again.estimates == gap.estimates
+    assert other.on_hits.n < gap.on_hits.n
 
 
 def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(place, scored, tmp_path):
@@ -151,13 +152,13 @@ def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(pla
     gap = score_models([place.bad], place.good, tmp_path, ScoreConfig(**settings))
     labels = read_labels(tmp_path / "labels")
     assert labels.train_count is None
-    assert gap.rows[1].ar_hits.n == (labels.repeated & labels.scored).sum()
-    assert [part.bin for part in gap.breakdowns.slice] == ["repeated", "other tokens"]
+    assert gap.on_hits.n == (labels.repeated & labels.scored).sum()
+    assert gap.hits == "repeated bigrams"
     assert "frequency" not in read_cells(tmp_path / "cells.parquet")
     with pytest.raises(ArgapError, match=r"`threshold` scaled: .* give `index=DIR`"):
         score_models([place.bad], place.good, tmp_path, ScoreConfig(**settings, threshold="scaled"))
     page = write_report(tmp_path).read_text()
-    assert "% of gap due to repeats" in page
+    assert "A <strong>repeated bigram</strong> is" in page
     assert "By training frequency" not in page
     assert "no index: every repeated bigram counts" in (tmp_path / "table.md").read_text()
     before = {path: path.read_bytes() for path in tmp_path.glob("*/run.json")}
@@ -165,9 +166,7 @@ def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(pla
     later = label_result(tmp_path, index, threshold=THRESHOLD)
     assert {path: path.read_bytes() for path in before} == before
     expected = read_gap(counted)
-    for name in ("overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar"):
-        assert [getattr(row, name) for row in later.rows] == [getattr(row, name) for row in expected.rows], name
-    assert later.breakdowns == expected.breakdowns
+    assert later.estimates == expected.estimates
     assert (later.index, later.threshold) == (expected.index, expected.threshold)
     assert not (tmp_path / "report.html").exists()
     assert read_gap(tmp_path) == later
@@ -192,9 +191,10 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
                 ScoreConfig(**chosen),
             )
         )
-    for a, b in zip(both[0].rows, both[1].rows, strict=True):
-        assert a.overall.nll == pytest.approx(b.overall.nll, abs=1e-6)
-        assert a.ar_hits.n == b.ar_hits.n
+    a, b = both
+    for model in a.models:
+        assert a.on_all[model].nll == pytest.approx(b.on_all[model].nll, abs=1e-6)
+    assert a.on_hits.n == b.on_hits.n
 
 
 def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypatch):

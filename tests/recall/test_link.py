@@ -81,7 +81,7 @@ def test_ar_hits_by_distance_are_those_of_the_cells() -> None:
     nlls = read_ar_nlls(RESULT, "attention")
     assert nlls.keys() == {member.name for member in read_size(RESULT).members} > {row.model for row in gap.rows}
     for row in gap.rows:
-        assert nlls[row.model].mean == pytest.approx(row.ar_hits.nll)
+        assert nlls[row.model].mean == pytest.approx(gap.on_hits[row.model].nll)
     hits = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]
     for name, low, high in (("≤ 32", 1, 32), ("≤ 64", 33, 64), ("≤ 1024", 513, 1024)):
         part = hits[(hits["distance_low"] >= low) & (hits["distance_high"] <= high)]
@@ -93,7 +93,7 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
     with pytest.raises(ArgapError, match=r"no gap\.json there; expected a folder that `argap score`"):
         read_ar_nlls(tmp_path, "ref")
     (tmp_path / "gap.json").write_text("{}")
-    with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
+    with pytest.raises(FormatError, match=r"gap\.json: written by an older argap"):
         read_ar_nlls(tmp_path, "ref")
     shutil.copy(RESULT / "gap.json", tmp_path)
     with pytest.raises(

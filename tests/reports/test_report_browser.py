@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
 from argap.reports.pages.interactive import at_thresholds, main_tables
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import best_in
-from argap.reports.tables.numbers import percent_range
+from argap.reports.tables.numbers import percent_range, signed
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
@@ -33,10 +32,9 @@ def page(browser: Browser, report: Path) -> Iterator[Page]:
     assert [each for each in heard.requested if each != report.as_uri()] == []
 
 
-def cells(page: Page) -> list[list[str]]:
-    return page.evaluate(
-        "[...document.querySelectorAll('[data-table] tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    )
+def cells(page: Page, table: int = 0) -> list[list[str]]:
+    rows = f"document.querySelectorAll('[data-table=\"{table}\"] tbody tr')"
+    return page.evaluate(f"[...{rows}].map((r) => [...r.cells].map((c) => c.textContent))")
 
 
 def test_every_threshold_of_the_page_is_that_of_the_cells(result: Result) -> None:
@@ -49,7 +47,7 @@ def test_every_threshold_of_the_page_is_that_of_the_cells(result: Result) -> Non
 
 
 def test_nothing_moves_without_a_curve(result: Result) -> None:
-    assert at_thresholds(replace(result.record, curve=())) == []
+    assert at_thresholds(result.record.replaced({"threshold": ()})) == []
 
 
 def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
@@ -70,12 +68,14 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
     for tau in (0, 1, 2, 5):
         expect(page, "document.querySelector('#tau-at').innerText", str(tau))
         frame = result.gap({}, threshold=tau)
-        share = frame.loc[frame["slice"] == "ar_hits", "share"].iloc[0]
+        share = frame.loc[frame["slice"] == "ar_hits", "share_of_tokens"].iloc[0]
         for row in cells(page)[1:]:
             expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == row[0])].iloc[0]
             assert row[3] == f"{expected['ppl']:,.2f} ({expected['nll']:.2f})"
-            assert row[5].strip("()ᵃᵇᶜ") == f"{100 * expected['gap_due_to']:.1f}%"
-            assert row[6] == percent_range(expected["gap_due_to_low"], expected["gap_due_to_high"])
+            (part,) = (each for each in cells(page, 1) if each[0] == row[0])
+            assert part[1] == signed(expected["contribution"])
+            assert part[3].strip("()ᵃᵇᶜ") == f"{100 * expected['share']:.1f}%"
+            assert part[4] == percent_range(expected["share_low"], expected["share_high"])
         assert f"{100 * share:.1f}% of tokens" in page.inner_text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
         assert f"(at most {tau} times)" in page.inner_text("aside")
@@ -101,20 +101,20 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     page.evaluate("document.getElementById('tau').focus()")
     page.keyboard.press("Home")  # the order is kept at another τ
     expect(page, "document.querySelector('#tau-at').innerText", "0")
-    shares = [float(row[5].strip("()ᵃᵇᶜ%")) for row in cells(page)[1:]]
-    assert shares == sorted(shares, reverse=True)
+    deltas = [float(row[5]) for row in cells(page)[1:]]
+    assert deltas == sorted(deltas, reverse=True)
 
 
 def test_values_are_shown_by_pointer_and_by_keys(page: Page, result: Result) -> None:
     gap = result.record
-    parts = gap.breakdowns.distance
+    parts = gap.parts("distance")
     page.evaluate("document.querySelector('#figure-gap_by_distance svg').focus()")
     page.keyboard.press("ArrowRight")
     tip = "document.querySelector('.tip').innerText"
-    wait_for(page, f"{tip}.includes('{parts[1].contribution['m-1']:.3f} nats')")
+    wait_for(page, f"{tip}.includes('+{parts[1]['m-1'].contribution:.3f} nats')")
     assert f"{parts[1].bin}: {parts[1].n:,} tokens" in page.inner_text(".tip")
     page.keyboard.press("ArrowDown")
-    wait_for(page, f"{tip}.includes('m2 {parts[1].contribution['m2']:.3f} nats')")
+    wait_for(page, f"{tip}.includes('m2 +{parts[1]['m2'].contribution:.3f} nats')")
     page.keyboard.press("Escape")
     wait_for(page, "document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel

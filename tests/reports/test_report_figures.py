@@ -16,7 +16,7 @@ from matplotlib.text import Annotation, Text
 from msgspec.structs import replace
 
 from argap.errors import ArgapError
-from argap.records import Gap
+from argap.records import Gap, Part
 from argap.reports.figures.drawing import COLOURS, highlight, label_at_line, legend_of_models, looks, plain
 from argap.reports.figures.panels import TOP_DOMAINS
 from argap.reports.figures.result import draw_all, gap_by_bin, gap_by_domain, gap_by_frequency, nll_by_frequency
@@ -78,8 +78,7 @@ def test_the_threshold_is_drawn_beyond_all_counts(used: int, make_gap: Maker, tm
     """All bigrams were seen at most once in training; τ is on the axis nevertheless."""
     gap = make_gap({"base_conv": 1.0})
     labels = [each.label for each in gap.bins.frequency]
-    parts = tuple(part for part in gap.breakdowns.frequency if part.bin in labels[:used])
-    gap = replace(gap, breakdowns=replace(gap.breakdowns, frequency=parts))
+    gap = gap.replaced({"frequency": [part for part in gap.parts("frequency") if part.bin in labels[:used]]})
     (last_hit,) = [k for k, each in enumerate(gap.bins.frequency) if each.high == gap.threshold]
     assert list(draw_all(gap, tmp_path))  # a figure that cannot be laid out is a warning, and that an error
     for figure in (nll_by_frequency(gap), gap_by_frequency(gap)):
@@ -89,11 +88,11 @@ def test_the_threshold_is_drawn_beyond_all_counts(used: int, make_gap: Maker, tm
 def test_the_curves_are_the_nll_of_each_bin(gap: Gap) -> None:
     figure = nll_by_frequency(gap)
     for axes, repeated in zip(figure.axes[:2], (True, False), strict=True):
-        parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+        parts = [part for part in gap.parts("frequency") if part.repeated == repeated]
         labels = [each.label for each in gap.bins.frequency]
         curves = [np.array(line.get_data()).T.tolist() for line in axes.lines if line.get_linestyle() == "-"]
         for model in ("attention", "base_conv", "hyena"):
-            assert [[labels.index(part.bin), part.nll[model]] for part in parts] in curves, model
+            assert [[labels.index(part.bin), part[model].nll] for part in parts] in curves, model
 
 
 def test_the_bars_add_up_to_the_gap(gap: Gap) -> None:
@@ -104,7 +103,7 @@ def test_the_bars_add_up_to_the_gap(gap: Gap) -> None:
         assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}%"
     for by in ("distance", "position"):
         for (model, delta), axes in zip(gap.deltas.items(), gap_by_bin(gap, by).axes, strict=True):
-            assert axes.get_title(loc="left") == f"{model}: gap {delta:.3f} nats"
+            assert axes.get_title(loc="left") == f"{model}: +{delta:.3f} nats"
             assert height(axes) == pytest.approx(delta)
 
 
@@ -117,8 +116,7 @@ def test_the_ar_hits_are_the_bars_in_full_colour(gap: Gap) -> None:
         return [bar.get_height() for bar in bars if bar.get_facecolor() == to_rgba(look[model].colour)]
 
     for row, repeated, other in zip(gap.compared, panels[::2], panels[1::2], strict=True):
-        assert row.delta_ar is not None
-        assert sum(full(repeated, row.model)) == pytest.approx(row.delta_ar.nll)
+        assert sum(full(repeated, row.model)) == pytest.approx(gap.on_hits[row.model].contribution)
         assert full(other, row.model) == []
 
 
@@ -164,10 +162,10 @@ def test_every_bar_has_its_interval_as_a_whisker(gap: Gap) -> None:
             for panel in whiskers
         ]
 
-    models = [row.model for row in gap.compared]
-    assert segments(gap) == [[part.ci95[model] for part in gap.breakdowns.distance] for model in models]
-    older = tuple(replace(part, ci95={}) for part in gap.breakdowns.distance)
-    assert segments(replace(gap, breakdowns=replace(gap.breakdowns, distance=older))) == [[] for _ in models]
+    models, parts = [row.model for row in gap.compared], gap.parts("distance")
+    assert segments(gap) == [[part[model].contribution_ci95 for part in parts] for model in models]
+    bare = [Part(replace(each, contribution_ci95=None) for each in part.estimates.values()) for part in parts]
+    assert segments(gap.replaced({"distance": bare})) == [[] for _ in models]
 
 
 def test_the_line_to_a_name_crosses_no_other_name() -> None:

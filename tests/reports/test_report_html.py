@@ -19,22 +19,13 @@ from msgspec.structs import replace
 
 from argap.errors import FormatError
 from argap.files.atomic import write_json, write_text
-from argap.records import (
-    GAP_FORMAT,
-    Delta,
-    Examples,
-    Gap,
-    GapShare,
-    ModelOnSlice,
-    SliceResult,
-    as_json,
-    write_record,
-)
+from argap.records import GAP_FORMAT, NAMED, Estimate, Examples, Gap, SliceInfo, save_gap, write_record
 from argap.reports.pages.page import TEMPLATES
 from argap.reports.pages.write import write_report
 from argap.reports.tables.sentences import CAPTIONS
 from argap.reports.tables.tokens import visible
 from argap.results.layout import FIGURES, remove_report
+from tests.conftest import changed
 
 Maker = Callable[..., Any]
 
@@ -78,7 +69,7 @@ class Page(HTMLParser):
 
 
 def write(folder: Path, gap: Gap, examples: Examples | None = None) -> str:
-    write_record(folder / "gap.json", gap)
+    save_gap(folder / "gap.json", gap)
     if examples is not None:
         write_record(folder / "examples.json", examples)
     return write_report(folder).read_text(encoding="utf-8")
@@ -109,10 +100,7 @@ def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: 
     assert {"report.html", "table.md", "table.tex", "table.csv", "figures/gap_by_distance.svg"} <= names
     assert len(names) == 2 + 4 + 6
     assert text.count("<svg") == 6
-    due = gap.row("base_conv").gap_due_to_ar
-    assert due is not None
-    assert due.value is not None
-    assert f"{100 * due.value:.0f}% of base_conv" in text
+    assert f"base_conv is {gap.deltas['base_conv']:.3f} nats per token behind attention" in text
     assert gap.fingerprint in text
     assert text == page  # again the same
 
@@ -176,10 +164,11 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     """A loss of −1 on the hits: worse on other tokens but better on hits. Also a model equal to the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
-    assert [row.gap_due_to_ar and row.gap_due_to_ar.case for row in gap.compared] == ["no_gap", "no_gap"]
+    assert gap.directions == {"same": "level", "better": "ahead"}
     text = write(tmp_path, gap)
-    assert "same has no gap to attention" in text
-    assert "there is no gap to explain" in text
+    assert "same is level with attention: ΔNLL is +0.000 nats" in text
+    assert "nothing to take a share of" in text
+    assert f"better is {-gap.deltas['better']:.3f} nats per token ahead of attention" in text
     assert "What it looks like in text" not in text
 
 
@@ -188,14 +177,15 @@ def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: 
     gap = make_gap(losses)
     text = write(tmp_path, gap)
     low, high = (f"{gap.deltas[name]:.3f}" for name in ("good", "bad"))
-    assert f"<h1>9 models against attention: gaps from {low} (good) to {high} nats per token (bad)</h1>" in text
+    title = f"9 models against attention: from {low} behind (good) to {high} behind (bad), in nats per token"
+    assert f"<h1>{title}</h1>" in text
     listed = re.findall(r'<li><b title="(\w+)">', text)
     assert listed == sorted(losses, key=losses.__getitem__)
     # Tables of parts show four models at a time: three groups of nine.
     assert text.count("<tfoot>") == 4 * 3
     for model, delta in gap.deltas.items():
-        assert text.count(f"Gap, {model}</th>") == 4, model
-        assert f"{delta:.3f} · 100%" in text
+        assert text.count(f"ΔNLL, {model}</th>") == 4, model
+        assert f"+{delta:.3f} · 100%" in text
 
 
 def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
@@ -219,93 +209,76 @@ def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None
 
 
 def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
-    row = gap.row("base_conv")
+    whole = gap.on_all["base_conv"]
     feet = re.findall(r"<tfoot>(.*?)</tfoot>", page, flags=re.DOTALL)
     assert len(feet) == 4
     for foot in feet:
         assert "<td>20,000</td><td>100.0%</td>" in foot
-        assert f"<td>{row.overall.nll:.2f}</td>" in foot
-        assert row.delta is not None
-        assert row.delta.ci95 is not None
-        low, high = row.delta.ci95
+        assert f"<td>{whole.nll:.2f}</td>" in foot
+        assert whole.delta_ci95 is not None
+        low, high = whole.delta_ci95
         ends = f"<br><small>{low:.3f} to {high:.3f}</small></td>"
-        assert f"<td>{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
+        assert f"<td>+{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_each_part_has_its_interval_and_says_where_it_is_unresolved(gap: Gap, tmp_path: Path) -> None:
-    first, *others = gap.breakdowns.distance
-    assert first.ci95["base_conv"] is not None
-    one = replace(
-        first, ci95=first.ci95 | {"base_conv": (-0.001, 0.2)}, contribution=first.contribution | {"base_conv": 0.1}
+    first = gap.parts("distance")[0]
+    assert first["base_conv"].contribution_ci95 is not None
+    text = write(
+        tmp_path,
+        changed(gap, "base_conv", first.bin, contribution=0.1, contribution_ci95=(-0.001, 0.2), share=0.2, reason="no"),
     )
-    changed = replace(gap, breakdowns=replace(gap.breakdowns, distance=(one, *others)))
-    text = write(tmp_path, changed)
-    share = f"{100 * 0.1 / gap.deltas['base_conv']:.0f}%"
-    assert f"<td>0.100 · ({share})<br><small>−0.001 to 0.200</small></td>" in text
-    low, high = first.ci95["hyena"] or (0, 0)
+    assert "<td>+0.100 · (20%)<br><small>−0.001 to 0.200</small></td>" in text
+    low, high = first["hyena"].contribution_ci95 or (0, 0)
     assert f"<br><small>{low:.3f} to {high:.3f}</small></td>" in text
-    few = write(tmp_path, replace(gap, documents=330, effective_documents=17.0))
-    assert f"<td>{gap.deltas['base_conv']:.3f} · (100%)<br>" in few
 
 
-SLICE = SliceResult(
-    name="rare",
-    where="train_count < 10 & '_'",
-    n=700,
-    share=0.035,
-    models=(
-        ModelOnSlice("attention", True, 2.0, 7.389, None, None, None),
-        ModelOnSlice(
-            "base_conv",
-            False,
-            2.5,
-            12.182,
-            Delta(0.5, (0.4, 0.6)),
-            Delta(0.0175, (-0.001, 0.03)),
-            GapShare(0.0346, 0.0346, "explained", (-0.002, 0.06), None, "the interval of the gap contains 0"),
-        ),
-        ModelOnSlice(
-            "hyena",
-            False,
-            2.1,
-            8.166,
-            Delta(0.1, (0.05, 0.15)),
-            Delta(0.0035, (0.002, 0.005)),
-            GapShare(0.0121, 0.0121, "explained", (0.007, 0.017), None),
-        ),
+RARE = (
+    Estimate("attention", NAMED, "rare", 700, 0.035, 2.0, 7.389),
+    Estimate(
+        *("base_conv", NAMED, "rare", 700, 0.035, 2.5, 12.182),
+        *(0.5, (0.4, 0.6), 0.0175, (-0.001, 0.03), 0.0346, (-0.002, 0.06), 0.0346),
+        reason="the interval of the gap contains 0",
     ),
-    ar_hits=0.25,
-    title="Rare <b>bigrams</b>",
+    Estimate(
+        *("hyena", NAMED, "rare", 700, 0.035, 2.1, 8.166),
+        *(0.1, (0.05, 0.15), 0.0035, (0.002, 0.005), 0.0121, (0.007, 0.017), 0.0121),
+    ),
 )
+ABOUT = SliceInfo("rare", "train_count < 10 & '_'", "Rare <b>bigrams</b>", ar_hits=0.25)
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
-    text = write(tmp_path, replace(gap, slices=(SLICE,)))
-    row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>0.500</td>"
+    text = write(tmp_path, replace(gap, slices=(ABOUT,), estimates=(*gap.estimates, *RARE)))
+    row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>+0.500</td>"
     assert (
-        row + "<td>0.018<br><small>−0.001 to 0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>" in text
+        row + "<td>+0.018<br><small>−0.001 to +0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>"
+        in text
     )
     assert "ᵃ unresolved: the interval of the gap contains 0." in text
     assert "rare: Rare &lt;b&gt;bigrams&lt;/b&gt;. train_count &lt; 10 &amp; &#39;_&#39;" in text
     assert text.count('class="best"') == 2  # on other tokens both print the same loss: neither is best
-    cells = "base\\_conv | rare | 700 | 3.5% | 12.18 (2.50) | 0.500 | 0.018 | −0.001 to 0.030 | (3.5%)ᵃ | −0.2 to 6.0%"
+    cells = (
+        "base\\_conv | rare | 700 | 3.5% | 12.18 (2.50) | +0.500 | +0.018 | −0.001 to +0.030 | (3.5%)ᵃ | −0.2 to 6.0%"
+    )
     assert cells in (tmp_path / "table.md").read_text()
     tex = (tmp_path / "table.tex").read_text()
-    assert r"hyena & rare & 700 & 3.5\% & \textbf{8.17 (2.10)} & 0.100 & 0.004 & 0.002 to 0.005 & 1.2\% & " in tex
+    assert r"hyena & rare & 700 & 3.5\% & \textbf{8.17 (2.10)} & +0.100 & +0.004 & +0.002 to +0.005 & 1.2\% & " in tex
     assert r"rare: Rare $<$b$>$bigrams$<$/b$>$. train\_count $<$ 10 \& '\_'" in tex
     lines = list(csv.DictReader(io.StringIO((tmp_path / "slices.csv").read_text())))
     assert [(line["slice"], line["model"]) for line in lines] == [
-        ("rare", m) for m in ("attention", "base_conv", "hyena")
+        (name, m) for name in ("ar_hits", "rare") for m in ("attention", "base_conv", "hyena")
     ]
-    assert (lines[1]["gap_due_to_low"], lines[1]["contribution_nll"], lines[1]["ar_hits"]) == (
+    lines = lines[3:]
+    assert (lines[1]["share_low"], lines[1]["contribution"], lines[1]["ar_hits"]) == (
         "-0.002",
         "0.0175",
         "0.25",
     )
-    assert lines[1]["gap_due_to_unresolved"] == "the interval of the gap contains 0"
-    assert lines[0]["gap_due_to_value"] == lines[2]["gap_due_to_unresolved"] == ""
+    assert lines[1]["reason"] == "the interval of the gap contains 0"
+    assert lines[0]["share"] == lines[2]["reason"] == ""
     write(tmp_path, gap)
     assert not (tmp_path / "slices.csv").exists()
 
@@ -313,7 +286,7 @@ def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
         write_report(tmp_path)
-    write_json(tmp_path / "gap.json", {"rows": []})
+    write_json(tmp_path / "gap.json", {"format": GAP_FORMAT})
     with pytest.raises(FormatError, match=r"gap\.json: .* missing required field `reference`; run `argap score`"):
         write_report(tmp_path)
     write_json(tmp_path / "gap.json", {"format": GAP_FORMAT + 1})
@@ -342,16 +315,18 @@ def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> N
     assert not (folder / "figures").exists()
 
 
-def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
+@pytest.mark.parametrize("older", [{}, {"format": 2}])
+def test_a_gap_of_an_older_format_is_one_line(older: dict[str, int], tmp_path: Path) -> None:
     """The first format had no format number."""
-    values = as_json(make_gap({}))
-    del values["format"]
-    write_json(tmp_path / "gap.json", values)
-    assert "attention alone" in write_report(tmp_path).read_text(encoding="utf-8")
+    write_json(tmp_path / "gap.json", {"rows": []} | older)
+    number = older.get("format", 1)
+    expected = f"older argap \\(format {number}, expected 3\\); run `argap score` or `argap compare` again"
+    with pytest.raises(FormatError, match=expected):
+        write_report(tmp_path)
 
 
 def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap: Maker) -> None:
-    write_record(tmp_path / "gap.json", make_gap({}))
+    save_gap(tmp_path / "gap.json", make_gap({}))
     code = (
         "import sys; from pathlib import Path; from argap.reports.pages.write import write_report\n"
         "print({'torch', 'matplotlib', 'jinja2', 'rich', 'pandas'} & set(sys.modules))\n"
@@ -362,7 +337,7 @@ def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap:
 
 
 def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path, run_command: Maker) -> None:
-    write_record(tmp_path / "gap.json", make_gap({}))
+    save_gap(tmp_path / "gap.json", make_gap({}))
     code, out, _ = run_command("report", str(tmp_path), "--out", str(tmp_path / "other"))
     assert (code, out) == (0, f"{tmp_path / 'other' / 'report.html'}\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gap.json", "other"]
@@ -372,12 +347,13 @@ def test_the_card_holds_the_finding_the_table_and_its_provenance(
     make_gap: Maker, tmp_path: Path, run_command: Maker
 ) -> None:
     gap = make_gap({"<b>m_1</b>": 1.0})
-    write_record(tmp_path / "gap.json", gap)
+    save_gap(tmp_path / "gap.json", gap)
     code, out, _ = run_command("report", str(tmp_path), "--card")
     assert code == 0
     assert out.startswith("## Associative recall\n")
     assert "<b>" not in re.sub(r"\\\\<", "", out)
-    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in out
+    assert "\\<b\\>m\\_1\\</b\\> is " in out
+    assert " behind attention, " in out
     assert "| Model | Params | Overall |" in out
     assert gap.fingerprint in out
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
@@ -394,7 +370,7 @@ def test_card_and_page_have_no_path_of_the_machine(
     assert gap.index is not None
     index = replace(gap.index, folder="/home/me/counts")
     rows = tuple(replace(row, run=f"{tmp_path}/runs/{row.model}") for row in gap.rows)
-    write_record(tmp_path / "gap.json", replace(gap, evaluation=evaluation, index=index, rows=rows))
+    save_gap(tmp_path / "gap.json", replace(gap, evaluation=evaluation, index=index, rows=rows))
     _, out, _ = run_command("report", ".", "--card")
     assert "- Text: data/text, hub:org/text\n" in out
     assert "- Training index: counts: " in out

@@ -37,7 +37,7 @@ def test_the_frequency_table_keeps_all_columns_and_one_foot(page: Page) -> None:
         "[...document.querySelectorAll('#parts details:first-of-type thead th')]"
         f".filter((head) => head.getBoundingClientRect().right <= {PAPER} + .5).map((head) => head.textContent)"
     )
-    gaps = [title for title in titles if title.startswith("Gap, ")]
+    gaps = [title for title in titles if title.startswith("ΔNLL, ")]
     assert len(set(gaps)) == len(gaps) == 15
     assert page.evaluate("[...document.querySelectorAll('#parts tfoot')].every((foot) => foot.rows.length === 1)")
 

@@ -9,13 +9,17 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from argap.records import Closed, ClosedShare, Delta, Gap, GapShare, SliceScores
+from argap.records import AR_HITS, Closed, ClosedShare, Estimate, Gap
 from argap.reports.tables.formats import Table, latex, markdown, print_tables, terminal
 from argap.reports.tables.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
-from argap.reports.tables.result import closed_table, csv_text, gap_table, tables_of
-from argap.reports.tables.sentences import headline
+from argap.reports.tables.result import closed_table, csv_text, gap_table, tables_of, where_table
+from argap.reports.tables.sentences import detail, headline
+from tests.conftest import changed, only
 
-NOTHING = SliceScores(0, None, None)
+
+def of(n: int, nll: float | None = None, ppl: float | None = None) -> Estimate:
+    """A model's NLL on some tokens."""
+    return Estimate("m", "slice", AR_HITS, n, 1.0, nll, ppl)
 
 
 def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
@@ -23,81 +27,103 @@ def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
     return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
 
 
+def renamed(gap: Gap, model: str, name: str) -> Gap:
+    rows, estimates = (
+        tuple(replace(each, model=name) if each.model == model else each for each in of)
+        for of in (gap.rows, gap.estimates)
+    )
+    return replace(gap, rows=rows, estimates=estimates)
+
+
 MARKDOWN = """
-| Model | Params | Overall | AR hits | Other tokens | % of gap due to AR | 95% interval |
+| Model | Params | Overall | AR hits | Other tokens | ΔNLL | 95% interval |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 | attention | 125 M | 11.02 (2.40) | 2.16 (0.77) | 12.43 (2.52) | — | — |
-| h3 | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 88.7% | 85.1–92.3% |
-| hyena | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 100.0%ᵃ | 97.0–100.0% |
-| slide | 125 M | 10.70 (2.37) | 3.42 (1.23) | 11.47 (2.44) | 100.0%ᵇ | — |
-| mamba | 125 M | **9.97 (2.30)** | **2.01 (0.70)** | **11.25 (2.42)** | —ᶜ | — |
-| odd | 125 M | 11.59 (2.45) | **2.01 (0.70)** | 13.20 (2.58) | −9.8%ᵈ | −21.0 to 2.0% |
-| close | 125 M | 11.08 (2.40) | 2.23 (0.80) | 12.49 (2.52) | 42.0%ᵉ | — |
+| h3 | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | +0.050 | +0.040 to +0.060 |
+| hyena | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | +0.050 | +0.040 to +0.060 |
+| slide | 125 M | 10.70 (2.37) | 3.42 (1.23) | 11.47 (2.44) | −0.020 | −0.030 to −0.010 |
+| mamba | 125 M | **9.97 (2.30)** | **2.01 (0.70)** | **11.25 (2.42)** | −0.100 | −0.110 to −0.090 |
+| odd | 125 M | 11.59 (2.45) | **2.01 (0.70)** | 13.20 (2.58) | +0.050 | +0.040 to +0.060 |
+| close | 125 M | 11.08 (2.40) | 2.23 (0.80) | 12.49 (2.52) | +0.005 | −0.005 to +0.015 |
 
 - Perplexity (NLL in nats) on 1,000 scored tokens; AR hits are 7.0% of them: bigrams repeated in the window and seen at most 1,250 times in training. Reference: attention.
-- ᵃ the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%.
-- ᵇ at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%.
-- ᶜ at least as good as the reference overall and on the AR hits: there is no gap to explain.
-- ᵈ worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is.
-- ᵉ gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap.
 """.lstrip()  # noqa: E501
+WHERE = """
+| Model | AR hits | 95% interval | % of gap or lead | 95% interval | Other tokens | 95% interval |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| h3 | +0.044 | +0.034 to +0.054 | 88.7% | 85.1–92.3% | +0.006 | −0.004 to +0.016 |
+| hyena | +0.066 | +0.056 to +0.075 | 131.0%ᵃ | 127.0–135.0% | −0.015 | −0.026 to −0.005 |
+| slide | +0.030 | +0.020 to +0.040 | −150.0%ᵇ | −170.0 to −130.0% | −0.050 | −0.060 to −0.040 |
+| mamba | −0.005 | −0.015 to +0.005 | 5.0% | 4.0–6.0% | −0.095 | −0.105 to −0.085 |
+| odd | −0.005 | −0.015 to +0.005 | −9.8% | −21.0 to 2.0% | +0.055 | +0.045 to +0.065 |
+| close | +0.004 | −0.006 to +0.014 | —ᶜ | — | +0.001 | −0.009 to +0.011 |
+
+- Contributions to ΔNLL in nats per token: a set's share of the tokens times ΔNLL on it.
+- ᵃ above 100%: all other tokens go the other way; the paper's rule caps it at 100%.
+- ᵇ behind here though ahead overall: by the paper's rule 100%.
+- ᶜ level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of.
+""".lstrip()
 
 
 def test_every_case_in_markdown(by_hand: Gap) -> None:
-    assert markdown(gap_table(by_hand)) == MARKDOWN
+    where = where_table(by_hand)
+    assert where is not None
+    assert (markdown(gap_table(by_hand)), markdown(where)) == (MARKDOWN, WHERE)
+
+
+def shares(gap: Gap) -> Table:
+    table = where_table(gap)
+    assert table is not None
+    return table
 
 
 def test_a_result_without_hits(by_hand: Gap) -> None:
-    gap = replace(by_hand, rows=tuple(replace(row, ar_hits=NOTHING) for row in by_hand.rows))
+    gap = by_hand
+    for model in by_hand.models:
+        gap = changed(gap, model, n=0, nll=None, ppl=None)
     assert all(cells[3] == "—" for cells in gap_table(gap).rows)
     lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
     assert {(line["ar_hits_n"], line["ar_hits_nll"], line["ar_hits_ppl"]) for line in lines} == {("0", "", "")}
 
 
 def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
-    due = GapShare(0.8871, 0.8871, "explained", None, "a single document")
-    gap = with_row(replace(by_hand, rows=by_hand.rows[:2]), 1, gap_due_to_ar=due)
-    table = gap_table(gap)
-    assert table.rows[1][-2:] == ("88.7%ᵃ", "—")
-    assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
+    gap = changed(only(by_hand, "attention", "h3"), "h3", share_ci95=None, reason="a single document")
+    table = shares(gap)
+    assert table.rows[0][3:5] == ("(88.7%)ᵃ", "—")
+    assert table.notes[1] == "ᵃ unresolved: a single document."
 
 
 def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap) -> None:
-    due = GapShare(0.8871, 0.8871, "explained", (0.85, 0.92), None, "330 documents are worth 17")
-    gap = with_row(
-        replace(by_hand, rows=by_hand.rows[:2], documents=330, effective_documents=17.4), 1, gap_due_to_ar=due
+    two = replace(only(by_hand, "attention", "h3"), documents=330, effective_documents=17.4)
+    gap = changed(two, "h3", share_ci95=(0.85, 0.92), reason="330 documents are worth 17")
+    table = shares(gap)
+    assert table.rows[0][3:5] == ("(88.7%)ᵃ", "85.0–92.0%")
+    assert gap_table(gap).notes[1] == (
+        "330 documents, worth 17 of equal size: with fewer than 30 the intervals are too narrow."
     )
-    table = gap_table(gap)
-    assert table.rows[1][-2:] == ("(88.7%)ᵃ", "85.0–92.0%")
-    assert table.notes[1:] == (
-        "330 documents, worth 17 of equal size: with fewer than 30 the intervals are too narrow.",
-        "ᵃ unresolved: 330 documents are worth 17.",
-    )
+    assert table.notes[1:] == ("ᵃ unresolved: 330 documents are worth 17.",)
     (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
-    assert line["gap_due_to_ar_unresolved"] == "330 documents are worth 17"
-    assert (line["gap_due_to_ar_raw"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
-    sentence = headline(gap.rows[1], "attention")
-    assert sentence.startswith("How much of h3's gap to attention sits on the AR hits is not resolved: 330 documents")
-    assert "%" not in sentence
+    assert line["ar_hits_reason"] == "330 documents are worth 17"
+    assert (line["ar_hits_share"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
+    assert detail("h3", gap).endswith(", 89% of the gap, not to be claimed: 330 documents are worth 17.")
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
-    assert loss(SliceScores(9, 812.5, None), "token") == "> 1e308 (812.50)"
-    assert loss(NOTHING, "token") == "—"
+    assert loss(of(9, 812.5), "token") == "> 1e308 (812.50)"
+    assert loss(of(0), "token") == "—"
 
 
 def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
-    assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
+    assert loss(of(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
     assert "hits are tokens of the reference's; AR hits are 7.0% of the bytes: bigrams repeated" in table.notes[0]
     assert table.columns[2:5] == ("Overall", "AR hits", "Other bytes")
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")
-    row = by_hand.rows[0]
-    assert row.overall.nll is not None
-    assert table.rows[0][2] == f"{row.overall.nll / math.log(2):.3f} ({row.overall.nll:.3f})"
-    compared = by_hand.compared[0]
-    assert "bytes that are AR hits" in headline(compared, by_hand.reference, unit="byte")
+    nll = by_hand.on_all["attention"].nll
+    assert nll is not None
+    assert table.rows[0][2] == f"{nll / math.log(2):.3f} ({nll:.3f})"
+    assert "bytes that are AR hits" in headline("h3", replace(by_hand, unit="byte"))
     assert csv_text(replace(by_hand, unit="byte")).splitlines()[1].endswith(",byte")
 
 
@@ -113,7 +139,7 @@ def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:
 
 def test_a_share_of_an_unresolved_gap_has_a_note(by_hand: Gap) -> None:
     gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=52.677, nll=57.249), None))
-    resolved, unresolved = closed_table(gap), closed_table(with_row(gap, 1, delta=Delta(0.003, (-0.002, 0.008))))
+    resolved, unresolved = closed_table(gap), closed_table(changed(gap, "h3", "all", delta_ci95=(-0.002, 0.008)))
     assert resolved is not None
     assert unresolved is not None
     assert unresolved.notes == (*resolved.notes, "Unresolved: the interval of that gap contains 0.")
@@ -155,23 +181,23 @@ def test_a_narrow_terminal_loses_no_number(
 
 
 def test_names_are_text_not_markup(by_hand: Gap, capsys: pytest.CaptureFixture[str]) -> None:
-    gap = with_row(by_hand, 1, model="[red]|a|`<b>")
+    gap = renamed(by_hand, "h3", "[red]|a|`<b>")
     print_tables(tables_of(gap))
     assert "[red]" in capsys.readouterr().out
     assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(gap))
 
 
 def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
-    gap = with_row(by_hand, 1, model='h3, "second"')
+    gap = renamed(by_hand, "h3", 'h3, "second"')
     lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
     assert len(lines) == 7
     assert lines[1]["model"] == 'h3, "second"'
-    assert float(lines[1]["gap_due_to_ar_value"]) == 0.8871
-    assert float(lines[1]["gap_due_to_ar_low"]) == 0.8512
-    assert float(lines[1]["delta_ar_nll_high"]) == 0.04
+    assert float(lines[1]["ar_hits_share"]) == float(lines[1]["ar_hits_paper_rule"]) == 0.8871
+    assert float(lines[1]["ar_hits_share_low"]) == 0.8512
+    assert float(lines[1]["delta_high"]) == 0.06
     assert float(lines[1]["overall_nll"]) == 2.49
-    assert lines[0]["gap_due_to_ar_value"] == lines[4]["gap_due_to_ar_value"] == lines[3]["gap_due_to_ar_low"] == ""
-    assert lines[3]["gap_due_to_ar_case"] == "recall_only"
+    assert lines[0]["ar_hits_share"] == lines[4]["ar_hits_paper_rule"] == lines[6]["ar_hits_share_low"] == ""
+    assert [line["direction"] for line in lines] == ["", *["behind"] * 2, *["ahead"] * 2, "behind", "level"]
 
 
 def test_external_counts_are_called_a_proxy(by_hand: Gap) -> None:
@@ -231,5 +257,5 @@ def test_minus_signs_differ_from_range_dashes() -> None:
 
 
 def test_latex_has_a_command_for_signs_that_it_does_not_know() -> None:
-    cell = loss(SliceScores(9, None, None, "a log-prob is −∞"), "token")
+    cell = loss(of(9), "token")
     assert r"$\infty$ \\" in latex(Table(("NLL",), [(cell,)]))

@@ -112,19 +112,18 @@ def test_the_gap_is_that_of_brute_force(place, scored):
     assert hits
     assert other
     assert gap.unit == "byte"
-    for row in gap.rows:
-        for part, of in ((row.overall, whole), (row.ar_hits, hits), (row.other, other)):
-            assert part.n == sum(each["bytes"] for each in of)
-            assert part.nll == pytest.approx(-sum(each[row.model] for each in of) / part.n, abs=1e-5)
+    for part, of in ((gap.on_all, whole), (gap.on_hits, hits), (gap.on_other, other)):
+        assert part.n == sum(each["bytes"] for each in of)
+        for model in gap.models:
+            assert part[model].nll == pytest.approx(-sum(each[model] for each in of) / part.n, abs=1e-5)
     lost = {id(each): each["gpt2"] - each["llama"] for each in whole}
     total = sum(lost.values())
-    due = gap.row("llama").gap_due_to_ar
-    assert due is not None
-    assert due.raw == pytest.approx(sum(lost[id(each)] for each in hits) / total, abs=1e-4)
+    assert gap.on_hits["llama"].share == pytest.approx(sum(lost[id(each)] for each in hits) / total, abs=1e-4)
     assert gap.evaluation.scored == sum(each["bytes"] for each in whole)
-    for parts in (gap.breakdowns.frequency, gap.breakdowns.distance, gap.breakdowns.position, gap.breakdowns.domain):
-        assert sum(part.contribution["llama"] for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
-        assert sum(part.n for part in parts) == gap.row("llama").overall.n
+    for by in ("frequency", "distance", "position", "domain"):
+        parts = gap.parts(by)
+        assert sum(part["llama"].contribution for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
+        assert sum(part.n for part in parts) == gap.on_all.n
 
 
 def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path):
@@ -192,13 +191,13 @@ def test_a_slice_has_the_segments_with_one_of_its_tokens(scored, tmp_path):
             "hard": "nll.gpt2 > 5",
         }
     )
-    of = {each.name: each for each in slices}
-    nll = {(each.name, model.model): model.nll for each in slices for model in each.models}
-    for row in gap.rows:
-        for name in ("hits", "ar_hits"):
-            assert of[name].n == row.ar_hits.n
-            assert nll[name, row.model] == pytest.approx(row.ar_hits.nll, abs=1e-12)
-        assert of["all"].n == row.overall.n
+    of = {each.bin: each for each in slices}
+    nll = {(each.bin, model): own.nll for each in slices for model, own in each.estimates.items()}
+    for name in ("hits", "ar_hits"):
+        assert of[name].n == gap.on_hits.n
+        for model in gap.models:
+            assert nll[name, model] == pytest.approx(gap.on_hits[model].nll, abs=1e-12)
+    assert of["all"].n == gap.on_all.n
     tokens = result.tokens().to_pylist()
     for name, holds in (("has_t", lambda row: "t" in row["piece"]), ("hard", lambda row: row["nll"]["gpt2"] > 5)):
         chosen = {row["segment"] for row in tokens if holds(row)}
@@ -267,7 +266,7 @@ def test_outputs_say_bytes(scored, tmp_path):
 def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):
     gap = score_models([str(place / "gpt2-b")], str(place / "gpt2"), tmp_path, ScoreConfig(text=spec(place)))
     assert gap.unit == "token"
-    assert "unit" not in (tmp_path / "gap.json").read_text()
+    assert read_gap(tmp_path).unit == "token"
     assert not (tmp_path / "own-tokens").exists()
 
 
@@ -280,7 +279,7 @@ def test_three_models_of_two_tokenizers(place, scored, tmp_path):
     )
     assert three.fingerprint == gap.fingerprint
     assert_close(numbers(three)[0], numbers(gap)[0])
-    assert_close(three.row("llama").overall, gap.row("llama").overall)
+    assert three.on_all["llama"].nll == pytest.approx(gap.on_all["llama"].nll)
 
 
 def test_a_bos_takes_a_token_of_the_longest_window(place, tmp_path):

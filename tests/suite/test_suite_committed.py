@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from argap.cli.suite import app
 from argap.errors import FormatError, MismatchError
 from argap.records import read_gap
+from argap.results.sources import read_documents
 from argap.suite.config import load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import check_trained
@@ -19,7 +20,6 @@ from argap.suite.trajectory import share_along
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "table1-mini"
-PARTS = ("overall", "ar_hits", "other")
 
 
 def files(folder: Path) -> set[Path]:
@@ -81,7 +81,9 @@ def test_results_can_grow(suite, older):
 def test_all_members_are_scored_on_the_same_text(size):
     result = read_size(RESULTS / size)
     members = {member.name: member for member in result.members}
-    assert {member.evaluation for member in members.values()} == {result.gap.fingerprint}
+    left_out = result.gap.evaluation.left_out
+    assert left_out is not None  # the text that they were scored on
+    assert {member.evaluation for member in members.values()} == {left_out.fingerprint}
     parameters = [members[model].parameters for model in result.gap.models]
     assert max(parameters) / min(parameters) < 1.05
     assert {member.train.data.fingerprint for member in members.values()} == {result.members[0].train.data.fingerprint}
@@ -92,12 +94,12 @@ def test_all_members_are_scored_on_the_same_text(size):
 @pytest.mark.parametrize("size", ["7m", "50m"])
 def test_the_curve_of_older_files_has_intervals_where_the_cells_have_a_bound(size):
     result = read_size(RESULTS / size)
-    at = {point.threshold: point for point in result.curve}
-    for model, due in at[1250].gap_due_to.items():
-        row = result.gap.row(model).gap_due_to_ar
-        assert (due.raw, due.ci95) == (pytest.approx(row.raw, rel=1e-9), row.ci95 and pytest.approx(row.ci95, rel=1e-9))
-    due = at[result.exposed].gap_due_to["base_conv"]
-    assert (due.ci95, due.unresolved) == (None, f"{result.gap.documents} documents are worth 17")
+    at = {int(point.bin): point for point in result.curve}
+    for model in result.gap.deltas:
+        due, row = at[1250][model], result.gap.on_hits[model]
+        expected = row.share_ci95 and pytest.approx(row.share_ci95, rel=1e-9)
+        assert (due.share, due.share_ci95) == (pytest.approx(row.share, rel=1e-9), expected)
+    assert at.keys() <= {each.high for each in result.gap.bins.frequency}  # restated from the cells alone
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
@@ -105,13 +107,14 @@ def test_the_page_agrees_with_the_result(size):
     """Checks every model that the page lists under its own name."""
     table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2].partition("\n\n")[0]
     lines = {line.split(" ")[1]: line for line in table.splitlines()[2:]}
-    rows = {row.model: row for row in read_size(RESULTS / size).gap.rows}
-    assert len(lines.keys() & rows.keys()) >= 6
-    for name in lines.keys() & rows.keys():
-        cells = (f"{getattr(rows[name], part).ppl:.2f} ({getattr(rows[name], part).nll:.2f})" for part in PARTS)
-        assert " | ".join(cells) in lines[name]
-        if not rows[name].reference:
-            ends = rows[name].gap_due_to_ar.ci95
+    gap = read_size(RESULTS / size).gap
+    known = lines.keys() & set(gap.models)
+    assert len(known) >= 6
+    for name in known:
+        on = (part[name] for part in (gap.on_all, gap.on_hits, gap.on_other))
+        assert " | ".join(f"{each.ppl:.2f} ({each.nll:.2f})" for each in on) in lines[name]
+        if name != gap.reference:
+            ends = gap.on_hits[name].share_ci95
             assert ends is not None
             low, high = ends
             assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
@@ -136,7 +139,22 @@ def test_the_page_agrees_with_the_trajectory():
 
 def test_a_result_counts_its_documents_and_judges_shares_by_them():
     gap = read_gap(RESULTS / "7m")
-    assert gap.documents == 332
-    assert all(
-        row.gap_due_to_ar and row.gap_due_to_ar.unresolved == "332 documents are worth 17" for row in gap.compared
-    )
+    assert gap.documents == 271
+    assert {gap.on_hits[row.model].reason for row in gap.compared} == {"271 documents are worth 13"}
+
+
+@pytest.mark.parametrize("suite", ["table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training"])
+def test_no_result_rests_on_the_foreign_source(suite):
+    for size in load_suite(ROOT / "suites" / f"{suite}.yaml", to_run=False).sizes:
+        result = read_size(ROOT / "results" / suite / size)
+        documents = read_documents(result.folder / "documents.parquet")
+        assert not {"wikitext2_valid"} & set(documents["source"])
+        assert set(result.cells["document"]) <= set(documents["document"])
+        assert result.totals["n"] == result.gap.evaluation.scored == result.prevalence()["n"].sum()
+        assert result.distances()["n"].sum() == result.gap.on_hits.n
+        assert not any("perplexity" in line or line.startswith("bigram") for line in result.gap.warnings)
+        left_out = result.gap.evaluation.left_out
+        if left_out is not None:  # restated, not scored on the corrected text
+            assert left_out.where == {"source": ("wikitext2_valid",), "document": ("354",)}
+            assert left_out.documents == tuple(range(354, 415))
+            assert documents["document"].tolist() == list(range(354))

@@ -27,11 +27,11 @@ def test_curve_matches_a_worked_example():
     logprobs = {"ref": np.full(5, -1.0), "model": np.array([-2.0, -3, -4, -5, -1])}
     curve = build_curve(labels, logprobs)
     totals = {"n": 5.0, **{PREFIX + name: float(values.sum()) for name, values in logprobs.items()}}
-    found = {point.threshold: point for point in share_by_threshold(curve, totals, "ref")}
-    assert [found[tau].gap_due_to["model"].raw for tau in (0, 4, 5)] == pytest.approx([0.1, 0.1, 0.3])
+    found = {int(point.bin): point for point in share_by_threshold(curve, totals, "ref")}
+    assert [found[tau]["model"].share for tau in (0, 4, 5)] == pytest.approx([0.1, 0.1, 0.3])
     last = found[max(found)]
-    assert last.gap_due_to["model"].raw == pytest.approx(0.6)
-    assert last.share == pytest.approx(3 / 5)
+    assert last["model"].share == pytest.approx(0.6)
+    assert last.share_of_tokens == pytest.approx(3 / 5)
 
 
 @pytest.mark.parametrize("threshold", [0, 3, 37, 1250])
@@ -45,8 +45,8 @@ def test_curve_equals_the_metric_at_any_threshold(threshold):
     expected = gap_due_to_ar(lost[hits].mean(), lost.mean(), hits.mean()).raw
     totals = {"n": float(n), **{PREFIX + k: float(v.astype(np.float64).sum()) for k, v in logprobs.items()}}
     curve = share_by_threshold(build_curve(labels, logprobs, (threshold,)), totals, "ref")
-    (point,) = [point for point in curve if point.threshold == threshold]
-    assert point.gap_due_to["m"].raw == pytest.approx(expected, rel=1e-12)
+    (point,) = [point for point in curve if point.bin == str(threshold)]
+    assert point["m"].share == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_curve_has_a_row_for_each_document():
@@ -62,7 +62,8 @@ def test_a_model_without_a_gap_has_no_share():
     logprobs = {"ref": np.array([-2.0, -2.0]), "m": np.array([-1.0, -1.0])}
     totals = {"n": 2.0, PREFIX + "ref": -4.0, PREFIX + "m": -2.0}
     found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")
-    assert {(point.gap_due_to["m"].value, point.gap_due_to["m"].case) for point in found} == {(None, "no_gap")}
+    assert {point["m"].paper_rule for point in found} == {None}
+    assert {point["m"].share for point in found} == {0.5}  # of the lead
 
 
 def test_the_first_token_of_a_window_is_not_scored():

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +19,7 @@ from argap.files.atomic import read_json, remove_leftovers, write_json
 from argap.files.checksums import write_checksums
 from argap.files.parquet import read_frame, write_parquet
 from argap.files.staged import NEW, put_in_place
-from argap.records import as_json, read_gap
+from argap.records import Part, as_json, read_gap
 from argap.slices.cells import with_models
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
@@ -112,20 +111,22 @@ def test_the_same_run_again_changes_nothing(add, out):
 def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_path):
     """A result of format 1: without the reference's run a new member has no interval by position."""
     gap = read_gap(out)
-    expected = gap.breakdowns.position
+    expected = gap.parts("position")
     sums = with_models(read_frame(out / "positions.parquet"), gap.models)
     assert Earlier(out).by_position(sums.iloc[:, ::-1], gap) == expected  # the reference need not come first
-    swapped = tuple(msgspec.structs.replace(part, nll=dict(reversed(part.nll.items()))) for part in expected)
-    for part in Earlier(out, position=swapped).by_position(with_models(sums, SECOND), gap):
-        assert list(part.nll) == gap.models
+    swapped = [Part(reversed(part.estimates.values())) for part in expected]
+    taken = dict.fromkeys(gap.models)
+    for part in Earlier(out, taken, position=swapped).by_position(with_models(sums, SECOND), gap):
+        assert list(part.estimates) == gap.models
     old = add(tmp_path / "old", FIRST)
     (old / "positions.parquet").unlink()
     (out / "positions.parquet").unlink()
-    for own, part in zip(read_gap(add(old, SECOND)).breakdowns.position, expected, strict=True):
-        assert (own.n, own.nll, own.ci95) == (part.n, pytest.approx(part.nll, rel=1e-12), {"base_conv": None})
-        assert own.contribution == pytest.approx(part.contribution, rel=1e-9)
-    assert read_gap(add(out, ["base_conv-seed1"])).breakdowns.position == expected  # with sums of that member alone
-    assert read_gap(add(out, [*FIRST, "base_conv-seed1"])).breakdowns.position == expected
+    for part, known in zip(read_gap(add(old, SECOND)).parts("position"), expected, strict=True):
+        own, before = part["base_conv"], known["base_conv"]
+        assert (own.n, own.nll, own.contribution_ci95) == (before.n, pytest.approx(before.nll, rel=1e-12), None)
+        assert own.contribution == pytest.approx(before.contribution, rel=1e-9)
+    assert read_gap(add(out, ["base_conv-seed1"])).parts("position") == expected  # with sums of that member alone
+    assert read_gap(add(out, [*FIRST, "base_conv-seed1"])).parts("position") == expected
 
 
 def test_nothing_is_read_of_a_result_whose_members_all_have_runs(add, out, tmp_path):
@@ -211,7 +212,7 @@ def test_what_cannot_be_continued_is_refused(add, out, place, labels, tmp_path):
         (
             "",
             "gap.json",
-            {"fingerprint": "f" * 64},
+            {"evaluation": read_json(out / "gap.json")["evaluation"] | {"fingerprint": "f" * 64}},
             r"out: its evaluation set is f{12}, here [0-9a-f]{12}; choose",
         ),
         ("", "gap.json", {"bins": bins}, "out: its bins are those of"),
@@ -261,8 +262,8 @@ def without_a_member(tiny: Path) -> None:
 
 
 def without_an_index(tiny: Path) -> None:
-    breakdowns = read_json(tiny / "gap.json")["breakdowns"] | {"frequency": []}
-    changed(tiny, "gap.json", index=None, threshold=None, breakdowns=breakdowns)
+    estimates = [each for each in read_json(tiny / "gap.json")["estimates"] if each["partition"] != "frequency"]
+    changed(tiny, "gap.json", index=None, threshold=None, estimates=estimates)
 
 
 def other_bins(tiny: Path) -> None:

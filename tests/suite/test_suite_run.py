@@ -16,13 +16,15 @@ import yaml
 from argap.bigram_index.store import open_index
 from argap.errors import FormatError
 from argap.files.atomic import _machine, read_json, write_json
-from argap.records import as_json
+from argap.slices.cells import with_models
+from argap.slices.figures import slices_of_cells
+from argap.slices.partitions import hits_and_others
 from argap.suite.config import load_suite
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
-from tests.conftest import word_tokenizer
+from tests.conftest import estimates_in, word_tokenizer
 from tests.suite.conftest import command, text
 
 ROOT = Path(__file__).parents[2]
@@ -53,13 +55,13 @@ def test_the_table_as_json_has_every_seed(place, tmp_path):
     shutil.copytree(place / "out", tmp_path / "out")
     shutil.copy(place / "suite.yaml", tmp_path)
     found = json.loads(command(tmp_path, "table", "--json").output)["tiny"]
-    assert [row["model"] for row in found["rows"]] == ["attention", "base_conv"]
+    assert [row["model"] for row in found["models"]] == ["attention", "base_conv"]
     seeds = {seed["name"]: seed for seed in found["seeds"]}
     assert list(seeds) == ["attention", "attention-seed1", "base_conv", "base_conv-seed1"]
     assert seeds["attention-seed1"]["over"] is None
     own, theirs = (seeds[name]["nll"]["overall"] for name in ("base_conv-seed1", "attention-seed1"))
     assert seeds["base_conv-seed1"]["over"]["overall"] == pytest.approx(own - theirs)
-    assert seeds["base_conv"]["nll"]["ar_hits"] == pytest.approx(found["rows"][1]["ar_hits"]["nll"])
+    assert seeds["base_conv"]["nll"]["ar_hits"] == pytest.approx(found["slices"][1]["models"][1]["nll"])
 
 
 def test_the_table_names_members_without_a_result(place, tmp_path):
@@ -74,14 +76,15 @@ def test_the_table_names_members_without_a_result(place, tmp_path):
 def test_rows_from_cells_equal_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
-    assert [row["model"] for row in written["rows"]] == ["attention", "base_conv"]  # further seeds have no row
-    for ours, theirs in zip(map(as_json, result.gap.rows), written["rows"], strict=True):
-        for part in ("overall", "ar_hits", "other"):
-            assert ours[part]["n"] == theirs[part]["n"]
-            assert ours[part]["nll"] == pytest.approx(theirs[part]["nll"], rel=1e-12)
-        assert (ours["gap_due_to_ar"] is None) == (theirs["gap_due_to_ar"] is None)
-        if theirs["gap_due_to_ar"] and theirs["gap_due_to_ar"]["ci95"]:
-            assert ours["gap_due_to_ar"]["ci95"] == pytest.approx(theirs["gap_due_to_ar"]["ci95"], rel=1e-9)
+    assert [row["model"] for row in written["models"]] == ["attention", "base_conv"]  # further seeds have no row
+    cells = slices_of_cells(
+        with_models(result.cells, result.gap.models), hits_and_others(result.cells, result.gap.threshold), "attention"
+    )
+    for key, part in cells.items():
+        for own, theirs in zip(part.estimates.values(), estimates_in(written, key.bin, key.partition), strict=True):
+            assert (own.model, own.n) == (theirs["model"], theirs["n"])
+            assert own.nll == pytest.approx(theirs["nll"], rel=1e-12)
+            assert own.share_ci95 == (theirs.get("share_ci95") and pytest.approx(theirs["share_ci95"], rel=1e-9))
     assert list(result.spread()) == ["base_conv"]
 
 
@@ -103,14 +106,15 @@ def test_members_that_are_not_those_of_the_cells_are_refused(place, tmp_path, ch
 
 def test_the_curve_has_intervals_at_its_marks(place):
     result = read_size(place / "out" / "tiny")
-    at = {point.threshold: point for point in result.curve}
+    at = {int(point.bin): point for point in result.curve}
     assert result.gap.threshold is not None
     assert set(result.marks) >= {result.gap.threshold, result.exposed}
     for tau in result.marks:
-        assert all(due.ci95 or due.reason for due in at[tau].gap_due_to.values())
-    own, row = at[result.gap.threshold].gap_due_to["base_conv"], result.gap.row("base_conv").gap_due_to_ar
-    assert (own.case, own.reason, own.unresolved) == (row.case, row.reason, row.unresolved)
-    assert (own.raw, own.ci95) == (pytest.approx(row.raw, rel=1e-9), row.ci95 and pytest.approx(row.ci95, rel=1e-9))
+        assert at[tau]["base_conv"].contribution_ci95
+    own, row = at[result.gap.threshold]["base_conv"], result.gap.on_hits["base_conv"]
+    assert own.reason == row.reason
+    expected = row.share_ci95 and pytest.approx(row.share_ci95, rel=1e-9)
+    assert (own.share, own.share_ci95) == (pytest.approx(row.share, rel=1e-9), expected)
 
 
 def test_intermediate_checkpoints_are_scored(place):
@@ -123,12 +127,12 @@ def test_intermediate_checkpoints_are_scored(place):
         assert own["tokens"].tolist() == [2 * 4 * 64, 4 * 4 * 64, 6 * 4 * 64]
     for row in result.gap.rows:  # the last is the finished model
         last = found.loc[found["model"] == row.model].iloc[-1]
-        for part in ("ar_hits", "other"):
-            assert last[f"n_{part}"] == getattr(row, part).n
-            assert last[f"nll_{part}"] == pytest.approx(getattr(row, part).nll, rel=1e-6)
-        if row.gap_due_to_ar:
+        for part in (result.gap.on_hits, result.gap.on_other):
+            assert last[f"n_{part.bin}"] == part.n
+            assert last[f"nll_{part.bin}"] == pytest.approx(part[row.model].nll, rel=1e-6)
+        if row.model != "attention":
             share = share_along(found, row.model, "attention")[1][-1]
-            raw = row.gap_due_to_ar.raw if row.overall.nll > result.gap.rows[0].overall.nll else None
+            raw = result.gap.on_hits[row.model].share if result.gap.deltas[row.model] > 0 else None
             assert share == pytest.approx(np.nan if raw is None else raw, rel=1e-4, nan_ok=True)
 
 
@@ -234,9 +238,8 @@ def test_ray_gives_the_same_result(place, tmp_path):
     ray.shutdown()
     assert result.exit_code == 0, result.output
     ours, theirs = (json.loads((root / "out" / "tiny" / "gap.json").read_text()) for root in (tmp_path, place))
-    assert [row["overall"] for row in ours["rows"]] == [
-        {**row["overall"], "nll": pytest.approx(row["overall"]["nll"]), "ppl": pytest.approx(row["overall"]["ppl"])}
-        for row in theirs["rows"]
+    assert [(each["model"], each["n"], each["nll"]) for each in estimates_in(ours)] == [
+        (each["model"], each["n"], pytest.approx(each["nll"])) for each in estimates_in(theirs)
     ]
 
 
@@ -258,8 +261,8 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     found = read_size(tmp_path / "results" / "suite" / "tiny")
     alone = read_size(place / "out" / "tiny")
     assert found.gap.fingerprint == alone.gap.fingerprint
-    for row, other in zip(found.gap.rows, alone.gap.rows, strict=True):
-        assert row.overall.nll == pytest.approx(other.overall.nll, rel=1e-4)
+    for model in alone.gap.models:
+        assert found.gap.on_all[model].nll == pytest.approx(alone.gap.on_all[model].nll, rel=1e-4)
     recall = found.mqar()
     assert recall is not None
     assert set(recall.models) == {"attention", "base_conv"}

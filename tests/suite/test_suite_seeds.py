@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
-from argap.records import GapRow, GapShare, SliceScores
+from argap.records import Bins, Estimate, Gap, GapRow
 from argap.reports.tables.suite import seeds_table
 from argap.slices.cells import PREFIX
 from argap.suite.result import SizeResult, below_seeds, seed_ranges
@@ -15,28 +16,32 @@ from argap.suite.result import SizeResult, below_seeds, seed_ranges
 ROOT = Path(__file__).parents[2]
 
 
-def row(model: str, nll: float, *, reference: bool = False, unresolved: str | None = None, ci95: Any = None) -> GapRow:
-    scores = SliceScores(10, nll, 2.0)
-    due = None if reference else GapShare(0.8, 0.8, "explained", ci95, None, unresolved)
-    return GapRow(model, reference, scores, scores, scores, 0.1, due, None, None)
-
-
-def reason(found: GapRow) -> str | None:
-    assert found.gap_due_to_ar is not None
-    return found.gap_due_to_ar.unresolved
+def gap_of(nlls: dict[str, float], reason: str | None = None, ci95: Any = None) -> Gap:
+    """The result of models with the given NLLs, the first of which is the reference."""
+    reference = next(iter(nlls))
+    estimates = []
+    for partition, bin_ in (("all", "all"), ("slice", "ar_hits"), ("slice", "other")):
+        for model, nll in nlls.items():
+            made = Estimate(model, partition, bin_, 10, 1.0, nll, 2.0)
+            compared = {"delta": nll - nlls[reference], "paper_rule": 0.8, "share": 0.8, "share_ci95": ci95}
+            estimates.append(made if model == reference else replace(made, **compared, reason=reason))
+    rows, known = tuple(map(GapRow, nlls)), {"unit": "token", "slices": (), "date": "", "run": "", "versions": {}}
+    unknown: Any = dict.fromkeys(("threshold", "evaluation", "index", "documents", "effective_documents"))
+    empty = Bins((), (), ())
+    return Gap(format=3, reference=reference, rows=rows, bins=empty, estimates=tuple(estimates), **known, **unknown)
 
 
 def test_a_gap_within_the_seeds_is_unresolved() -> None:
-    rows = [row("ref", 2.80, reference=True), row("near", 2.82), row("better", 2.79), row("far", 2.84)]
-    found = below_seeds(rows, {"ref": 0.03})
-    assert found[0].gap_due_to_ar is None
-    assert reason(found[1]) == "the gap of 0.020 nats is smaller than the 0.030 between seeds"
-    assert reason(found[2]) == "the gap of 0.010 nats is smaller than the 0.030 between seeds"
-    assert reason(found[3]) is None
+    gap = gap_of({"ref": 2.80, "near": 2.82, "better": 2.79, "far": 2.84})
+    found = below_seeds(gap, {"ref": 0.03}).on_hits
+    assert found["ref"].reason is None
+    assert found["near"].reason == "the gap of 0.020 nats is smaller than the 0.030 between seeds"
+    assert found["better"].reason == "the gap of 0.010 nats is smaller than the 0.030 between seeds"
+    assert found["far"].reason is None
     # The model's own seeds count too, and another reason stays.
-    wide = below_seeds([rows[0], row("far", 2.84, unresolved="a single document")], {"ref": 0.03, "far": 0.05})
-    assert reason(wide[1]) == "a single document; the gap of 0.040 nats is smaller than the 0.050 between seeds"
-    assert below_seeds(rows, {}) == rows
+    wide = below_seeds(gap_of({"ref": 2.80, "far": 2.84}, "a single document"), {"ref": 0.03, "far": 0.05}).on_hits
+    assert wide["far"].reason == "a single document; the gap of 0.040 nats is smaller than the 0.050 between seeds"
+    assert below_seeds(gap, {}).on_hits == gap.on_hits
 
 
 def test_the_range_of_a_member_is_over_its_seeds() -> None:
@@ -60,7 +65,7 @@ def test_the_range_of_a_member_is_over_its_seeds() -> None:
 def test_the_wider_range_is_shown(
     shares: list[float], interval: Any, shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gap: Any = SimpleNamespace(rows=(row("ref", 1.0, reference=True), row("m", 2.0, ci95=interval)))
+    gap = gap_of({"ref": 1.0, "m": 2.0}, ci95=interval)
     monkeypatch.setattr(SizeResult, "spread", lambda self: {"m": shares})
     assert SizeResult(Path("x"), gap, pd.DataFrame(), ()).interval_over_seeds("m") == shown
 
@@ -100,5 +105,5 @@ def test_the_committed_table_shows_what_seeds_change() -> None:
     lines = (ROOT / "results" / "table1-mini" / "table.md").read_text().partition("## 50m")[0].splitlines()
     based, delta = (next(line for line in lines if line.startswith(f"| {name} |")) for name in ("based", "delta\\_net"))
     assert "81.2–89.2% ‡" in based
-    assert "(100.0%)" in delta
+    assert "—" in delta  # level with attention
     assert any("the gap of 0.012 nats is smaller than the 0.029 between seeds" in line for line in lines)

@@ -40,7 +40,7 @@ def test_nll_on_rare_bigrams():
 
 
 def test_no_model_to_compare_with_the_paper():
-    gap: Any = SimpleNamespace(compared=[SimpleNamespace(model="m", gap_due_to_ar=object())])
+    gap: Any = SimpleNamespace(compared=[SimpleNamespace(model="m")])
     assert paper_table(SizeResult(Path("x"), gap, pd.DataFrame(), ()), {"ref": "Attention"}) is None
 
 

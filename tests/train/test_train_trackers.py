@@ -62,10 +62,10 @@ def test_the_metrics_of_a_result(token_result: Path, tmp_path: Path) -> None:
     gap = open_result(token_result).record
     log_result(gap, ["tensorboard"], tmp_path)
     found = {name: values[0][1] for name, values in read_back(tmp_path).items()}
-    assert found["m2/nll_overall"] == pytest.approx(gap.row("m2").overall.nll, rel=1e-6)
-    assert found["m2/gap"] == pytest.approx(gap.deltas["m2"], rel=1e-6)
-    claimed = {row.model for row in gap.compared if row.gap_due_to_ar and not row.gap_due_to_ar.unresolved}
-    assert {name.partition("/")[0] for name in metrics_of(gap) if name.endswith("due_to_ar")} == claimed
+    assert found["m2/nll_overall"] == pytest.approx(gap.on_all["m2"].nll, rel=1e-6)
+    assert found["m2/delta"] == pytest.approx(gap.deltas["m2"], rel=1e-6)
+    claimed = {row.model for row in gap.compared if gap.on_hits[row.model].reason is None}
+    assert {name.partition("/")[0] for name in metrics_of(gap) if name.endswith("/share_ar_hits")} == claimed
     log_result(gap, [], tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

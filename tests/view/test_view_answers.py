@@ -21,9 +21,16 @@ def ask(client, path, **parameters):
     return answer.json()
 
 
+def contributions(breakdown, model):
+    """Their sum over the bars."""
+    figures = [each for bar in breakdown["bars"] for each in bar["part"]["models"] if each["model"] == model]
+    return sum(each["contribution"] for each in figures)
+
+
 def test_the_overview_is_gap_json_and_what_the_page_may_do(client, result):
     made = ask(client, "overview")
-    assert made["gap"]["rows"][1]["gap_due_to_ar"]["value"] == result.record.rows[1].gap_due_to_ar.value
+    model, own = result.models[1], made["gap"]["ar_hits"]["models"][1]
+    assert (own["model"], own["share"]) == (model, result.record.on_hits[model].share)
     assert made["thresholds"][:4] == [0, 1, 2, 5]
     assert [mark["threshold"] for mark in made["marks"]] == [1250, 0]  # 1,250 in 10 B, scaled to some thousand tokens
     assert made["name"].endswith("/out")
@@ -60,11 +67,9 @@ def test_thresholds_are_those_of_result_gap(client, result, tau):
     frame = result.gap({}, threshold=tau)
     expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == "m2")].iloc[0]
     (own,) = [each for each in at["ar_hits"]["models"] if each["model"] == "m2"]
-    assert own["gap_due_to"]["value"] == pytest.approx(expected["gap_due_to"], rel=1e-6)
-    assert own["gap_due_to"]["ci95"] == pytest.approx(
-        [expected["gap_due_to_low"], expected["gap_due_to_high"]], rel=1e-6
-    )
-    assert at["ar_hits"]["share"] == expected["share"]
+    assert own["share"] == pytest.approx(expected["share"], rel=1e-6)
+    assert own["share_ci95"] == pytest.approx([expected["share_low"], expected["share_high"]], rel=1e-6)
+    assert at["ar_hits"]["share_of_tokens"] == expected["share_of_tokens"]
 
 
 @pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "slice"])
@@ -74,13 +79,13 @@ def test_a_bins_condition_selects_its_tokens(client, result, by, threshold):
     named = {f"bin {k}": bar["where"] for k, bar in enumerate(made["bars"])}
     _, _, *slices = result.slices(named, threshold=threshold)
     assert [each.n for each in slices] == [bar["part"]["n"] for bar in made["bars"]]
-    assert sum(bar["part"]["contribution"]["m2"] for bar in made["bars"]) == pytest.approx(result.record.deltas["m2"])
+    assert contributions(made, "m2") == pytest.approx(result.record.deltas["m2"])
 
 
 def test_a_breakdown_against_another_reference(client, result):
     made = ask(client, "breakdown", by="distance", reference="m2")
-    total = sum(bar["part"]["contribution"]["ref"] for bar in made["bars"])
-    assert total == pytest.approx(result.record.row("ref").overall.nll - result.record.row("m2").overall.nll)
+    whole = result.record.on_all
+    assert contributions(made, "ref") == pytest.approx(whole["ref"].nll - whole["m2"].nll)
 
 
 def test_slices_are_those_of_result_gap(client, result):
@@ -89,9 +94,9 @@ def test_slices_are_those_of_result_gap(client, result):
     expected = result.gap({"rare": where})
     row = next(row for _, row in expected.iterrows() if (row["slice"], row["model"]) == ("rare", "m-1"))
     own = made["models"][1]
-    assert (made["n"], made["share"], made["ar_hits"]) == (row["n"], row["share"], row["ar_hits"])
-    assert own["gap_due_to"]["value"] == pytest.approx(row["gap_due_to"], rel=1e-9)
-    assert own["contribution"]["ci95"] == pytest.approx([row["contribution_low"], row["contribution_high"]], rel=1e-9)
+    assert (made["n"], made["share_of_tokens"], made["ar_hits"]) == (row["n"], row["share_of_tokens"], row["ar_hits"])
+    assert own["share"] == pytest.approx(row["share"], rel=1e-9)
+    assert own["contribution_ci95"] == pytest.approx([row["contribution_low"], row["contribution_high"]], rel=1e-9)
 
 
 def test_a_condition_may_name_models_that_are_not_shown(client, result):
@@ -223,7 +228,7 @@ def test_the_table_is_kept_as_it_is_printed(client, result):
     assert 'filename="' in answer.headers["content-disposition"]
     tex = client.get("/api/keep/table?format=tex&threshold=10&reference=m2").text
     assert r"\begin{tabular}{lrrrrrr}" in tex
-    assert r"\% of gap due to AR" in tex
+    assert r"$\Delta$NLL & 95\% interval" in tex
 
 
 @pytest.mark.parametrize("wanted", ["csv", "parquet"])

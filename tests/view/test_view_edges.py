@@ -33,7 +33,7 @@ def test_hostile_texts_are_answered_as_visible_text(hostile_result):
 
 def test_one_token(tmp_path, tokenizer):
     made = client_of(write_result(tmp_path, tokenizer, ["a b"]))
-    assert made.get("/api/overview").json()["gap"]["rows"][0]["overall"]["n"] == 1
+    assert made.get("/api/overview").json()["gap"]["all"]["n"] == 1
     window = made.get("/api/window?window=0&model=m2&model=ref").json()
     assert len(window["tokens"]) == 2
     (only,) = made.get("/api/thresholds?intervals=1").json()["at"]
@@ -62,7 +62,7 @@ def test_one_model(tmp_path, tokenizer):
     assert len(made.get("/api/overview").json()["gap"]["rows"]) == 1
     window = made.get("/api/window?window=0&model=ref&reference=ref").json()
     assert [each["model"] for each in window["models"]] == ["ref"]
-    assert made.get("/api/breakdown?by=distance").json()["bars"][0]["part"]["contribution"] == {}
+    assert made.get("/api/breakdown?by=distance").json()["bars"][0]["part"]["models"][0]["contribution"] is None
     (scored,) = made.get("/api/slices?where=word_start&name=starts").json()
     assert [each["model"] for each in scored["models"]] == ["ref"]
 
@@ -104,7 +104,8 @@ def test_missing_or_broken_cells_are_one_line(token_result, tmp_path):
         (None, "no gap.json there; expected a folder"),
         ("{", "gap.json"),
         ('{"format": 99}', "written by a newer argap (format 99"),
-        ('{"format": 2}', "missing required field"),
+        ('{"format": 3}', "missing required field"),
+        ('{"format": 2}', "written by an older argap (format 2, expected 3); run `argap score` or `argap compare`"),
     ],
 )
 def test_half_written_and_newer_results_are_refused(tmp_path, content, message):

@@ -14,16 +14,15 @@ from argap.view.thresholds import at_every_threshold
 
 def figures(scored, model):
     """NLL on the slice, the part of the gap and its share, with their intervals."""
-    (own,) = [each for each in scored.models if each.model == model]
-    part, due = own.contribution, own.gap_due_to
-    return [own.nll, part.nll, *part.ci95, due.raw, *due.ci95]
+    own = scored[model]
+    return [own.nll, own.contribution, *own.contribution_ci95, own.share, *own.share_ci95]
 
 
 def test_every_threshold_is_what_the_tokens_say(result):
     made = at_every_threshold(result.record, result.cells, "ref", intervals=True)
     assert [each.threshold for each in made.at] == list(thresholds_of(result.record))
     assert {0, 1, 2, 5, 10} < {each.threshold for each in made.at}
-    shares = [each.ar_hits.share for each in made.at]
+    shares = [each.ar_hits.share_of_tokens for each in made.at]
     assert shares == sorted(shares)
     assert shares[0] < shares[3]
     for at in made.at[:6]:
@@ -37,9 +36,9 @@ def test_without_intervals_the_numbers_are_the_same(result):
     quick, full = (at_every_threshold(result.record, result.cells, "m2", intervals=each) for each in (False, True))
     assert quick.reference == "m2"
     for one, other in zip(quick.at, full.at, strict=True):
-        for a, b in zip(one.ar_hits.models, other.ar_hits.models, strict=True):
-            assert a.nll == pytest.approx(b.nll)
-            assert (a.gap_due_to and a.gap_due_to.raw) == pytest.approx(b.gap_due_to and b.gap_due_to.raw)
+        for model, a in one.ar_hits.estimates.items():
+            b = other.ar_hits[model]
+            assert (a.nll, a.share) == (pytest.approx(b.nll), pytest.approx(b.share))
 
 
 @pytest.mark.parametrize("threshold", [2, 5])
@@ -49,11 +48,11 @@ def test_restated_rows_are_those_of_the_tokens(result, threshold):
     frame = result.gap({}, threshold=threshold)
     assert made.models == ["m-1", "ref", "m2"]
     assert made.threshold == threshold
-    for row in made.rows:
-        expected = frame[(frame["model"] == row.model) & (frame["slice"] == "ar_hits")].iloc[0]
-        assert row.ar_hits.n == expected["n"]
-        assert row.ar_hits.nll == pytest.approx(expected["nll"])
-    assert made.row("m2").delta.nll == pytest.approx(made.row("m2").overall.nll - made.row("m-1").overall.nll)
+    for model in made.models:
+        expected = frame[(frame["model"] == model) & (frame["slice"] == "ar_hits")].iloc[0]
+        assert made.on_hits.n == expected["n"]
+        assert made.on_hits[model].nll == pytest.approx(expected["nll"])
+    assert made.deltas["m2"] == pytest.approx(made.on_all["m2"].nll - made.on_all["m-1"].nll)
 
 
 def test_bins_of_another_threshold_keep_every_token(result):

@@ -1,18 +1,19 @@
-// The gap taken apart: a row for each bin, a bar with its interval for each chosen model. A row leads to its tokens.
+// ΔNLL broken down: a row for each bin, a bar with its interval for each chosen model. A row leads to its tokens.
 
 import { ask, Superseded } from "./api.js";
 import { scale } from "./chart.js";
 import { fill, h, name, svg } from "./dom.js";
-import { nats, natsRange, percent, whole } from "./numbers.js";
-import { link, models, natsA, reference, state, threshold, Units, update } from "./state.js";
+import { of } from "./figures.js";
+import { difference, differenceRange, nats, percent, whole } from "./numbers.js";
+import { link, models, natsA, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["slice", "AR hits"]];
 const TITLES = {
-  frequency: "Where the gap lies, by how often training saw the bigram",
-  distance: "Where the gap lies, by tokens back to the earlier occurrence",
-  position: "Where the gap lies, by position in the window",
-  domain: "Where the gap lies, by domain of the text",
+  frequency: "Where the difference lies, by how often training saw the bigram",
+  distance: "Where the difference lies, by tokens back to the earlier occurrence",
+  position: "Where the difference lies, by position in the window",
+  domain: "Where the difference lies, by domain of the text",
 };
 const HEADS = { frequency: "Seen in training", distance: "Tokens back", position: "Position", domain: "Domain", slice: "Tokens" };
 const ROOM = 760; // pixels for the bars of all models
@@ -27,7 +28,7 @@ export function breakdownsView(overview) {
 
   async function load() {
     drawTabs(tabs, overview);
-    title.textContent = by() === "slice" ? `Where the gap lies: ${overview.hits} and other tokens` : TITLES[by()] ?? `Where the gap lies, by ${by()}`;
+    title.textContent = by() === "slice" ? `Where the difference lies: ${overview.hits} and other tokens` : TITLES[by()] ?? `Where the difference lies, by ${by()}`;
     const request = { by: by(), threshold: threshold(), reference: reference() };
     const key = JSON.stringify([request, models()]);
     if (key === asked) return;
@@ -66,26 +67,26 @@ function drawTabs(tabs, overview) {
 function draw(body, made, overview) {
   const chosen = models();
   const groups = made.by === "frequency" ? [["repeated in the window", (bar) => bar.part.repeated], ["not repeated", (bar) => !bar.part.repeated]] : [[null, () => true]];
-  const ends = made.bars.flatMap(({ part }) => chosen.flatMap((model) => [part.contribution[model] ?? 0, ...(part.ci95?.[model] ?? [])]));
+  const ends = made.bars.flatMap(({ part }) => chosen.flatMap((model) => [of(part, model).contribution ?? 0, ...(of(part, model).contribution_ci95 ?? [])]));
   const width = Math.round(Math.min(360, Math.max(110, ROOM / chosen.length - 100)));
-  const x = scale([Math.min(0, ...ends), Math.max(1e-9, ...ends)], [4, width - 4]);
-  const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (part.contribution[model] ?? 0), 0)]));
+  const x = scale([Math.min(0, ...ends), Math.max(0, ...ends, Math.min(...ends) < 0 ? 0 : 1e-9)], [4, width - 4]);
+  const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (of(part, model).contribution ?? 0), 0)]));
   const others = chosen.length === 1 ? [reference(), ...chosen] : [];
   const head = h("thead", {},
-    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, Units()), h("th", { scope: "col" }, "Share"),
+    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, Units()), h("th", { scope: "col" }, `% of ${unit()}s`),
       others.map((model) => h("th.wide", { scope: "col" }, "NLL, ", name(model))),
       chosen.map((model, k) => h("th.bar-head", { scope: "col", colspan: 2, class: `m${k}` }, h("span.clip", { title: model }, h("span.swatch", { class: `m${k}` }), name(model)), h("span.faint", {}, `, ${natsA()}`)))));
   const rows = groups.map(([title, belongs]) => h("tbody", {},
     title && h("tr.group", {}, h("th.left", { scope: "rowgroup", colspan: 3 + others.length + 2 * chosen.length }, title)),
-    made.bars.filter(belongs).map((bar) => row(bar, made, chosen, others, x, width, total, overview))));
-  const foot = h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "all"), h("td.wide", {}, whole(made.bars.reduce((sum, { part }) => sum + part.n, 0))), h("td", {}, "100%"), others.map(() => h("td.wide")), chosen.map((model) => [h("td"), h("td.value", {}, nats(total.get(model)))])));
+    made.bars.filter(belongs).map((bar) => row(bar, made, chosen, others, x, width, overview))));
+  const foot = h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "all"), h("td.wide", {}, whole(made.bars.reduce((sum, { part }) => sum + part.n, 0))), h("td", {}, "100%"), others.map(() => h("td.wide")), chosen.map((model) => [h("td"), h("td.value", {}, difference(total.get(model)))])));
   fill(body,
     h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "breakdown-title" }, h("table.parts", {}, head, rows, foot)),
-    h("p.caption", {}, "A bar is a bin’s share of the tokens times the difference in NLL; a model’s bars add up to its gap. Whiskers are 95% intervals. In parentheses: percent of the gap.",
+    h("p.caption", {}, "A bar is a bin’s share of the tokens times ΔNLL: to the right the model is behind, to the left ahead; a model’s bars add up to its ΔNLL. Whiskers are 95% intervals. In parentheses: percent of that.",
       h("span.on-screen", {}, overview.no_tokens ? " The tokens behind the bins are not here." : " A bin leads to its tokens.")));
 }
 
-function row(bar, made, chosen, others, x, width, total, overview) {
+function row(bar, made, chosen, others, x, width, overview) {
   const { part } = bar;
   const hit = made.by !== "frequency" || (part.repeated && isHit(bar));
   const to = { view: "tokens", list: "losses", where: bar.where, window: null, pos: null };
@@ -94,18 +95,21 @@ function row(bar, made, chosen, others, x, width, total, overview) {
     event.preventDefault();
     update(to);
   };
-  const label = overview.no_tokens ? name(part.bin) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(part.bin));
+  const title = part.partition !== "slice" ? part.bin : part.bin === "ar_hits" ? overview.hits : `other ${unit()}s`;
+  const label = overview.no_tokens ? name(title) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(title));
   return h("tr", { class: !overview.no_tokens && "linked", "data-key": !overview.no_tokens && part.bin, onclick: overview.no_tokens ? null : (event) => !event.target.closest("a") && follow(event) },
-    h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share)),
-    others.map((model) => h("td.wide", {}, nats(part.nll[model], 2))),
-    chosen.map((model, k) => [h("td.bar", {}, drawBar(part, model, k, x, width, hit)), h("td.value", { title: part.ci95?.[model] ? `95% interval ${natsRange(part.ci95[model])}` : null }, nats(part.contribution[model]), h("span.faint", {}, total.get(model) > 0 ? ` (${percent(part.contribution[model] / total.get(model), 0)})` : ""))]));
+    h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share_of_tokens)),
+    others.map((model) => h("td.wide", {}, nats(of(part, model).nll, 2))),
+    chosen.map((model, k) => [of(part, model), k]).map(([each, k]) => [
+      h("td.bar", {}, drawBar(each, k, x, width, hit)),
+      h("td.value", { title: each.contribution_ci95 && `95% interval ${differenceRange(each.contribution_ci95)}` }, difference(each.contribution), h("span.faint", {}, each.share === null ? "" : ` (${percent(each.share, 0)})`))]));
 }
 
 const isHit = (bar) => threshold() !== null && Number(bar.where.match(/(\d+)\D*$/)[1]) <= threshold() && !bar.where.includes(">=");
 
-function drawBar(part, model, k, x, width, hit) {
-  const value = part.contribution[model] ?? 0;
-  const ends = part.ci95?.[model];
+function drawBar(each, k, x, width, hit) {
+  const value = each.contribution ?? 0;
+  const ends = each.contribution_ci95;
   return svg("svg", { viewBox: `0 0 ${width} 18`, width, height: 18, "aria-hidden": "true", class: `m${k}` },
     svg("rect", { class: hit ? "full" : "pale", x: Math.min(x(0), x(value)), width: Math.abs(x(value) - x(0)), y: 3, height: 12 }),
     svg("line.zero", { x1: x(0), x2: x(0), y1: 0, y2: 18 }),

@@ -1,9 +1,10 @@
-// The share of the gap over τ: the chosen models in colour with their intervals, all others grey. Below it, the hits.
+// The share of the gap or lead over τ: the chosen models in colour with their intervals, all others grey. Below it, the hits.
 
 import { fill, h, svg } from "./dom.js";
+import { of } from "./figures.js";
 import { logPosition, usefulThresholds } from "./header.js";
 import { percent, percentRange, plural, short, whole } from "./numbers.js";
-import { models, threshold, update } from "./state.js";
+import { models, reference, threshold, update } from "./state.js";
 import { path, scale, ticks, widthOf } from "./chart.js";
 
 const MARGIN = { left: 44, right: 132, top: 14 };
@@ -15,7 +16,7 @@ export function curve(overview) {
   const drawing = h("div.chart");
   const words = h("p.caption");
   const element = h("section", { "aria-labelledby": "curve-title" },
-    h("div.heading", {}, h("h2", { id: "curve-title" }, `% of the gap on the ${overview.hits}, over the threshold τ`)), drawing, words);
+    h("div.heading", {}, h("h2", { id: "curve-title" }, `Share of the gap or lead on the ${overview.hits}, over the threshold τ`)), drawing, words);
   let made = null;
   const redraw = (width = widthOf(drawing)) => made && draw(drawing, words, made, overview, width);
   new ResizeObserver(() => redraw()).observe(drawing);
@@ -47,8 +48,8 @@ function draw(element, words, made, overview, width) {
   const points = made.at.filter((each) => known.includes(each.threshold));
   const x = scale([logPosition(known[0]), logPosition(known.at(-1))], [MARGIN.left, width - right]);
   const at = (value) => x(logPosition(value));
-  const series = made.whole.models.map((each, k) => ({ model: each.model, reference: each.reference, due: points.map((point) => point.ar_hits.models[k].gap_due_to) })).filter((each) => !each.reference);
-  const raw = (due) => (due && due.raw !== null && (due.case === "explained" || due.case === "reversed") ? due.raw : null);
+  const series = made.whole.models.filter((each) => each.model !== reference()).map(({ model }) => ({ model, due: points.map((point) => of(point.ar_hits, model)) }));
+  const raw = (due) => due?.share ?? null;
   const chosen = models();
   const values = series.flatMap((each) => each.due.map(raw)).filter((value) => value !== null);
   const low = Math.min(0, ...values.map((value) => Math.max(value, -0.5)));
@@ -66,7 +67,7 @@ function draw(element, words, made, overview, width) {
       layers.others.push(svg("path.other", { d: line }, svg("title", {}, each.model)));
       continue;
     }
-    const band = points.map((point, i) => ({ x: at(point.threshold), ends: each.due[i]?.ci95, value: raw(each.due[i]) })).filter((p) => p.ends && p.value !== null);
+    const band = points.map((point, i) => ({ x: at(point.threshold), ends: each.due[i]?.share_ci95, value: raw(each.due[i]) })).filter((p) => p.ends && p.value !== null);
     if (band.length) {
       const top = band.map((p) => `${p.x},${y(p.ends[1])}`);
       const bottom = band.map((p) => `${p.x},${y(p.ends[0])}`).reverse();
@@ -80,10 +81,10 @@ function draw(element, words, made, overview, width) {
   }
   spread(labels, 15, MARGIN.top, MARGIN.top + HEIGHT);
   const foot = MARGIN.top + HEIGHT + 34;
-  const shareHigh = Math.max(...points.map((point) => point.ar_hits.share), 0.01);
+  const shareHigh = Math.max(...points.map((point) => point.ar_hits.share_of_tokens), 0.01);
   const s = scale([0, shareHigh], [foot + SHARE, foot + 8]);
-  const share = path(points.map((point) => [at(point.threshold), s(point.ar_hits.share)]));
-  const shareNow = points.find((point) => point.threshold === threshold())?.ar_hits.share;
+  const share = path(points.map((point) => [at(point.threshold), s(point.ar_hits.share_of_tokens)]));
+  const shareNow = points.find((point) => point.threshold === threshold())?.ar_hits.share_of_tokens;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${foot + SHARE + 26}`, width, height: foot + SHARE + 26, role: "img", "aria-label": describe(series, chosen, points, overview) },
     svg("clipPath", { id: "panel" }, svg("rect", { x: MARGIN.left, y: MARGIN.top, width: Math.max(width - right - MARGIN.left, 0), height: HEIGHT })),
     layers.grid, svg("g", { "clip-path": "url(#panel)" }, layers.others),
@@ -122,9 +123,9 @@ function describe(series, chosen, points, overview) {
   const i = points.findIndex((point) => point.threshold === threshold());
   const said = series.filter((each) => chosen.includes(each.model)).map((each) => {
     const due = each.due[i];
-    return `${each.model} ${due?.raw === null || !due ? "no number" : percent(due.raw)}${due?.ci95 ? ` (${percentRange(due.ci95)})` : ""}`;
+    return `${each.model} ${due?.share === null || !due ? "no number" : percent(due.share)}${due?.share_ci95 ? ` (${percentRange(due.share_ci95)})` : ""}`;
   });
-  return `Share of the gap on the ${overview.hits} over the threshold. At τ = ${whole(threshold())}: ${said.join("; ")}.`;
+  return `Share of the gap or lead on the ${overview.hits} over the threshold. At τ = ${whole(threshold())}: ${said.join("; ")}.`;
 }
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

@@ -25,28 +25,33 @@ export async function loadThresholds(changed, failed) {
 /** What `loadThresholds` got for the reference, or undefined. */
 export const thresholds = () => known.get(reference());
 
+/** The estimate of a model on a part. */
+export const of = (part, model) => part.models.find((each) => each.model === model);
+
+/** Whether a model is behind, ahead or level, as `argap.metric.direction`; null for the reference, and without a finite ΔNLL. */
+export function directionOf(whole) {
+  if (whole.delta === null) return null;
+  const ends = whole.delta_ci95;
+  if (whole.delta === 0 || (ends && ends[0] <= 0 && ends[1] >= 0)) return "level";
+  return whole.delta > 0 ? "behind" : "ahead";
+}
+
+/** What the ΔNLL of a model is called. */
+export const WORDS = { behind: "gap", ahead: "lead", level: "difference", null: "difference" };
+
 /**
- * The rows of the table: {model, reference, parameters, overall, ar_hits, other, share, gap, part, due, pending}.
+ * The rows of the table: {model, reference, parameters, direction, overall, ar_hits, other, share, n, total, pending}.
  * null: not known yet.
  */
 export function rows(overview) {
   const { gap } = overview;
   const parameters = new Map(gap.rows.map((row) => [row.model, row.parameters]));
-  // An older gap.json does not say which shares must not be claimed; the cells do.
-  const recorded = gap.documents || !thresholds()?.intervals;
-  if (recorded && threshold() === gap.threshold && reference() === gap.reference) {
-    return gap.rows.map((row) => ({
-      model: row.model, reference: row.reference, parameters: row.parameters, overall: row.overall, ar_hits: row.ar_hits,
-      other: row.other, share: row.share_ar_hits, n: row.ar_hits.n, gap: row.delta, part: row.delta_ar, due: row.gap_due_to_ar, pending: false,
-    }));
-  }
+  const own = threshold() === gap.threshold && reference() === gap.reference;
   const all = thresholds();
-  const at = all?.at.find((each) => each.threshold === threshold());
+  const [whole, at, pending] = own ? [gap.all, gap, false] : [all?.whole, all?.at.find((each) => each.threshold === threshold()), all && !all.intervals];
   if (!at) return null;
-  const made = all.whole.models.map((whole, k) => ({
-    model: whole.model, reference: whole.reference, parameters: parameters.get(whole.model), overall: whole,
-    ar_hits: at.ar_hits.models[k], other: at.other.models[k], share: at.ar_hits.share, n: at.ar_hits.n,
-    gap: whole.contribution, part: at.ar_hits.models[k].contribution, due: at.ar_hits.models[k].gap_due_to, pending: !all.intervals,
+  return whole.models.map((overall) => ({
+    model: overall.model, reference: overall.model === reference(), parameters: parameters.get(overall.model), direction: directionOf(overall), overall,
+    ar_hits: of(at.ar_hits, overall.model), other: of(at.other, overall.model), share: at.ar_hits.share_of_tokens, n: at.ar_hits.n, total: whole.n, pending,
   }));
-  return made.sort((a, b) => Number(b.reference) - Number(a.reference));
 }

@@ -88,10 +88,7 @@ export const logPosition = (value) => Math.log10(Math.max(value, 0.4));
 
 /** The thresholds worth a step: up to the highest count that occurs here, and every marked one. */
 export function usefulThresholds(overview) {
-  const counted = new Set(overview.gap.breakdowns.frequency.filter((part) => part.repeated).map((part) => part.bin));
-  const bins = overview.gap.bins.frequency;
-  const last = bins.reduce((found, bin, k) => (counted.has(bin.label) ? k : found), 0);
-  const highest = Math.max(bins[last]?.high ?? Infinity, overview.gap.threshold ?? 0, ...overview.marks.map((mark) => mark.threshold));
+  const highest = Math.max(overview.counted ?? Infinity, overview.gap.threshold ?? 0, ...overview.marks.map((mark) => mark.threshold));
   return overview.thresholds.filter((each, k, all) => each <= highest || all[k - 1] < highest);
 }
 

@@ -18,15 +18,19 @@ export function percentRange([low, high]) {
   return low < 0 ? `${percent(low).replace("%", "")} to ${percent(high)}` : `${fixed(100 * low, 1)}–${percent(high)}`;
 }
 
-export const natsRange = ([low, high]) => `${nats(low)} to ${nats(high)}`;
+/** A difference in nats with its sign, and both ends of its interval. */
+export const difference = (value) => (value === null || value === undefined ? DASH : signed(value, 3));
+export const differenceRange = ([low, high]) => `${signed(low, 3)} to ${signed(high, 3)}`;
+
+/** A share as tables print it: in parentheses where it must not be claimed. */
+export const shareText = ({ share, reason }, digits = 1) => (share === null ? DASH : reason ? `(${percent(share, digits)})` : percent(share, digits));
 
 /** What `loss` writes. */
 export const lossName = (unit) => (unit === "token" ? "PPL (NLL)" : "bits/byte (NLL)");
 
 /** `11.01 (2.40)`: perplexity (NLL), ∞ where a token has probability 0; by bytes bits per byte, and the NLL per byte. */
 export function loss(scores, unit) {
-  if (scores?.reason) return "∞";
-  if (!scores || scores.nll === null) return DASH;
+  if (scores.nll === null) return scores.n ? "∞" : DASH;
   if (unit === "byte") return `${(scores.nll / Math.LN2).toFixed(3)} (${scores.nll.toFixed(3)})`;
   const ppl = scores.ppl === null ? "> 1e308" : scores.ppl < 1000 ? scores.ppl.toFixed(2) : scores.ppl < 1e6 ? whole(scores.ppl) : scores.ppl.toExponential(1).replace(/\+(\d)$/, "+0$1");
   return `${ppl} (${scores.nll.toFixed(2)})`;

@@ -2,8 +2,8 @@
 
 import { fill, h, name } from "./dom.js";
 import { curve } from "./curve.js";
-import { loadThresholds, rows, thresholds } from "./figures.js";
-import { nats, natsRange, percent, percentRange, whole } from "./numbers.js";
+import { loadThresholds, rows, thresholds, WORDS } from "./figures.js";
+import { difference, differenceRange, nats, percent, percentRange, shareText, whole } from "./numbers.js";
 import { model, natsA, reference, threshold, unit } from "./state.js";
 import { table } from "./table.js";
 
@@ -45,10 +45,13 @@ function drawFinding(element, made, overview) {
     fill(element, h("h1", {}, "One model, nothing to compare it with"), h("p.detail", {}, "Score a second one, or compare this run with another: argap compare RUN… --ref RUN."));
     return;
   }
+  const { overall, ar_hits: part } = row;
+  const shared = part.share === null ? null : `${shareText(part, 0)} of the ${WORDS[row.direction]}`;
   const facts = [
-    ["gap", row.gap && nats(row.gap.nll), natsA(), row.gap?.ci95 && natsRange(row.gap.ci95)],
-    [`of it on ${hits}`, row.part && nats(row.part.nll), natsA(), row.part?.ci95 && natsRange(row.part.ci95)],
-    [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.overall.n ?? overview.gap.rows[0].overall.n)}`],
+    ["ΔNLL", overall.delta !== null && difference(overall.delta), natsA(), overall.delta_ci95 && differenceRange(overall.delta_ci95)],
+    [`on ${hits}`, part.contribution !== null && difference(part.contribution), natsA(), part.contribution_ci95 && differenceRange(part.contribution_ci95)],
+    ["that is", shared && shared.split(" of ")[0], `of the ${WORDS[row.direction]}`, part.reason ? `not to be claimed: ${part.reason}` : part.share_ci95 && percentRange(part.share_ci95)],
+    [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.total)}`],
   ];
   fill(
     element,
@@ -57,15 +60,27 @@ function drawFinding(element, made, overview) {
   );
 }
 
+/** The words of `argap.reports.tables.sentences.headline`. */
 function sentence(row, hits) {
   const [own, other] = [name(row.model), name(reference())];
-  const due = row.due;
-  const share = percent(row.share);
-  if (row.n === 0) return ["No token here is ", hits === "AR hits" ? "an AR hit" : "a repeated bigram", ": none of ", own, "’s gap to ", other, " can be associative recall."];
-  if (!due || due.case === "no_gap" || due.value === null) return [own, " has no gap to ", other, `: it is at least as good overall and on the ${hits}.`];
-  if (due.unresolved && !row.pending) return ["How much of ", own, "’s gap to ", other, ` sits on the ${hits} is not resolved: ${due.unresolved}.`];
-  if (due.case === "recall_only") return [own, " is at least as good as ", other, ` overall, but worse on the ${share} of ${unit()}s that are ${hits}.`];
-  if (due.case === "reversed") return [own, " is worse than ", other, ` overall, but better on the ${share} of ${unit()}s that are ${hits}.`];
-  const within = due.ci95 ? [" (95% interval ", h("span.nowrap", {}, percentRange(due.ci95)), ")"] : "";
-  return [h("strong", {}, due.value < 1 ? percent(due.value, 0) : "All"), " of ", own, "’s gap to ", other, within, ` sits on the ${share} of ${unit()}s that are ${hits}${threshold() === null ? "" : ` at τ = ${whole(threshold())}`}.`];
+  const { overall, direction } = row;
+  if (direction === null) return ["ΔNLL of ", own, " to ", other, ` is not finite: ${overall.reason}.`];
+  if (direction === "level") return [own, " is level with ", other, `: ΔNLL is ${difference(overall.delta)} nats per ${unit()}`, apart(row, hits), "."];
+  const start = [own, " is ", h("strong", {}, `${nats(Math.abs(overall.delta))} nats per ${unit()} ${direction}`), direction === "ahead" ? " of " : " ", other];
+  if (row.n === 0) return [...start, `. No token here is ${hits === "AR hits" ? "an AR hit" : "a repeated bigram"}: none of it can be associative recall.`];
+  const at = threshold() === null ? "" : ` at τ = ${whole(threshold())}`;
+  const those = `the ${percent(row.share)} of ${unit()}s that are ${hits}${at}`;
+  const parts = [[those, row.ar_hits.contribution], ["the rest", row.other.contribution]];
+  const against = parts.find(([, value]) => value * overall.delta < 0 && nats(Math.abs(value)) !== nats(0));
+  if (!against) return [...start, `, ${nats(Math.abs(parts[0][1]))} of it on ${those}.`];
+  const [kept, most] = parts.find((part) => part !== against);
+  return [...start, `: ${nats(Math.abs(most))} on ${kept}, ${direction === "behind" ? "ahead" : "behind"} by ${nats(Math.abs(against[1]))} on ${against[0]}.`];
+}
+
+/** Where a model that is level is behind or ahead on the hits, beyond the interval. */
+function apart(row, hits) {
+  const { contribution, contribution_ci95: ends } = row.ar_hits;
+  if (!ends || (ends[0] <= 0 && ends[1] >= 0)) return "";
+  const [way, back] = contribution > 0 ? ["behind", "ahead"] : ["ahead", "behind"];
+  return `, ${way} by ${nats(Math.abs(contribution))} on the ${hits} and ${back} on the rest`;
 }

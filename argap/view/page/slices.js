@@ -2,7 +2,7 @@
 
 import { ask, stop, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
-import { DASH, loss, lossName, nats, natsRange, percent, percentRange, whole } from "./numbers.js";
+import { DASH, difference, differenceRange, loss, lossName, percent, percentRange, shareText, whole } from "./numbers.js";
 import { link, models, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
@@ -82,7 +82,7 @@ export function slicesView(overview) {
     const all = [...asked.values()];
     const own = (each) => /^slice( \d+)?$/.test(each.name);
     const shown = [...all.filter(own).reverse(), ...all.filter((each) => !own(each))];
-    const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? (overview.gap.slices ?? []) : [];
+    const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? overview.gap.slices : [];
     const others = recorded.filter((each) => !shown.some((one) => one.where === each.where)).map((result) => ({ name: result.title || result.name, where: result.where, result }));
     fill(results, !shown.length && !others.length ? null : sliceTable([...shown, ...others], overview));
   }
@@ -110,7 +110,7 @@ export function slicesView(overview) {
 const unique = ([title, where], k) => [title === "slice" ? `slice ${k + 1}` : title, where];
 
 function columns(overview) {
-  const example = overview.gap.models?.[0] ?? overview.gap.rows[0].model;
+  const example = overview.gap.rows[0].model;
   return h("details", {}, h("summary", {}, "Columns and the slices that ship"),
     h("p.columns", {}, overview.columns.map((each) => [h("code", {}, each), " "]), h("span.faint", {}, ` nll and top1 have a field for each model: nll."${example}"`)),
     h("ul.shipped", {}, overview.library.map((each) => h("li", {}, h("button.quiet", { type: "button", onclick: () => {
@@ -122,7 +122,7 @@ function columns(overview) {
 
 function sliceTable(shown, overview) {
   const chosen = models();
-  const titles = [Units(), "Share", overview.hits, lossName(unit()), "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"];
+  const titles = [Units(), `% of ${unit()}s`, overview.hits, lossName(unit()), "ΔNLL", "Contribution", "95% interval", "Share", "95% interval"];
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Slices" }, h("table.parts.slice-table", {},
     h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice, model"), titles.map((each) => h("th", { scope: "col" }, each)))),
     shown.map((each) => body(each, chosen, overview))));
@@ -142,18 +142,13 @@ function body(each, chosen, overview) {
   return h("tbody", {},
     h("tr.slice", {},
       h("th.left", { scope: "rowgroup" }, title && h("span.slice-name", {}, title), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && tokens),
-      h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
+      h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share_of_tokens)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
     (rows.length ? rows : result.models).map((one) => h("tr", {},
       h("th.left.of", { scope: "row" }, name(one.model)), h("td", { colspan: 3 }),
       h("td.ppl", {}, loss(one, unit())),
-      h("td.delta-nll", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
-      h("td.part", {}, one.contribution ? nats(one.contribution.nll) : DASH),
-      h("td.part-ci.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),
-      h("td.due", {}, h("b", {}, dueText(one.gap_due_to))),
-      h("td.due-ci.faint", { title: one.gap_due_to?.reason ?? one.gap_due_to?.unresolved ?? null }, one.gap_due_to?.ci95 && one.gap_due_to.value !== null ? percentRange(one.gap_due_to.ci95) : one.gap_due_to?.reason ?? DASH))));
-}
-
-function dueText(due) {
-  if (!due || due.value === null) return DASH;
-  return due.unresolved ? `(${percent(due.value)})` : percent(due.value);
+      h("td.delta-nll", {}, result.n ? difference(one.delta) : DASH),
+      h("td.part", {}, difference(one.contribution)),
+      h("td.part-ci.faint", {}, one.contribution_ci95 ? differenceRange(one.contribution_ci95) : DASH),
+      h("td.due", {}, h("b", {}, shareText(one))),
+      h("td.due-ci.faint", { title: one.reason }, one.share_ci95 ? percentRange(one.share_ci95) : one.reason ?? DASH))));
 }

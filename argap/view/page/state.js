@@ -60,7 +60,7 @@ export function models() {
 
 /** The model with the largest gap: shown where none was chosen. */
 function widest() {
-  const gaps = new Map(overview.gap.rows.map((row) => [row.model, row.delta?.nll ?? -Infinity]));
+  const gaps = new Map(overview.gap.all.models.map((each) => [each.model, each.delta ?? -Infinity]));
   return [...compared()].sort((a, b) => gaps.get(b) - gaps.get(a))[0];
 }
 

@@ -2,29 +2,25 @@
 
 import { address } from "./api.js";
 import { announce, fill, h, name, svg } from "./dom.js";
+import { rows, WORDS } from "./figures.js";
 import { copyText } from "./header.js";
-import { DASH, loss, nats, parameters, percent, percentRange } from "./numbers.js";
+import { DASH, difference, differenceRange, loss, parameters, percent, percentRange, shareText } from "./numbers.js";
 import { models, reference, state, threshold, unit, update } from "./state.js";
 
 const MOST = 7; // colours
 
 // The words of `argap.reports.tables.result`.
-const CASES = {
-  recall_only: "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
-  no_gap: "at least as good as the reference overall and on the AR hits: there is no gap to explain",
-  reversed: "worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is",
-};
-const CAPPED = "the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%";
+const LEVEL = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of";
+const AGAINST = "behind here though ahead overall: by the paper's rule 100%";
+const ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it at 100%";
 
-/** The notes that a row's percentage needs. */
+/** The notes that a row's share needs. */
 function reasons(row) {
-  const { due } = row;
-  if (!due) return [];
-  const found = due.case in CASES ? [CASES[due.case]] : [];
-  if (due.case === "explained" && due.raw > 1) found.push(CAPPED);
-  if (due.unresolved && !row.pending) found.push(`in parentheses, not to be claimed: ${due.unresolved}`);
-  else if (due.reason && !row.pending && (due.case === "explained" || due.case === "reversed")) found.push(`no interval: ${due.reason}`);
-  return found;
+  const { share, reason, paper_rule: rule } = row.ar_hits;
+  if (row.pending) return [];
+  if (row.direction === "level") return [LEVEL];
+  const found = rule === 1 && share !== null && share !== 1 ? [share > 1 ? ABOVE : AGAINST] : [];
+  return reason ? [...found, `in parentheses, not to be claimed: ${reason}`] : found;
 }
 
 const COLUMNS = [
@@ -33,12 +29,13 @@ const COLUMNS = [
   ["overall", "Overall", (row) => row.overall.nll],
   ["ar_hits", "AR hits", (row) => row.ar_hits.nll],
   ["other", "Other tokens", (row) => row.other.nll],
-  ["gap", "Gap, nats", (row) => row.gap?.nll ?? null],
-  ["due", "% of gap due to AR", (row) => row.due?.value ?? null],
+  ["delta", "ΔNLL, nats", (row) => row.overall.delta],
+  ["part", "on AR hits", (row) => row.ar_hits.contribution],
+  ["due", "Share", (row) => row.ar_hits.share],
 ];
 
 /** The class of columns that a phone does not show. */
-const wide = (column) => ["parameters", "overall", "other", "gap"].includes(column) && "wide";
+const wide = (column) => ["parameters", "overall", "other", "part"].includes(column) && "wide";
 
 export function table(overview) {
   const body = h("tbody");
@@ -66,7 +63,7 @@ export function table(overview) {
 
 function drawHead(head, overview) {
   const [key, direction] = sorting();
-  const titles = { other: `Other ${unit()}s`, ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
+  const titles = { other: `Other ${unit()}s`, ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", part: `on ${overview.hits}`, due: `% of ${gapWord(overview)}` };
   fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" ? "left" : wide(name_), "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
     h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
     h("td"), h("th.interval", { scope: "col" }, "95% interval"));
@@ -97,10 +94,15 @@ function sorted(made) {
   return [...made.filter((row) => row.reference), ...made.filter((row) => !row.reference).sort(order)];
 }
 
+/** What all models' ΔNLLs are called together. */
+function gapWord(overview) {
+  const known = new Set((rows(overview) ?? []).map((row) => row.direction).filter((each) => each && each !== "level"));
+  return known.size === 1 ? WORDS[[...known][0]] : known.size ? "gap or lead" : "difference";
+}
+
 function line(row, marks) {
   const chosen = models().indexOf(row.model);
-  const due = row.due && row.due.value !== null ? percent(row.due.value) : DASH;
-  const known = row.due?.ci95 && row.due.value !== null;
+  const { share, share_ci95: ends } = row.ar_hits;
   const title = row.reference
     ? [name(row.model), h("span.tag", {}, "reference")]
     : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && `m${chosen % MOST}` }), name(row.model));
@@ -108,19 +110,23 @@ function line(row, marks) {
     h("th.left", { scope: "row" }, title),
     h("td", { class: wide("parameters") }, parameters(row.parameters)),
     ["overall", "ar_hits", "other"].map((part) => h("td", { class: wide(part) }, loss(row[part], unit()))),
-    h("td", { class: wide("gap") }, row.gap ? nats(row.gap.nll) : DASH),
-    h("td.due", {}, row.due?.unresolved && !row.pending && due !== DASH ? `(${due})` : due, h("sup", {}, reasons(row).map((reason) => marks.get(reason)))),
-    h("td.whisk", {}, known && whisker(row.due)),
-    h("td.interval", {}, row.pending && row.due ? "…" : known ? percentRange(row.due.ci95) : DASH));
+    h("td", { class: wide("delta") }, difference(row.overall.delta), below(row.overall.delta_ci95)),
+    h("td", { class: wide("part") }, difference(row.ar_hits.contribution), below(row.ar_hits.contribution_ci95)),
+    h("td.due", {}, row.pending && share !== null ? percent(share) : shareText(row.ar_hits), h("sup", {}, reasons(row).map((reason) => marks.get(reason)))),
+    h("td.whisk", {}, ends && whisker(share, ends)),
+    h("td.interval", {}, row.pending && share !== null ? "…" : ends ? percentRange(ends) : DASH));
 }
 
-/** The share of the gap and its interval between 0 and 100%. */
-function whisker(due) {
+/** An interval in small print below its figure. */
+const below = (ends) => ends && h("span.ends", {}, differenceRange(ends));
+
+/** A share and its interval between 0 and 100%. */
+function whisker(share, ends) {
   const x = (value) => 4 + 60 * Math.min(Math.max(value, 0), 1);
   return svg("svg.whisker", { viewBox: "0 0 68 12", width: 68, height: 12, "aria-hidden": "true" },
     svg("line.track", { x1: 4, x2: 64, y1: 6, y2: 6 }),
-    svg("line.range", { x1: x(due.ci95[0]), x2: x(due.ci95[1]), y1: 6, y2: 6 }),
-    svg("circle", { cx: x(due.value), cy: 6, r: 3 }));
+    svg("line.range", { x1: x(ends[0]), x2: x(ends[1]), y1: 6, y2: 6 }),
+    svg("circle", { cx: x(share), cy: 6, r: 3 }));
 }
 
 function choose(model) {

@@ -20,7 +20,7 @@
   /** The number that a cell begins with: of `(73.1%)`, `6.9 M`, `11.01 (2.40)`; null for a dash. */
   function numberOf(text) {
     if (text.startsWith("> ")) return Infinity;
-    const found = text.match(/^\(?([−-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)(?: ([kMB])\b)?/);
+    const found = text.match(/^\(?([−+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)(?: ([kMB])\b)?/);
     return found && Number(found[1].replace("−", "-").replaceAll(",", "")) * (UNITS[found[2]] ?? 1);
   }
 

@@ -1,0 +1,57 @@
+"""The JSON of ``--json``, format 3: a result, or slices of its tokens, with the figures of every model.
+
+It has the estimates of ``gap.json``, each under its slice.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from argap.records import Estimate, Gap, Part
+
+FIGURES = [
+    name for name in Estimate.__struct_fields__ if name not in ("partition", "bin", "n", "share_of_tokens", "repeated")
+]
+
+
+def part_json(part: Any) -> dict[str, Any]:
+    """Return everything known of a part as JSON values, nulls included; for `msgspec` as its ``enc_hook``."""
+    if not isinstance(part, Part):
+        raise NotImplementedError
+    more = {"partition": part.partition, "bin": part.bin, "repeated": part.repeated, "title": part.about.title}
+    return slice_json(part) | more | {"note": part.about.note, "ar_hits": part.about.ar_hits}
+
+
+def slice_json(part: Part) -> dict[str, Any]:
+    """Return a part as an element of ``slices``."""
+    return {
+        "name": part.about.name,
+        "where": part.about.where,
+        "n": part.n,
+        "share_of_tokens": part.share_of_tokens,
+        "models": [{name: getattr(each, name) for name in FIGURES} for each in part.estimates.values()],
+    }
+
+
+def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any]:
+    """Return a result as one object. ``slices``: instead of all tokens, the AR hits, the others and those recorded."""
+    shown = [gap.on_all, gap.on_hits, gap.on_other, *gap.parts("named")] if slices is None else slices
+    models = [
+        {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
+        for row in gap.rows
+        for each in (gap.on_all[row.model],)
+    ]
+    return {
+        "reference": gap.reference,
+        "threshold": gap.threshold,
+        "unit": gap.unit,
+        "fingerprint": gap.fingerprint,
+        "models": models,
+        "slices": [slice_json(part) for part in shown],
+    }
+
+
+def encoded(value: Any) -> bytes:
+    """Return JSON of records, parts and plain values."""
+    return msgspec.json.encode(value, enc_hook=part_json)

@@ -1,0 +1,117 @@
+"""Warn of a text that a result should not rest on: foreign sources, sources that hold the gap, one bigram's hits."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from argap.metric.documents import behind
+from argap.results.sources import Grouped, group
+from argap.slices.cells import CellFile
+from argap.text.tokenizer import Tokenizer
+
+OUTLIER = 3.5
+"""Standard deviations (`outliers`): Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3."""
+SMALLEST = 0.002
+"""Share of the tokens below which a source's perplexity is not judged."""
+MOST_OF_GAP = 0.1
+"""Share of a gap that one source may hold."""
+MOST_LINES = 5
+"""On bigrams, at most."""
+MOST_OF_HITS = 0.01
+"""Share of the hits that one bigram may be."""
+LEAST_HITS = 10_000
+"""Hits below which a bigram's share says little."""
+
+
+def outliers(perplexity: np.ndarray) -> np.ndarray:
+    """Return which sources ``[G]`` are far more difficult than all others for the reference, bool.
+
+    Each is measured against the median of the *others*, in units of their spread: the interquartile range / 1.349
+    (the standard deviation of normal data), the standard deviation where that is larger, but at least a quarter of the
+    median. Texts fall into easy and difficult kinds, and the spread must span both: a median absolute deviation sees
+    one of them, and so does the range of few. Each source counts once: weighted by tokens, two large ones of a kind
+    would make every other an outlier. Perplexity rather than NLL, as foreign text stands out above and never below.
+    All False for fewer than three sources.
+    """
+    far = np.zeros(len(perplexity), dtype=bool)
+    for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
+        others = np.delete(perplexity, k)
+        low, middle, high = np.percentile(others, [25, 50, 75])
+        far[k] = own - middle > OUTLIER * max((high - low) / 1.349, others.std(ddof=1), middle / 4)
+    return far
+
+
+def warn_of_sources(
+    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
+) -> tuple[str, ...]:
+    """Return a line for each source that is an outlier or holds much of a gap; of domains, where each document is a
+    source of its own or all are of one.
+
+    ``sources``: of each document.
+    """
+    several = 1 < len(set(sources.values())) < len(sources)
+    grouped = group(cells, reference, threshold, sources if several else None)
+    return (*_difficult(grouped), *_holding(grouped))
+
+
+def _difficult(of: Grouped) -> Iterable[str]:
+    """Lines on outliers among the sources."""
+    share = of.n[0] / of.n[0].sum()
+    judged = np.flatnonzero(share >= SMALLEST)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        perplexity = np.exp(-of.logprob[0, of.reference, judged] / of.n[0, judged])
+    if not np.isfinite(perplexity).all():
+        return
+    for k in np.flatnonzero(outliers(perplexity)).tolist():
+        others = np.delete(perplexity, k)
+        yield (
+            f"{of.by} {of.names[judged[k]]}: perplexity {perplexity[k]:.0f} under {of.models[of.reference]}, "
+            f"{others.min():.1f} to {others.max():.1f} in the {len(others)} others; is the text like any training text?"
+        )
+
+
+def _holding(of: Grouped) -> Iterable[str]:
+    """Lines on sources that hold more than a tenth of a gap."""
+    if len(of.names) < 2:
+        return
+    parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
+    judged = [m for m in range(len(of.models)) if m != of.reference and not of.level[m] and np.isfinite(gaps[0, m])]
+    for g, name in enumerate(of.names):
+        held = [m for m in judged if parts.part[m, g] > MOST_OF_GAP]
+        if held:
+            most = max(held, key=lambda m: parts.part[m, g])
+            more = f", more than {MOST_OF_GAP:.0%} in {len(held)} of {len(judged)} models" if len(judged) > 1 else ""
+            yield (
+                f"{of.by} {name}: {_percent(of.n[0, g] / of.n[0].sum())} of the tokens, "
+                f"{_percent(parts.part[most, g])} of the gap of {of.models[most]}{more}; without it "
+                f"{_percent(parts.share[1, most, g])} of that gap is on hits, with it "
+                f"{_percent(gaps[1, most] / gaps[0, most])}"
+            )
+
+
+def _percent(share: float) -> str:
+    return "no share" if np.isnan(share) else f"{100 * share:.0f}%"
+
+
+def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
+    """Return how many of some tokens' hits end each bigram, by its two ids in one number (first · 2³² + second).
+
+    ``tokens``: int32 ``[N]``; ``hits``: bool ``[N]``, never at the first token of a window. Portions add up.
+    """
+    rows = np.flatnonzero(hits)
+    code, n = np.unique(tokens[rows - 1].astype(np.int64) << 32 | tokens[rows], return_counts=True)
+    return pd.Series(n, index=code)
+
+
+def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return a line for each bigram that is more than a hundredth of the hits, at most five, the largest first."""
+    total = int(hits.sum())
+    large = hits[hits > MOST_OF_HITS * total].sort_values(ascending=False, kind="stable")
+    if total < LEAST_HITS:
+        return ()
+    return tuple(
+        f"bigram {tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
+        f"({int(n):,} of {total:,})"
+        for code, n in large.head(MOST_LINES).items()
+    )

@@ -1,0 +1,251 @@
+"""Restate a suite's result without some documents: no model runs.
+
+Cells, sums by position, curve and distances by document lose the rows of those documents, exactly. The histogram of
+distances and the prevalence of repeated bigrams do not know documents: they are counted again, in the windows that
+stay, from text, tokenizer and training index; the counts of the cells are then checked against the same windows. So a
+restated result is that of an evaluation set which never had those windows, and members can be added to it later
+(`argap.suite.collect`) that were scored on the text with or without them.
+
+What format 1 did not keep by document is not restated exactly: its curve gets the coarser bins of the cells, and it has
+no partition by position. ``trajectory.parquet`` stays as it is, and `argap.records.LeftOut` names it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from argap.bigram_index.store import BigramIndex, open_index
+from argap.errors import FormatError, MismatchError
+from argap.evaluation.windows import EvaluationSet, open_evaluation_set
+from argap.files.checksums import check_files
+from argap.files.lock import one_writer
+from argap.files.parquet import read_frame
+from argap.files.staged import GAP, put_in_place
+from argap.metric.bins import bins_of
+from argap.records import Examples, Gap, IndexRecord, LeftOut, Part, read_gap, read_record
+from argap.results.sources import DOCUMENTS, choose, read_documents, without
+from argap.results.text_warnings import count_hits, warn_of_bigrams
+from argap.runtime.progress import say
+from argap.slices.cells import BOUNDS, PREFIX, build_cells, models_of, read_cells, sum_by
+from argap.slices.partitions import partition
+from argap.suite.collect import Collected, gap_of, marks, sums_of, write_result
+from argap.suite.config import Suite
+from argap.suite.curve import build_curve
+from argap.suite.distances import build_distances
+from argap.suite.layout import Layout
+from argap.suite.prevalence import build_prevalence
+from argap.suite.result import Members
+from argap.synthetics.pretrained.records import read_scores
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens.labels import Labels, index_record, label
+from argap.tokens.left_out import Kept, keep_others, labels_of
+
+REMEDY = "`argap suite run` writes it again"
+TRAJECTORY = "trajectory.parquet"
+
+
+@one_writer("folder")
+def restate_without(
+    suite: Suite,
+    size: str,
+    layout: Layout,
+    folder: Path,
+    where: Mapping[str, Sequence[str]],
+    documents: Path | None = None,
+) -> Gap:
+    """Write the result of ``size`` in ``folder`` without the documents that ``where`` selects; returns ``gap.json``.
+
+    ``where``: values by column (`argap.results.sources.choose`). ``documents``: the table of documents of the text that
+    was scored; None: the result's own. The text is the suite's, with or without those documents at its end, and the
+    index is the one in ``layout``. Doing it again changes nothing. Raises `ArgapError` for a value that no document
+    has, and `MismatchError` for a text or an index that the result is not of.
+    """
+    put_in_place(folder)
+    gap = read_gap(folder)
+    if gap.index is None or gap.threshold is None:
+        raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
+    check_files(folder, sorted(folder.glob("*.parquet")))
+    table = _table(folder, documents)
+    left_out = _left_out(gap, folder, table, where)
+    tokenizer = load_tokenizer(suite.entries(size)[0].config.tokenizer)
+    data = open_evaluation_set(suite.windows, tokenizer)
+    index = _index(layout.index(size), gap.index)
+    kept = keep_others(data.record, data.tokens, data.window, data.document_of_window, left_out)
+    labels = labels_of(label(data, index), kept)
+    tokens = data.tokens[kept.rows]
+    cells = without(read_cells(folder / "cells.parquet"), left_out.documents)
+    _check_cells(folder / "cells.parquet", cells, labels, gap)
+    left_out = _counted(left_out, gap, kept)
+    sums = {"cells.parquet": cells, "positions.parquet": _positions(folder, left_out, cells)}
+    table = without(table, left_out.documents)
+    members = read_record(folder / "members.json", Members).members
+    restated = gap_of(
+        suite,
+        sums,
+        [model for model in models_of(cells) if model in gap.models],
+        members,
+        msgspec.structs.replace(kept.record, left_out=left_out),
+        gap.index,
+        gap.threshold,
+        position=_by_position,
+        documents=table,
+        warnings=warn_of_bigrams(count_hits(tokens, labels.ar_hit(gap.threshold) & labels.scored), tokenizer),
+    )
+    distances, by_document = build_distances(labels, gap.threshold)
+    tables = {
+        "documents": table,
+        "curve": _curve(folder, cells, labels, gap, gap.index),
+        "distances": distances,
+        "distance_sums": _distance_sums(folder, by_document, left_out),
+        "prevalence": build_prevalence(labels, tokens, tokenizer),
+    }
+    for name in ("logs", "trajectory"):
+        if (path := folder / f"{name}.parquet").is_file():
+            tables[name] = read_frame(path)
+    recall = folder / "mqar.json"
+    kept_sums = {name: each for name, each in sums.items() if len(models_of(each))}
+    made = Collected(
+        restated,
+        kept_sums,
+        tables,
+        _examples(folder, left_out, data, kept),
+        read_scores(recall) if recall.is_file() else None,
+        members,
+    )
+    write_result(made, folder)
+    for line in restated.warnings:
+        say(line)
+    return restated
+
+
+def _table(folder: Path, documents: Path | None) -> pd.DataFrame:
+    """Return the table of the documents that were scored, those left out earlier included where it has them."""
+    path = folder / DOCUMENTS if documents is None else documents
+    if documents is None and not path.is_file():
+        raise FormatError(f"{path}: no such file; give `documents`, a table with document, domain and source")
+    return read_documents(path)
+
+
+def _left_out(gap: Gap, folder: Path, table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> LeftOut:
+    """Return what is left out now and was earlier."""
+    earlier = gap.evaluation.left_out
+    before: Mapping[str, Sequence[str]] = {} if earlier is None else earlier.where
+    further = {
+        column: [value for value in values if value not in before.get(column, ())] for column, values in where.items()
+    }
+    chosen = choose(table, further)
+    merged = {
+        column: tuple(dict.fromkeys([*before.get(column, ()), *where.get(column, ())]))
+        for column in (*before, *(name for name in where if name not in before))
+    }
+    return LeftOut(
+        where=merged,
+        documents=tuple(sorted({*chosen.tolist(), *(() if earlier is None else earlier.documents)})),
+        tokens=0 if earlier is None else earlier.tokens,
+        scored=0 if earlier is None else earlier.scored,
+        fingerprint=gap.fingerprint if earlier is None else earlier.fingerprint,
+        unchanged=(TRAJECTORY,) if (folder / TRAJECTORY).is_file() else (),
+    )
+
+
+def _counted(left_out: LeftOut, gap: Gap, kept: Kept) -> LeftOut:
+    """Return ``left_out`` with the tokens that the result has lost now, beside those lost earlier."""
+    return msgspec.structs.replace(
+        left_out,
+        tokens=left_out.tokens + gap.evaluation.tokens - kept.record.tokens,
+        scored=left_out.scored + gap.evaluation.scored - kept.record.scored,
+    )
+
+
+def _index(folder: Path, recorded: IndexRecord) -> BigramIndex:
+    """Open the index whose exposures the result has. Raises `MismatchError` for another."""
+    index = open_index(folder)
+    index.passes = recorded.passes  # the same counts
+    if (own := index_record(index)) != (expected := msgspec.structs.replace(recorded, folder=own.folder)):
+        differ = [name for name in own.__struct_fields__ if getattr(own, name) != getattr(expected, name)]
+        raise MismatchError(
+            f"{folder}: {differ[0]} {getattr(own, differ[0])}, the result's index has {getattr(expected, differ[0])}; "
+            "build it from the suite's training text"
+        )
+    return index
+
+
+def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> None:
+    """Raise `MismatchError` unless the cells count the tokens of ``labels``."""
+    evaluation = labels.record.evaluation
+    if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
+        raise MismatchError(f"{path}: its bins are those of another argap; {REMEDY}")
+    expected = sums_of(build_cells(labels, {}, gap.threshold))["cells.parquet"]
+    documents = 1 + max(int(frame["document"].to_numpy().max()) for frame in (cells, expected))
+    found, of_text = (
+        np.bincount(frame["document"].to_numpy(), frame["n"].to_numpy(), documents).astype(np.int64)
+        for frame in (cells, expected)
+    )
+    if differ := np.flatnonzero(found != of_text).tolist():
+        number = differ[0]
+        raise MismatchError(
+            f"{path}: {found[number]:,} tokens of document {number}, {of_text[number]:,} in the text; if one of "
+            f"its windows has text of a document left out, leave it out as well: `without` document={number}"
+        )
+    keys = [name for name in expected.columns if not name.startswith(PREFIX)]
+    if not all(np.array_equal(cells[key].to_numpy(), expected[key].to_numpy()) for key in keys):
+        raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
+
+
+def _positions(folder: Path, left_out: LeftOut, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the sums by position; no models in a result of format 1, which has none by document."""
+    path = folder / "positions.parquet"
+    if not path.is_file():
+        return cells.loc[:, ["document", "n"]]
+    sums = read_frame(path, needed=("document", "position", "n"))
+    return without(sums.drop(columns=list(BOUNDS & {*sums.columns})), left_out.documents)
+
+
+def _by_position(sums: pd.DataFrame, gap: Gap) -> list[Part]:
+    """Return the partition by position, empty where a model has no sums."""
+    if sorted(models_of(sums)) != sorted(gap.models):
+        return []
+    return partition(sums, gap.bins, "position", reference=gap.reference, threshold=gap.threshold)
+
+
+def _curve(folder: Path, cells: pd.DataFrame, labels: Labels, gap: Gap, index: IndexRecord) -> pd.DataFrame:
+    """Return the curve of the documents kept, on the rows that their tokens have.
+
+    Without documents, as format 1 wrote it: from the cells, whose bins are coarser. The last has no upper end there and
+    takes that of the curve.
+    """
+    assert gap.threshold is not None
+    path = folder / "curve.parquet"
+    found = read_frame(path, needed=("high", "n"))
+    if "document" not in found:
+        ends = np.array([found["high"].max() if each.high is None else each.high for each in gap.bins.frequency])
+        repeated = cells.loc[cells["repeated"]]
+        sums = repeated[["n", *(PREFIX + model for model in models_of(cells))]]
+        return sum_by(sums.assign(high=ends[repeated["frequency"].to_numpy()]), ["high"])
+    keys = ["document", "high"]
+    rows = build_curve(labels, {}, marks(gap.threshold, index))
+    merged = rows[keys].merge(found, on=keys, how="left").fillna(0)
+    merged = merged.astype({"n": rows["n"].dtype})
+    if not np.array_equal(merged["n"].to_numpy(), rows["n"].to_numpy()):
+        raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
+    return merged
+
+
+def _distance_sums(folder: Path, rebuilt: pd.DataFrame, left_out: LeftOut) -> pd.DataFrame:
+    """Return the sums of log distances of the documents kept. Raises `MismatchError` where they count other hits."""
+    path = folder / "distance_sums.parquet"
+    kept = without(read_frame(path, needed=rebuilt.columns.tolist()), left_out.documents)
+    if not all(np.array_equal(kept[name].to_numpy(), rebuilt[name].to_numpy()) for name in ("document", "domain", "n")):
+        raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
+    return kept
+
+
+def _examples(folder: Path, left_out: LeftOut, data: EvaluationSet, kept: Kept) -> Examples:
+    """Return the example windows of the documents kept."""
+    examples = read_record(folder / "examples.json", Examples)
+    stays = set(np.unique(data.window[kept.rows]).tolist())
+    windows = [each for each in examples.windows if each.window in stays and each.document not in left_out.documents]
+    return msgspec.structs.replace(examples, windows=tuple(windows))

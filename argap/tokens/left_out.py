@@ -1,0 +1,64 @@
+"""Leave documents out of an evaluation set: the windows that belong to them, so that all others stay whole.
+
+A window belongs to the document that holds most of it. Where documents are packed, its other tokens go or stay with it.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from argap.evaluation.windows import fingerprint_of
+from argap.records import EvaluationRecord, LeftOut
+from argap.tokens.labels import Labels
+
+
+class Kept(NamedTuple):
+    """The windows that stay. Legend: N tokens of the whole set."""
+
+    rows: np.ndarray
+    """bool ``[N]``: their tokens."""
+    record: EvaluationRecord
+    """Of these windows alone: its fingerprint is that of a set that has no others."""
+
+
+def keep_others(
+    record: EvaluationRecord, tokens: np.ndarray, window: np.ndarray, document_of_window: np.ndarray, left_out: LeftOut
+) -> Kept:
+    """Return the windows of ``record``'s set that belong to none of the documents ``left_out``.
+
+    ``tokens``, ``window``: int32 ``[N]``, token ids and the window of each. ``document_of_window``: int32 ``[W]``.
+    The result is the same whether the text still has those documents at its end or not.
+    """
+    stays = ~np.isin(document_of_window, left_out.documents)
+    rows = stays[window]
+    lengths = np.bincount(window, minlength=len(stays))[stays]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    others = ~np.isin(np.arange(record.documents), left_out.documents)
+    described = msgspec.structs.replace(
+        record,
+        fingerprint=fingerprint_of(tokens[rows], offsets),
+        tokens=int(lengths.sum()),
+        scored=int(lengths.sum()) - len(lengths),
+        windows=len(lengths),
+        documents=int(others.sum()),
+        left_out=left_out,
+    )
+    return Kept(rows, described)
+
+
+def labels_of(labels: Labels, kept: Kept) -> Labels:
+    """Return the labels of the tokens that stay; windows and documents keep their numbers."""
+    rows = kept.rows
+    return replace(
+        labels,
+        window=labels.window[rows],
+        position=labels.position[rows],
+        repeated=labels.repeated[rows],
+        distance=labels.distance[rows],
+        occurrences=labels.occurrences[rows],
+        train_count=None if labels.train_count is None else labels.train_count[rows],
+        domain=labels.domain[rows],
+        segment_bytes=None if labels.segment_bytes is None else labels.segment_bytes[rows],
+    )
