@@ -119,7 +119,7 @@ def test_labels_of_segments_by_hand(example):
     segment_bytes = np.array([-1, 0, 3, 0, 4, 0, 5, 0, 0, 2, -1, 1], dtype=np.int32)
     labels = replace(labels, segment_bytes=segment_bytes)
     assert np.flatnonzero(~labels.scored).tolist() == [0, 10]
-    assert labels.weight.tolist() == [0, 0, 3, 0, 4, 0, 5, 0, 0, 2, 0, 1]
+    assert labels.weight.tolist() == segment_bytes.tolist()
     # Of m x the bigram that training saw less, of h m and m z a the repeated one, of y h the first of equals.
     assert labels.shown.tolist() == [2, 4, 5, 7, 11]
     assert replace(labels, train_count=None).shown.tolist() == [1, 4, 5, 7, 11]

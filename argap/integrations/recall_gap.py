@@ -106,7 +106,7 @@ class RecallGap:
             check_same_set(run, labels.record.evaluation, f"{folder} holds")
             self._data = _data_of(run, labels)
         self._windows = min(self._data.windows, windows or self._data.windows)
-        self._rows, shown = np.flatnonzero(labels.weight), labels.shown
+        self._rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
         inside = labels.window[shown] < self._windows
         self._rows, shown = self._rows[inside], shown[inside]
         if not len(shown):
@@ -114,7 +114,7 @@ class RecallGap:
                 f"{run.folder}: nothing is scored in its first {self._windows} windows; use more `windows`"
             )
         self._hits = labels.ar_hit(threshold_of(threshold, labels.record.index))[shown]
-        self._n = labels.weight[self._rows]
+        self._n = labels.weight[self._rows].astype(np.int64)
         logprob = read_logprobs(run)[0]
         self._reference = self._aligned(logprob, 0)
         self.unit: Unit = labels.record.evaluation.unit

@@ -84,9 +84,11 @@ LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
 UNIT = "unit of the bootstrap"
 """Internal column: the bootstrap unit of the token's document (`argap.metric.intervals`)."""
+WEIGHT = "weight of the token"
+"""A further column: what the token counts (`argap.tokens.weights`)."""
 MASK = "in slice "
 """Prefix of the columns of slices defined by functions; no condition can name these either."""
-RESERVED = (LOGPROB, MASK, UNIT)
+RESERVED = (LOGPROB, MASK, UNIT, WEIGHT)
 
 
 def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
@@ -103,5 +105,5 @@ def schema_of(
     """
     structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
     known = TYPES | structs | dict(kept or {})
-    types = known | {UNIT: pa.int32()}
+    types = known | {UNIT: pa.int32(), WEIGHT: pa.int32()}
     return pa.schema([(name, types.get(name, pa.float32())) for name in (known if columns is None else columns)])

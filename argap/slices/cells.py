@@ -43,8 +43,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     Every window has its own cells, so the cells of portions of whole windows concatenate to the cells of the text.
     """
     seq_len = labels.record.evaluation.seq_len
-    shown, by_segment = labels.shown, labels.segment_bytes is not None
-    rows = np.flatnonzero(labels.weight) if by_segment else shown
+    rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
     keys = {
         "window": labels.window[shown].astype(np.int32),
         "domain": labels.domain[shown].astype(np.int32),
@@ -56,7 +55,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
     if labels.train_count is not None and threshold is not None:
         keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
     keys = {name: values for name, values in keys.items() if values is not None}
-    weight = labels.weight[rows] if by_segment else None
+    weight = labels.weight[rows].astype(np.int64)
     groups = tally(list(keys.values()), [values[rows] for values in logprobs.values()], weight)
     columns: dict[str, Any] = dict(zip(keys, groups.keys, strict=True))
     document = labels.document_of_window[columns["window"]].astype(np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import LOGPROB, UNIT
+from argap.records.columns import LOGPROB, UNIT, WEIGHT
 from argap.runtime.interrupt import Interrupt
 from argap.slices.bits import BITS, VALUE, Word, as_bits, bits_query, looked_up
 from argap.slices.conditions import Condition
@@ -71,13 +71,12 @@ def sums(
     found = {name: looked_up(table, each) or each for name, each in slices.items()}
     conditions = {name: each for name, each in found.items() if isinstance(each, Condition)}
     named = {name for each in conditions.values() for name in each.columns} | {by}
-    named |= {"segment_bytes"} if table.by_segment else set()
     calls = any(callable(each) for each in found.values())
     asked = {name for each in conditions.values() for name in each.models}
     words, masks = as_bits(found)
     reader = TokenReader(
         table,
-        [UNIT, *(name for name in table.columns if name in named), *_logprobs(table)],
+        [UNIT, WEIGHT, *(name for name in table.columns if name in named), *_logprobs(table)],
         masks=masks,
         models=[name for name in table.models if calls or name in asked],
         units=of_document,
@@ -145,11 +144,11 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
         encoded = evaluated[VALUE].combine_chunks().dictionary_encode(null_encoding="encode")
         values = np.array(encoded.dictionary.to_pylist(), dtype=object)
         keys.append(encoded.indices.to_numpy())
-    if table.by_segment:
-        size = batch["segment_bytes"].to_numpy(zero_copy_only=False)
-        last, of_words = _segments(unit, size, keys[: len(words)])
+    weight = batch[WEIGHT].to_numpy()
+    if (weight[unit >= 0] != 1).any():  # else a row is a token that counts 1, and need not be copied
+        last, of_words = _segments(unit, weight, keys[: len(words)])
         keys = [*of_words, *(key[last] for key in keys[len(words) :])]
-        n, unit, logprob = size[last], unit[last], [each[last] for each in logprob]
+        n, unit, logprob = weight[last], unit[last], [each[last] for each in logprob]
     units, local = _numbered(unit)
     groups = tally([local, *keys], logprob, n)
     of_unit, of_keys = units[groups.keys[0]], groups.keys[1:]
@@ -159,13 +158,13 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
     return _Groups(of_unit[kept], value, of_words[:, kept], groups.n[kept], groups.sums[:, kept])
 
 
-def _segments(unit: np.ndarray, size: np.ndarray, words: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+def _segments(unit: np.ndarray, weight: np.ndarray, words: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the row of each segment's last token, and each word with the bits of all tokens of the segment.
 
-    ``size``: the segment's bytes at its last token, 0 at the others.
+    ``weight``: the segment's bytes at its last token, 0 at the others.
     """
     scored = np.flatnonzero(unit >= 0)
-    ends = np.flatnonzero(size[scored] > 0)
+    ends = np.flatnonzero(weight[scored] > 0)
     if not len(ends):
         return ends, [word[:0] for word in words]
     first, within = np.append(0, ends[:-1] + 1), scored[: ends[-1] + 1]

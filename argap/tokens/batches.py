@@ -12,6 +12,7 @@ from argap.errors import ArgapError
 from argap.records.columns import COPIED, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.table import Columns, TokenTable
+from argap.tokens.weights import stored_weights
 
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function from a batch of scored tokens to one boolean per token, in NumPy or Arrow."""
@@ -33,7 +34,7 @@ class TokenReader:
 
     table: TokenTable
     columns: Sequence[str]
-    """Names of `TokenTable.columns`, `LOGPROB` and a number, or `UNIT`."""
+    """Names of `TokenTable.columns`, `LOGPROB` and a number, `UNIT` or `WEIGHT`."""
     masks: Mapping[str, Mask | OfVocabulary] = field(default_factory=dict)
     """Extra columns, named `MASK` and a name: each is a function of a batch with all columns, or looked up by id."""
     models: Sequence[str] | None = None
@@ -69,7 +70,7 @@ class TokenReader:
                 of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
-        of_labels += ["segment_bytes"] if self.table.by_segment else []
+        of_labels += stored_weights(self.table.record.evaluation)
         folders = [run.folder for run in self.table.runs]
         held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
         for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):

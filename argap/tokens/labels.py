@@ -12,6 +12,7 @@ the segment that a token ends, 0 for a token inside a segment, and null where no
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from argap.text.tokenizer import Tokenizer
 from argap.tokens.copies import find_copies
 from argap.tokens.repeats import find_repeats
 from argap.tokens.runs import shards_of
+from argap.tokens.weights import SEGMENT_BYTES, last_rows, stored_weights, weights
 
 FORMAT = 2
 WINDOWS = "windows.parquet"
@@ -74,28 +76,28 @@ class Labels:
     induction: np.ndarray | None = None
     """bool ``[N]``: False without an opportunity."""
 
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """int32 ``[N]``: what a row counts (`argap.tokens.weights.weights`)."""
+        return weights(self.position, self.segment_bytes)
+
     @property
     def scored(self) -> np.ndarray:
         """Return the scored tokens, bool ``[N]``: all but the first of each window, or those of scored segments."""
-        return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
-
-    @property
-    def weight(self) -> np.ndarray:
-        """Return the weight of each row, int64 ``[N]``: 1 or the bytes of its segment; 0 without a log-prob."""
-        return np.maximum(self.scored if self.segment_bytes is None else self.segment_bytes, 0).astype(np.int64)
+        return self.weight >= 0
 
     @property
     def shown(self) -> np.ndarray:
-        """Return, for each row with a weight, the row whose labels represent it (int64).
+        """Return, for each row of positive weight, the row whose labels represent it (int64).
 
         Usually that is the row itself. A segment of several tokens is represented by the repeated token with the lowest
         training count (the first of equals), or by the lowest count if no token is repeated. So at any threshold a
         segment is an AR hit if one of its tokens is.
         """
         rows = np.flatnonzero(self.scored)
-        if self.segment_bytes is None:
+        ends = self.weight[rows] > 0
+        if ends.all():
             return rows
-        ends = self.segment_bytes[rows] > 0
         segment = np.cumsum(ends) - ends
         count = np.zeros(len(rows)) if self.train_count is None else self.train_count[rows]
         order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
@@ -103,12 +105,8 @@ class Labels:
 
     def over_segments(self, logprob: np.ndarray) -> np.ndarray:
         """Copy the log-prob of each segment from its last token to all of its tokens, ``[N]``."""
-        if self.segment_bytes is None:
-            return logprob
-        rows, ends = np.flatnonzero(self.scored), np.flatnonzero(self.segment_bytes > 0)
-        filled = np.full_like(logprob, np.nan)
-        filled[rows] = logprob[ends[np.searchsorted(ends, rows)]]
-        return filled
+        inside = not self.weight.all()  # some tokens end no segment
+        return np.where(self.scored, logprob[last_rows(self.weight)] if inside else logprob, np.float32(np.nan))
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """Return the AR hits, bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
@@ -249,9 +247,9 @@ def _table(labels: Labels) -> pa.Table:
         columns |= {"opportunity": labels.opportunity, "match_length": labels.match_length}
         columns["induction"] = pa.array(labels.induction, mask=~labels.opportunity)
     if labels.segment_bytes is not None:
-        columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
+        columns[SEGMENT_BYTES] = pa.array(labels.segment_bytes, mask=~labels.scored)
     counted = labels.train_count is not None
-    nullable = {"induction", "segment_bytes", *(() if counted else ["train_count"])}
+    nullable = {"induction", SEGMENT_BYTES, *(() if counted else ["train_count"])}
     return required(pa.table(columns), columns.keys() - nullable)
 
 
@@ -260,7 +258,7 @@ def read_labels(folder: Path) -> Labels:
     folder = Path(folder)
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT)
     check_files(folder, [folder / name for name in TABLES])
-    columns = [*COLUMNS, *copied_columns(record), *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
+    columns = [*COLUMNS, *copied_columns(record), *stored_weights(record.evaluation)]
     rows = read_parquet(folder / "labels.parquet", columns)
     documents = read_document_of_window(folder, record)
     return labels_of_rows(rows, record, documents, read_documents(folder))
@@ -293,7 +291,7 @@ def labels_of_rows(
     """Build labels from rows of ``labels.parquet``, all or those of some windows."""
     domain = rows["domain"].unify_dictionaries().combine_chunks()
     names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
-    by_segment = record.evaluation.unit == "byte"
+    stored = rows[SEGMENT_BYTES].fill_null(-1).to_numpy() if SEGMENT_BYTES in rows.column_names else None
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
@@ -305,7 +303,7 @@ def labels_of_rows(
         domains=names.tolist(),
         document_of_window=document_of_window,
         record=record,
-        segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
+        segment_bytes=stored,
         kept=kept,
         **{name: _unmasked(rows[name]) for name in copied_columns(record) if name in rows.column_names},
     )

@@ -54,8 +54,6 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bo
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
-        if table.by_segment:  # only the last token of a segment has a log-prob
-            check_logprobs(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
     left = {"repeated", *(() if copies else COPIED)}  # `repeated` is distance > 0, and booleans are much slower to read
     of_labels = [name for name in table.label_columns if name not in left]
@@ -72,6 +70,6 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bo
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if not table.by_segment and (rows.pos[np.flatnonzero(no_logprob(logprob))] > 0).any():
+    if (rows.weight[np.flatnonzero(no_logprob(logprob))] > 0).any():
         check_logprobs(table.runs[run])
     return Scores(logprob, whole_column(rows.runs[run]["top1"]).fill_null(-1).to_numpy())

@@ -15,6 +15,7 @@ from argap.files.parquet import count_rows, read_portions
 from argap.files.remedies import SCORED
 from argap.runtime.threads import lazy, read_ahead
 from argap.tokens.runs import token_parts
+from argap.tokens.weights import weights_of
 
 KEYS = ["window", "pos"]
 ROWS = 2**17
@@ -42,6 +43,11 @@ class Rows:
     def pos(self) -> np.ndarray:
         """int32 ``[N]``."""
         return self.labels["pos"].to_numpy()
+
+    @lazy
+    def weight(self) -> np.ndarray:
+        """int32 ``[N]``: what a row counts (`argap.tokens.weights.weights`)."""
+        return weights_of(self.labels)
 
     @lazy
     def tokens(self) -> np.ndarray:

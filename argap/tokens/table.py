@@ -17,7 +17,7 @@ from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
 from argap.records import LabelsRecord, read_record
-from argap.records.columns import BY_MODEL, COLUMNS, COPIED, LABELLED, LOGPROB, RANK, UNIT, ranks_of, schema_of
+from argap.records.columns import BY_MODEL, COLUMNS, COPIED, LABELLED, LOGPROB, RANK, UNIT, WEIGHT, ranks_of, schema_of
 from argap.runtime.threads import lazy
 from argap.text.content import content_bigrams, has_letters
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
@@ -26,6 +26,7 @@ from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import Rows
 from argap.tokens.runs import Run
+from argap.tokens.weights import last_rows, stored_weights, weights_of
 
 OF_RUNS = {"runs", "models", "further", "ranked"}
 """Attributes of a `TokenTable` that depend on its runs."""
@@ -53,15 +54,10 @@ class TokenTable:
         return read_documents(self.labels)
 
     @property
-    def by_segment(self) -> bool:
-        """Return whether log-probs belong to segments, weighted by bytes."""
-        return self.record.evaluation.unit == "byte"
-
-    @property
     def label_columns(self) -> list[str]:
         """Return the columns of the labels, without window and position."""
         copied = copied_columns(self.record)
-        return [*LABELLED, *copied, "domain", *(["segment_bytes"] if self.by_segment else [])]
+        return [*LABELLED, *copied, "domain", *stored_weights(self.record.evaluation)]
 
     @cached_property
     def kept(self) -> dict[str, pa.DataType]:
@@ -122,16 +118,13 @@ class TokenTable:
         Raises `FormatError` for damaged labels.
         """
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
-        columns = ["window", *(["segment_bytes"] if self.by_segment else [])]
+        columns = ["window", "pos", *stored_weights(self.record.evaluation)]
         path, lacking = self.labels / "labels.parquet", f"a window that windows.parquet, which has {len(n):,}, lacks"
         check_files(self.labels, [path])
         for rows in read_portions(path, columns):
             window = rows["window"].to_numpy()
             check_below(path, window, len(n), lacking)
-            weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
-            n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
-        if not self.by_segment:
-            n -= 1  # position 0 is not scored
+            n += np.bincount(window, np.maximum(weights_of(rows), 0), minlength=len(n)).astype(np.int64)
         return np.bincount(self.document_of_window, n).astype(np.int64)
 
     @cached_property
@@ -168,15 +161,9 @@ class Columns:
         """Tokens of the evaluation set before these rows."""
 
     @lazy
-    def _segment_bytes(self) -> np.ndarray:
-        """Return ``segment_bytes``, int32 ``[N]``; -1 where no segment is scored."""
-        return whole_column(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
-
-    @lazy
     def _last(self) -> np.ndarray:
-        """Return the row of the last token of each token's segment, int64 ``[N]``; arbitrary where none is scored."""
-        ends = np.flatnonzero(self._segment_bytes > 0)
-        return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(self._segment_bytes)))]
+        """Return the row of the last token of each token's segment (`argap.tokens.weights.last_rows`)."""
+        return last_rows(self._rows.weight)
 
     def column(self, name: str) -> pa.Array:
         """Return one value per row; ``name``: as in `argap.tokens.batches.TokenReader.columns`."""
@@ -190,6 +177,8 @@ class Columns:
             return whole_column(self._rows.labels[name])
         if name in BY_MODEL:
             return self._of_models(name)
+        if name == WEIGHT:
+            return pa.array(self._rows.weight)
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
@@ -200,9 +189,7 @@ class Columns:
     @lazy
     def scored(self) -> np.ndarray:
         """Return which rows have a log-prob or are in a segment that has one, bool ``[N]``."""
-        if not self._table.by_segment:
-            return self._rows.pos > 0
-        return whole_column(self._rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
+        return self._rows.weight >= 0
 
     def tokens(self, *, previous: bool) -> np.ndarray:
         """Return ids, int32 ``[N]``; ``previous``: of the previous tokens, wrong only at position 0 (not scored)."""
@@ -214,7 +201,7 @@ class Columns:
         arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
         if name == "nll":
             arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
-        if name == "nll" and self._table.by_segment:
+        if name == "nll" and not self._rows.weight.all():  # some are inside a segment
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
 

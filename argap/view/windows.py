@@ -22,6 +22,7 @@ from argap.reports.tables.tokens import lines, visible
 from argap.tokens.rows import KEYS, Rows
 from argap.tokens.runs import RANK, Run, token_parts
 from argap.tokens.table import TokenTable
+from argap.tokens.weights import weights_of
 
 PART = "⋯"
 """Shown for a token that only begins a character."""
@@ -90,7 +91,7 @@ class WindowReader:
         rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
         ids = rows["token"].to_numpy()
         texts, cut = _texts(ids, table)
-        scored = labels["segment_bytes"].is_valid().to_numpy() if table.by_segment else labels["pos"].to_numpy() > 0
+        scored = weights_of(labels) >= 0
         counted = rows["train_count"].null_count == 0
         return Window(
             window=window,
