@@ -152,6 +152,16 @@ def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Che
     return cell, *(100 * value for value in (due["paper_rule"], *ends))
 
 
+def scaled_shares(size: Path) -> dict[str, str]:
+    """By model the cell with the share at the scaled threshold in a size's ``table.md``, without its footnotes."""
+    cells = {
+        row[0].replace("\\", ""): row[5]
+        for row in table(size / "table.md", "Model", "AR hits at")
+        if "scaled" in row[1]
+    }
+    return {model: re.sub("[^0-9.−]", "", cell).replace("−", "-") for model, cell in cells.items()}
+
+
 @pytest.mark.parametrize("suite", ["table1-7m", "table1-50m", "table2-mini"])
 def test_results_of_suites(suite):
     place = ROOT / "results" / suite
@@ -174,7 +184,7 @@ def test_results_of_suites(suite):
 
 def test_results_on_the_first_page():
     place = ROOT / "results" / "table1-7m"
-    rows, seeds = gap_rows(place), read_size(place / "7m").spread()
+    rows, scaled = gap_rows(place), scaled_shares(place / "7m")
     names = {
         "base_conv, attention in 3 layers": "hybrid", "base_conv (the paper's)": "base_conv_listing",
         "delta_net, attention in 2 layers": "delta_net_global", "retnet, windows of 128": "retnet_window",
@@ -182,11 +192,15 @@ def test_results_on_the_first_page():
     }  # fmt: skip
 
     def checks() -> Iterator[Check]:
-        for label, hits, other, share in table(ROOT / "README.md", "7 M", "AR hits"):
-            row = rows[names.get(label, label.split()[0])]
-            yield from ((hits, row["ar_hits"]["ppl"]), (other, row["other"]["ppl"]))
-            if "nats" not in share:
-                yield shares(share, row, seeds)
+        for label, *cells, share, at_scaled in table(ROOT / "README.md", "7 M", "ΔNLL"):
+            name = names.get(label, label.split()[0])
+            if name != "attention":
+                parts = [rows[name][part]["contribution"] for part in ("overall", "ar_hits", "other")]
+                yield from zip(cells, parts, strict=True)
+                due = rows[name]["ar_hits"]
+                ends = due["share_ci95"] if "–" in share else []
+                yield share, *(100 * value for value in (due["share"], *ends))
+                yield at_scaled, float(scaled[name])
         hybrids = "hybrid", "hybrid_programmatic", "hybrid_random", "hybrid_learned"
         lines = table(place / "README.md", "attention in three layers")
         for name, (_, overall, _, hits, _) in zip(hybrids, lines, strict=True):
@@ -326,14 +340,22 @@ def test_attention_in_a_few_layers_on_the_first_page():
 
 def test_shares_at_the_scaled_threshold_on_the_first_page():
     said = []
-    for suite, scaled in (("table1-7m", 24), ("table1-50m", 18)):
-        header = "Model", "τ = 1,250", "95% interval", "τ = 6", "95% interval", f"τ = {scaled}"
-        rows = {model: cells for model, *cells in table(ROOT / "results" / suite / "table.md", *header)}
-        at_1250, _, at_scaled = (float(cell.rstrip("%")) for cell in rows[r"base\_conv"] if "–" not in cell)
-        said += [at_scaled, at_1250]
-    assert "share is {:.0f}% instead of {:.0f}%, and {:.0f}% instead of {:.0f}%.".format(*said) in on_one_line(
-        ROOT / "README.md"
-    )
+    for suite in ("table1-7m", "table1-50m"):
+        place = ROOT / "results" / suite
+        row, scaled = gap_rows(place)["base_conv"], scaled_shares(only_size(place))["base_conv"]
+        gap, hits = row["overall"], row["ar_hits"]
+        said.append((gap["delta"], *gap["delta_ci95"], hits["contribution"], 100 * hits["share"], float(scaled)))
+    (gap, low, high, part, share, scaled), (larger, *_, of_larger, scaled_larger) = said
+    text = on_one_line(ROOT / "README.md")
+    for each in (
+        f"BaseConv is {gap:.3f} nats per token behind attention (95% interval {low:.3f} to {high:.3f}), and {part:.3f} "
+        f"of that falls on AR hits: {share:.0f}% at 1,250 exposures, {scaled:.0f}% at the",
+        f"At 51 M it is {larger:.3f} behind, with {of_larger:.0f}% at 1,250 and {scaled_larger:.0f}% at τ = 18.",
+    ):
+        assert each in text
+    faq = on_one_line(ROOT / "docs" / "faq.md")
+    at = f"{share:.0f}% at 1,250 and {scaled:.0f}% scaled (7 M parameters), or {of_larger:.0f} and {scaled_larger:.0f}%"
+    assert at in faq
 
 
 def test_windows_by_distance():
@@ -431,10 +453,17 @@ def test_seeds_at_50_m():
         ),
     ):
         assert said in text
-    shares = {model: [100 * share for share in values] for model, values in result.spread().items()}
+    shares = {model: [] for model in models}
+    for seed in SEEDS:
+        (own, _), (of_hits, _) = (lost(place, f"attention{seed}", hits=hits) for hits in (False, True))
+        for model in models:
+            shares[model].append(100 * of_hits[model + seed] / own[model + seed])
     first_page = on_one_line(ROOT / "README.md")
     for said in (
-        f"AR hits are {min(shares['based']):.0f} to {max(shares['based']):.0f}% of Based's gap (three seeds) and "
+        "in all three seeds ({:.3f}, {:.3f} and {:.3f} nats behind; DeltaNet {:.3f}, {:.3f} and {:.3f})".format(
+            *over["based"], *over["delta_net"]
+        ),
+        f"AR hits are {min(shares['based']):.0f} to {max(shares['based']):.0f}% of Based's gap and "
         f"{min(shares['delta_net']):.0f} to {max(shares['delta_net']):.0f}% of DeltaNet's.",
         f"Based closes {min(near['based']):.0f} to {max(near['based']):.0f}% of BaseConv's gap on AR hits, and at most "
         f"{max(far['based']):.0f}% beyond; DeltaNet {min(near['delta_net']):.0f} to {max(near['delta_net']):.0f}%, and "
