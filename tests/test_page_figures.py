@@ -259,7 +259,8 @@ def test_seeds_of_attention():
         f"on AR hits it is {-third[1]['hybrid_programmatic']:.2f} to {-first[1]['hybrid_programmatic']:.2f} ahead",
         f"{-second[0]['delta_net_global']:.3f} ahead of the second seed and {third[0]['delta_net_global']:.3f} behind "
         f"the third: level. It is {best - first[0]['delta_net_global']:.3f} to "
-        f"{worst - first[0]['delta_net_global']:.3f} ahead of DeltaNet's three seeds, which are {spread['delta_net']:.3f} apart",
+        f"{worst - first[0]['delta_net_global']:.3f} ahead of DeltaNet's three seeds, which are "
+        f"{spread['delta_net']:.3f} apart",
         f"({worst - first[0]['delta_net_window']:.3f} ahead to {first[0]['delta_net_window'] - best:.3f} behind)",
         f"{second[0]['hyena_window_256']:.3f} behind its second seed and {third[0]['hyena_window_256']:.3f} behind its "
         "third",
