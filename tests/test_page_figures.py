@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from argap.metric.threshold import resolve_threshold
 from argap.records import as_json, read_gap
 from argap.suite.result import SizeResult, read_size, seed_ranges
 from argap.synthetics.sweeps.selection import best_runs
@@ -153,13 +154,12 @@ def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Che
 
 
 def scaled_shares(size: Path) -> dict[str, str]:
-    """By model the cell with the share at the scaled threshold in a size's ``table.md``, without its footnotes."""
-    cells = {
-        row[0].replace("\\", ""): row[5]
-        for row in table(size / "table.md", "Model", "AR hits at")
-        if "scaled" in row[1]
-    }
-    return {model: re.sub("[^0-9.−]", "", cell).replace("−", "-") for model, cell in cells.items()}
+    """By model the share of ΔNLL at the scaled threshold, in percent with one decimal."""
+    result = read_size(size)
+    assert result.gap.index is not None
+    tau = str(resolve_threshold("scaled", result.gap.index.exposed_tokens))
+    (point,) = (part for part in result.curve if part.bin == tau)
+    return {name: f"{100 * each.share:.1f}" for name, each in point.estimates.items() if each.share is not None}
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_several_seeds_have_a_table_of_their_own(tmp_path):
             "sweep.json: expected a grid under the key sweep, found None; remove it, and `argap synthetics sweep",
         ),
         ({}, "", "sweep.json: members: missing"),
-        ({**SWEEP, "axis": "lr"}, "", "sweep.json: axis: expected width, pairs"),
+        ({**SWEEP, "axis": "lr"}, "", "sweep.json: axis: expected width or pairs"),
     ],
 )
 def test_a_broken_folder_gives_a_one_line_error(grid, table, said, tmp_path):
