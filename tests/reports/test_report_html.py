@@ -287,7 +287,9 @@ def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
         write_report(tmp_path)
     write_json(tmp_path / "gap.json", {"format": GAP_FORMAT})
-    with pytest.raises(FormatError, match=r"gap\.json: .* missing required field `reference`; run the command that wrote it"):
+    with pytest.raises(
+        FormatError, match=r"gap\.json: .* missing required field `reference`; run the command that wrote it"
+    ):
         write_report(tmp_path)
     write_json(tmp_path / "gap.json", {"format": GAP_FORMAT + 1})
     with pytest.raises(FormatError, match="written by a newer argap"):
