@@ -320,7 +320,7 @@ def test_a_gap_of_an_older_format_is_one_line(older: dict[str, int], tmp_path: P
     """The first format had no format number."""
     write_json(tmp_path / "gap.json", {"rows": []} | older)
     number = older.get("format", 1)
-    expected = f"older argap \\(format {number}, expected 3\\); run `argap score` or `argap compare` again"
+    expected = f"older argap \\(format {number}, expected 3\\); run the command that wrote it again"
     with pytest.raises(FormatError, match=expected):
         write_report(tmp_path)
 
