@@ -1,25 +1,25 @@
-"""argap: which share of a language model's gap to attention is associative recall.
+"""argap: what share of a language model's gap to attention is associative recall.
 
 >>> import argap
 >>> result = argap.open_result("runs/demo")                                    # doctest: +SKIP
 >>> result.table()                                                             # doctest: +SKIP
 
-The names listed here are the public surface; everything else may change. Importing the package costs nothing: each
-name is imported when it is first used, and torch only when a model is scored. ``import argap.models`` registers the
+The names listed here are the public surface; everything else may change. Importing the package is cheap: each name is
+imported on first use, and torch only when a model is scored. ``import argap.models`` registers the
 model type ``argap`` with transformers.
 
-The data flows down, and each step writes files that the next one reads:
+Data flows down this list; each step writes files that the next one reads:
 
-1. `argap.corpus` and `argap.text`: text becomes tokens.
-2. `argap.bigram_index`: the count of every bigram of the training corpus.
-3. `argap.evaluation`: the windows that are scored, the same for every model.
-4. `argap.checkpoints`, `argap.models`, `argap.kernels`: a name becomes a model that runs.
-5. `argap.scoring`: the log-prob of every token, a run.
-6. `argap.tokens`: labels of every token; runs and labels as one table.
-7. `argap.slices`: sums by condition, bin and document.
-8. `argap.metric`: from sums to gaps, shares and intervals.
-9. `argap.results`: ``gap.json`` and what stands beside it.
-10. `argap.reports`, `argap.view`: tables, figures and pages.
+1. `argap.corpus` and `argap.text`: turn text into tokens.
+2. `argap.bigram_index`: count every bigram of the training corpus.
+3. `argap.evaluation`: cut the windows to score, the same for every model.
+4. `argap.checkpoints`, `argap.models`, `argap.kernels`: turn a name into a model that runs.
+5. `argap.scoring`: compute the log-prob of every token, a run.
+6. `argap.tokens`: label every token; read runs and labels as one table.
+7. `argap.slices`: sum by condition, bin and document.
+8. `argap.metric`: turn sums into gaps, shares and intervals.
+9. `argap.results`: write ``gap.json`` and the other files of a result.
+10. `argap.reports`, `argap.view`: build tables, figures and pages.
 
 Imports go the other way, down the floors of docs/architecture.md.
 """
@@ -29,7 +29,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if not os.path.isdir(os.path.join(__path__[0], "kernels")):
-    # A checkout without symbolic links, used in place: the three linked folders are beside this one.
+    # A checkout without symbolic links, used in place: the three linked folders are next to this one.
     __path__.append(os.path.dirname(__path__[0]))
 
 __version__ = "0.1.0"

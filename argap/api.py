@@ -1,4 +1,4 @@
-"""The functions of the package ``argap``: the command line is one client of them, a notebook another."""
+"""Public functions of the package ``argap``, for notebooks, scripts and the command line."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AnyPath = str | PathLike[str]
 Slices = AnyPath | Mapping[str, str]
 NOT_OPTIONS = ("models", "reference", "out", "trust_remote_code")
-"""Parameters of `score` that are no fields of `argap.scoring.config.ScoreConfig`."""
+"""Parameters of `score` that are not fields of `argap.scoring.config.ScoreConfig`."""
 
 
 def score(
@@ -62,62 +62,60 @@ def score(
     Parameters
     ----------
     models
-        Checkpoints: local folders, hub ids, or names of recorded references; or the address of a server that answers
-        OpenAI's completions with the log-probs of a prompt, such as vLLM's. Its key is read from ``ARGAP_API_KEY``.
-        Or transformers models in memory, which stay on their device, in their dtype, and in training or evaluation
-        mode as they were. Models of other tokenizers than the reference's are compared in bytes (`argap.segments`).
-        A mapping names them, as ``"NAME=CKPT"`` does: the same checkpoint in two dtypes is two models.
+        Checkpoints: local folders, hub ids, or names of recorded references; the address of a server whose
+        OpenAI-compatible completions return the log-probs of a prompt, such as vLLM (its key is read from
+        ``ARGAP_API_KEY``); or transformers models in memory, which keep their device, dtype and training or evaluation
+        mode. Models whose tokenizer differs from the reference's are compared in bytes (`argap.evaluation.segments`).
+        A mapping names them, like ``"NAME=CKPT"``: the same checkpoint in two dtypes is two models.
     reference
-        What to compare with: the same, or the folder of a finished run, which is not scored again.
+        The model to compare with: as above, or the folder of a finished run, which is not scored again.
     data, index
         Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
-        Default: those recorded with the reference; else the standard library's held-out modules, and no index: the
-        hits are then all repeated bigrams.
+        Default: those recorded with the reference; else the standard library's held-out modules, and no index: every
+        repeated bigram is then a hit.
     out
         Folder for the runs and the result.
     threshold
-        Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 for every 10 B tokens that training read.
+        Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 per 10 B training tokens.
     seq_len, packing, limit_tokens, limit_document_tokens
-        Tokens a window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
-        first tokens of the text, and of each document. Shorter documents, and more of them, give narrower intervals.
+        Tokens per window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
+        first tokens of the text, or of each document. More and shorter documents give narrower intervals.
     text_column, token_dtype
         Column of JSON lines and Parquet that holds the text; element type of headerless ``.bin`` shards.
     keep
-        Columns of JSON lines, Parquet and hub data sets that become columns of the tokens, for slices, breakdowns and
-        discovery: a value of each document, or spans ``[{start, end, label}]`` of its text (characters), which become
-        labels of the tokens.
+        Columns of JSON lines, Parquet and hub data sets to keep as token columns, for slices, breakdowns and discovery:
+        one value per document, or spans ``[{start, end, label}]`` of its text (in characters), which become labels of
+        the tokens.
     base
         Also give the share of this model's gap that the others close.
     slices
-        Slices to record in the result: a condition in SQL for each name, or a YAML file. Default: those that an earlier
-        result in ``out`` has.
+        Slices to record in the result: an SQL condition for each name, or a YAML file. Default: those of an earlier
+        result in ``out``.
     tokenizer
-        Of servers, of models in memory, and of checkpoints that have none; a mapping from model names replaces
-        checkpoints' own. A transformers tokenizer is that of the models in memory.
+        For servers, for models in memory, and for checkpoints that have none; a mapping from model names replaces the
+        checkpoints' own. A transformers tokenizer is used for the models in memory.
     model_name, concurrency
-        The model of each server, as the server knows it, in the order of ``models`` and then ``reference``; requests
-        at once.
+        Each server's name for its model, in the order of ``models``, then ``reference``; number of concurrent requests.
     bos
-        A token to put before each window, as one more token of context without a log-prob: ``"own"``, the tokenizer's
-        BOS, or a token's text; a mapping from model names sets some. Models that were trained with a BOS need it, and
-        servers may add one by themselves.
+        A token to put before each window, as extra context without a log-prob: ``"own"`` for the tokenizer's BOS, or a
+        token's text; or a mapping from model names. Models trained with a BOS need it; servers may add one themselves.
     dtype, device, batch_size, backend
-        How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
-        windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
+        How models run: dtype ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, and a mapping sets it by model name;
+        ``batch_size`` counts windows; ``backend`` is argap's own code (``"native"``) or transformers' (``"hf"``).
     device_map
-        Spread models that do not fit one GPU over all of them and then the CPU's memory.
+        Spread models that do not fit on one GPU over all GPUs, then CPU memory.
     rank
-        Also keep the rank of each token in the vocabulary, 1 for the most likely one. Logits are then in memory, some
-        rows at a time, which takes longer.
+        Also keep each token's rank in the vocabulary, 1 for the most likely. This materialises logits, some rows at a
+        time, and takes longer.
     trust_remote_code
-        Run code that a checkpoint ships.
+        Run code bundled with a checkpoint.
     overwrite
-        Discard runs of another configuration in ``out``.
+        Discard runs in ``out`` made with another configuration.
 
     Raises
     ------
     ArgapError
-        One line, before any model runs, for everything that cannot be scored or compared.
+        One line, before any model runs, for anything that cannot be scored or compared.
 
     Examples
     --------
@@ -153,7 +151,9 @@ def compare(
     base: AnyPath | None = None,
     slices: Slices | None = None,
 ) -> Result:
-    """Compare finished runs from their stored log-probs, and open the result. No model runs, torch is not imported.
+    """Compare finished runs from their stored log-probs, and open the result.
+
+    No model runs, and torch is not imported.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def compare(
     Raises
     ------
     ArgapError
-        For folders that are no finished runs, and for runs of different texts.
+        For folders that are not finished runs, and for runs of different texts.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def compare(
 
 
 def open_index(folder: AnyPath) -> "BigramIndex":
-    """The bigram index in ``folder``; its ``count`` says how often one token follows another in training.
+    """Open the bigram index in ``folder``; its ``count`` returns how often one token follows another in training.
 
     Raises `ArgapError` for a folder without an index.
 
@@ -205,7 +205,7 @@ def open_index(folder: AnyPath) -> "BigramIndex":
 
 
 def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tuple[str | None, Model]]":
-    """Each model with the name that it was given, if any."""
+    """Return each model with its given name, if any."""
     if isinstance(models, Mapping):
         return list(models.items())
     several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]

@@ -1,7 +1,7 @@
-"""Expected failures. Each message is one line: what was found, what was expected, what to run.
+"""Expected failures, with messages of one line: what was found, what was expected, what to run.
 
 A message marks a parameter with backticks, as Python spells it: ``use `seq_len=512` ``. The command line prints the
-flag instead (`with_flags`), and exits with 1; a traceback is for argap's own mistakes.
+flag instead (`with_flags`), and exits with 1; tracebacks are for argap's own bugs.
 """
 
 import re
@@ -29,7 +29,7 @@ class Interrupted(ArgapError):
 
 
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
-    """``message`` with the parameters of ``flags`` (name to flag) as a command line takes them.
+    """Replace the parameters in ``message`` by their command-line ``flags`` (name to flag).
 
     >>> with_flags("use `seq_len=512` or `overwrite=True`", {"seq_len": "--seq-len", "overwrite": "--overwrite"})
     'use --seq-len 512 or --overwrite'
@@ -45,7 +45,7 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error message; the name of its type if the message is empty."""
+    """Return the first line of another library's error message; its type's name if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -60,7 +60,7 @@ def within(what: object) -> Iterator[None]:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Turn a missing package inside into an `ArgapError` that says how to install the extra ``name``."""
+    """Turn a missing package inside the block into an `ArgapError` that says how to install the extra ``name``."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""A result, opened from its files alone: tables and breakdowns as data frames. torch is never imported.
+"""Open a result from its files, as tables and breakdowns in data frames; torch is never imported.
 
 `argap.score` and `argap.compare` write the files; `open_result` reads them.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a result was made with."""
+    """The origin of a result."""
 
     index: IndexRecord | None
     runs: dict[str, str]
@@ -42,7 +42,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Result:
-    """The comparison of several models with a reference.
+    """A comparison of models with a reference.
 
     Examples
     --------
@@ -58,39 +58,44 @@ class Result:
 
     @property
     def models(self) -> list[str]:
-        """Names of the models, the reference first."""
+        """Return the names of the models, the reference first."""
         return self.record.models
 
     @property
     def reference(self) -> str:
-        """Name of the model that the others are compared with."""
+        """Return the name of the model that the others are compared with."""
         return self.record.reference
 
     @property
     def threshold(self) -> int | None:
-        """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
+        """Return the maximum exposures of an AR hit's bigram; None without an index: all repeated bigrams are hits."""
         return self.record.threshold
 
     @property
     def evaluation(self) -> EvaluationRecord:
-        """The text that was scored: tokens, windows, documents, tokenizer, fingerprint."""
+        """Return the record of the scored text: tokens, windows, documents, tokenizer, fingerprint."""
         return self.record.evaluation
 
     @property
     def provenance(self) -> Provenance:
-        """Index, runs, versions and date."""
+        """Return index, runs, versions and date."""
         runs = {row.model: row.run for row in self.record.rows}
         return Provenance(self.record.index, runs, self.record.versions, self.record.date)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """``cells.parquet``: one row for each combination of document, window, domain and bins, with ``n`` tokens and
-        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.) All in
-        memory: about 50 bytes and 8 for each model a row; `table` and `gap` read them, or the tokens, in portions."""
-        return with_models(read_cells(self.folder / "cells.parquet"), self.models)  # without a suite's further seeds
+        """Read ``cells.parquet``: one row for each combination of document, window, domain and bins.
+
+        Columns ``n``, the number of tokens, and ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite have
+        no window or position.) They are read into memory, at about 50 bytes per row plus 8 per model; `table` and `gap`
+        do not need that.
+        """
+        return with_models(
+            read_cells(self.folder / "cells.parquet"), self.models
+        )  # without the additional seeds of a suite
 
     def table(self) -> pd.DataFrame:
-        """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.
+        """Return one row per model and slice: all tokens, AR hits, other tokens, and the slices of `argap score`.
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share_of_tokens``, of all scored tokens; ``nll`` (nats) and
         ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
@@ -105,18 +110,18 @@ class Result:
     def gap(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
     ) -> pd.DataFrame:
-        """All tokens, the AR hits and your own slices, computed from the tokens in one pass.
+        """Compute all tokens, the AR hits and your own slices from the tokens, in one pass.
 
-        ``slices``: a name for each condition, SQL over the columns that `argap.tokens.table` lists or a function of a
-        `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
-        that ship (``argap slice --list``), without an index those that need no training counts. ``threshold``: maximum
-        exposures of an AR hit's bigram, or ``"scaled"``, by default the result's.
+        ``slices``: conditions by name, either SQL over the columns in `argap.records.columns`, or a function from a
+        `pyarrow.RecordBatch` of them to one boolean per token; NULL counts as false. None: the bundled slices
+        (``argap slice --list``); without an index, those that need no training counts. ``threshold``: maximum exposures
+        of an AR hit's bigram, or ``"scaled"``; default: the result's.
 
         Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
 
         Raises `ArgapError` for a condition that does not parse, names an unknown column, is not boolean, reads another
-        table or a file, or selects no token, for a function that gives another number of values, where the result's
-        tokens are not there, and for a threshold without training counts.
+        table or a file, or selects no token; for a function that returns the wrong number of values; if the result's
+        tokens are missing; and for a threshold without training counts.
 
         Examples
         --------
@@ -129,7 +134,7 @@ class Result:
     def slices(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: Threshold | None = None
     ) -> tuple[Part, ...]:
-        """What `gap` tabulates, as records."""
+        """Return the rows of `gap` as records."""
         from argap.slices.of_tokens import Slice, score_slices, shipped_slices
 
         if not isinstance(slices, Mapping | None):
@@ -146,10 +151,10 @@ class Result:
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> "pa.Table":
-        """The scored tokens that a condition selects, in order, with the columns that `argap.tokens.table` lists.
+        """Return the scored tokens that a condition selects, in order, with the columns in `argap.records.columns`.
 
-        ``where``: as in `gap`; None: all. ``models``: those with a field in ``nll`` and ``top1``. ``columns``: some of
-        them. ``limit``: the first rows only. Raises `ArgapError` as `gap` does.
+        ``where``: as in `gap`; None: all. ``models``: those with a field in ``nll`` and ``top1``. ``columns``: which to
+        return. ``limit``: maximum number of rows. Raises `ArgapError` as `gap` does.
 
         Examples
         --------
@@ -170,18 +175,18 @@ class Result:
         leaves: int = 5,
         limit_tokens: int | None = 50_000_000,
     ) -> pd.DataFrame:
-        """Conditions that explain the gap of ``model``: a tree grown on half of the documents, figures of the other.
+        """Find conditions that explain the gap of ``model``: grow a tree on half the documents, score it on the rest.
 
-        ``depth``: conditions in a row; ``min_share``: of the tokens, in every leaf; ``leaves``: their greatest number.
-        A slice that was found is a hypothesis: it was chosen among many. Without the result's tokens the tree splits
-        at the bounds of its cells' bins. Of a text of more than ``limit_tokens`` tokens documents with about that many
-        are drawn at random; None: all are read.
+        ``depth``: maximum number of conditions in a row; ``min_share``: minimum share of the tokens in a leaf;
+        ``leaves``: maximum number of leaves. A discovered slice is a hypothesis: it was chosen among many. Without the
+        result's tokens the tree splits at the bin bounds of its cells. If the text has more than ``limit_tokens``
+        tokens, a random sample of documents with about that many is read; None: all are read.
 
         Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
         half), then the wider conditions above them; ``where`` can be pasted into `gap`. The frame's ``attrs["sample"]``
-        says which documents were drawn (`argap.records.Sample`; None: all).
+        describes the sampled documents (`argap.records.Sample`; None: all).
 
-        Raises `ArgapError` for a model that is not compared, and where half of the documents show no gap.
+        Raises `ArgapError` for a model that is not compared, and if half of the documents show no gap.
 
         Examples
         --------
@@ -200,17 +205,17 @@ class Result:
 
     @cached_property
     def token_table(self) -> "TokenTable":
-        """The files that `gap` and `tokens` read. Raises `ArgapError` where they are not there."""
+        """Open the files that `gap` and `tokens` read. Raises `ArgapError` if they are missing."""
         from argap.slices.of_tokens import open_tokens
 
         return open_tokens(self.folder, self.record)
 
     def breakdown(self, by: By | str) -> pd.DataFrame:
-        """The gap taken apart by a partition of the tokens: one row for each bin and model.
+        """Break down the gap by a partition of the tokens: one row per bin and model.
 
-        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a column of the tokens whose values
-        are the bins: one kept of the source (``argap score --keep``), ``source``, or a boolean one
-        (`argap.records.columns`). The bins of a column of spans are the combinations of their labels.
+        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a token column whose values are the
+        bins: one kept from the source (``argap score --keep``), ``source``, or a boolean column
+        (`argap.records.columns`). In a column of spans, each combination of labels is a bin.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
@@ -231,7 +236,7 @@ class Result:
         return frame
 
     def parts(self, by: By | str) -> list[Part]:
-        """What `breakdown` tabulates, as records: those of ``gap.json``, or from the tokens by one of their columns."""
+        """Return the bins of `breakdown` as records, from ``gap.json`` or computed from the tokens by a column."""
         known = get_args(By)
         if by in known:
             if recorded := [part for part in self.record.parts(by) if part.n]:
@@ -253,7 +258,7 @@ class Result:
         return f"<Result {self.folder}: {', '.join(others) or 'no model'} against {self.reference}>"
 
     def _repr_html_(self) -> str:
-        """The table of the terminal, for notebooks."""
+        """Return the terminal's table as HTML, for notebooks."""
         from argap.reports.tables.result import tables_of
 
         parts = []
@@ -268,7 +273,7 @@ class Result:
 def open_result(folder: str | PathLike[str]) -> Result:
     """Open the folder that `argap.score` or `argap.compare` wrote, or one size of a suite's result.
 
-    Raises `ArgapError` where ``gap.json`` is missing, broken, or of a newer format.
+    Raises `ArgapError` if ``gap.json`` is missing, broken, or of another format.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The gap of a model in memory to a finished run, as often as wanted: NLL on the AR hits and on all other tokens."""
+"""Measure the gap of a model in memory to a finished run repeatedly: NLL on the AR hits and on all other tokens."""
 
 from math import isfinite
 from os import PathLike
@@ -33,43 +33,43 @@ if TYPE_CHECKING:
 
 
 class GapFigures(NamedTuple):
-    """A model against the reference, in nats per token (per byte where their tokenizers differ)."""
+    """A model against the reference, in nats per token (per byte if their tokenizers differ)."""
 
     nll: float
     nll_ar_hits: float | None
-    """None without hits, as all figures of a slice without tokens."""
+    """None without hits."""
     nll_other: float | None
     delta: float
-    """ΔNLL, model minus reference, over all scored tokens: negative where the model is ahead."""
+    """ΔNLL, model minus reference, over all scored tokens: negative if the model is ahead."""
     contribution_ar_hits: float
-    """The AR hits' part of that: their share of the tokens times the ΔNLL on them."""
+    """The AR hits' part of ``delta``: their share of the tokens times ΔNLL on them."""
     share_ar_hits: float | None
-    """`contribution_ar_hits` over `delta`, as it is; None where `delta` is 0 or not finite. It has no interval: beside
-    a ``delta`` near 0 it means nothing."""
+    """`contribution_ar_hits` divided by `delta`; None if `delta` is 0 or not finite. It has no interval, and means
+    nothing if ``delta`` is near 0."""
 
 
 class RecallGap:
-    """Measures models in memory on the text of a finished run, against that run.
+    """Measure models in memory on the text of a finished run, against that run.
 
     Parameters
     ----------
     reference
-        Folder of a finished run of `argap score`, with its labels beside it: its windows, its log-probs and which of
-        its tokens are AR hits stay fixed.
+        Folder of a finished run of `argap score`, with labels next to it. Its windows, log-probs and AR hits stay
+        fixed.
     tokenizer
-        The model's (transformers, fast); by default the reference's. Another than the reference's is compared by
-        segments, where the windows of the run end at its tokens too.
+        The model's (transformers, fast); default: the reference's. A different one is compared by segments, which needs
+        windows that end at token ends of both.
     threshold
         Maximum exposures of an AR hit's bigram.
     windows
         Only the first windows of the run; None: all.
     batch_size
-        Windows at once; ``"auto"``: halved when out of memory.
+        Windows per batch; ``"auto"``: halved when out of memory.
 
     Raises
     ------
     ArgapError
-        For a folder that is no finished run or has no labels, and for texts that cannot be compared.
+        For a folder that is not a finished run or has no labels, and for texts that cannot be compared.
 
     Examples
     --------
@@ -118,14 +118,14 @@ class RecallGap:
         logprob = read_logprobs(run)[0]
         self._reference = self._aligned(logprob, 0)
         self.unit: Unit = labels.record.evaluation.unit
-        """What the figures are per."""
+        """The unit of the means."""
 
     def measure(self, model: "PreTrainedModel") -> GapFigures:
-        """The figures of a model as it is now.
+        """Measure a model in its current state.
 
-        It stays on its device and in its dtype. Its weights, gradients, modes (training or evaluation) and the state of
-        the random generators are afterwards as before. Raises `ArgapError` for a model that cannot take the windows or
-        lacks one of the tokens, and for a log-prob of NaN or +∞. Where one is −∞, figures are infinite, or NaN.
+        It stays on its device and in its dtype; its weights, gradients and modes (training or evaluation) and the state
+        of the random generators are left unchanged. Raises `ArgapError` for a model that cannot take the windows or
+        lacks one of the tokens, and for a log-prob of NaN or +∞. If a log-prob is −∞, estimates are infinite or NaN.
         """
         from argap.scoring.batches import Batches
         from argap.scoring.scorer import check_length, check_logprobs, check_vocabulary
@@ -144,7 +144,7 @@ class RecallGap:
         return self._figures(self._aligned(logprob, 1))
 
     def _aligned(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
-        """Return the log-probs of the rows compared, float32, from those of all tokens."""
+        """Select the log-probs of the rows compared, float32, from those of all tokens."""
         aligned = logprob if self._text is None else self._text.align(logprob, tokenizer)
         return aligned[self._rows]
 
@@ -164,7 +164,7 @@ class RecallGap:
 
 
 def _data_of(run: Run, labels: Labels) -> EvaluationSet:
-    """The evaluation set of a run, from its own rows; its text is not read."""
+    """Return the evaluation set of a run from its own rows, without reading the text."""
     evaluation = run.record.evaluation
     sources = list(labels.record.sources)
     return EvaluationSet(

@@ -1,6 +1,6 @@
-"""``gap.json``: every model of a comparison against one reference, as one flat list of estimates.
+"""Define ``gap.json``: every model of a comparison against one reference, as one flat list of estimates.
 
-Tables, frames and figures are filters of that list: `Gap.parts` of one of its partitions.
+Tables, frames and figures filter that list by partition with `Gap.parts`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,21 +18,23 @@ from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
 Direction = Literal["behind", "ahead", "level"]
-"""Of a model to the reference: level where the interval of ΔNLL holds 0."""
+"""Of a model relative to the reference: level if the interval of ΔNLL contains 0."""
 INFINITE = "a log-prob is −∞"
-"""Why a figure has no number: some token has probability 0 under the model or the reference."""
+"""Reason for a missing figure: some token has probability 0 under the model or the reference."""
 GAP_FORMAT = 3
-"""Of ``gap.json``."""
+"""Format of ``gap.json``."""
 ALL, SLICE, THRESHOLD, NAMED = "all", "slice", "threshold", "named"
-"""Partitions by name: all tokens; the AR hits and all others; the AR hits at each τ, which are nested; and the slices
-of `Gap.slices`, which may overlap. The others are those of `Bins`, and ``domain``."""
+"""Partitions by name: all tokens; AR hits and other tokens; the AR hits at each τ, which are nested; and the slices of
+`Gap.slices`, which may overlap. The others are those of `Bins`, and ``domain``."""
 AR_HITS, OTHER = "ar_hits", "other"
 """Bins of `SLICE`."""
 
 
 class Estimate(Record, frozen=True):
-    """One model on one set of scored tokens, with 95% intervals. The reference has no differences; nor has a model
-    where its NLL or the reference's is infinite."""
+    """One model on one set of scored tokens, with 95% intervals.
+
+    The reference has no differences; nor has a model if its NLL or the reference's is infinite.
+    """
 
     model: str
     partition: str
@@ -42,34 +44,34 @@ class Estimate(Record, frozen=True):
     share_of_tokens: float
     """Of all scored tokens."""
     nll: float | None = None
-    """Mean of −log p in nats; None without tokens, and where it is infinite."""
+    """Mean of −log p in nats; None without tokens, and if it is infinite."""
     ppl: float | None = None
-    """exp(nll); None without tokens and where no float64 holds it."""
+    """exp(nll); None without tokens, and if it overflows float64."""
     delta: float | None = None
     """ΔNLL on these tokens, model minus reference, in nats."""
     delta_ci95: Interval | None = None
     contribution: float | None = None
-    """The share of the tokens times `delta`: these tokens' part of the gap, in nats a token."""
+    """The share of the tokens times `delta`: these tokens' part of the gap, in nats per token."""
     contribution_ci95: Interval | None = None
     share: float | None = None
-    """`contribution` over the whole gap or lead, as it is: above 1 where all other tokens go the other way, negative
-    where these do; None where the model is level with the reference."""
+    """`contribution` over the whole gap or lead, not capped: above 1 if the other tokens go the other way, negative if
+    these do; None if the model is level with the reference."""
     share_ci95: Interval | None = None
     paper_rule: float | None = None
     """The paper's "% of gap due to" these tokens, a fraction (`argap.metric.share.gap_due_to_ar`)."""
     reason: str | None = None
-    """Why there is no share, or why it must not be claimed."""
+    """Reason why there is no share, or why it must not be claimed."""
     repeated: bool | None = None
     """By frequency: whether the bigrams are repeated in their window."""
 
     @property
     def infinite(self) -> bool:
-        """Whether the NLL is infinite, which JSON has no number for."""
+        """Return whether the NLL is infinite; JSON cannot express that."""
         return self.nll is None and self.n > 0
 
 
 class SliceInfo(Record, frozen=True):
-    """What a slice is, for people."""
+    """A readable description of a slice."""
 
     name: str
     where: str | None = None
@@ -77,7 +79,7 @@ class SliceInfo(Record, frozen=True):
     title: str = ""
     note: str = ""
     ar_hits: float | None = None
-    """The share of its tokens that are AR hits; None where it was not computed, or without tokens."""
+    """The share of its tokens that are AR hits; None if not computed, or without tokens."""
 
 
 class Part:
@@ -102,11 +104,11 @@ class Part:
         return f"<Part {self.partition} {self.bin}: {', '.join(self.estimates)}>"
 
     def among(self, models: Collection[str]) -> "Part":
-        """Only the estimates of some models."""
+        """Return the part with only the estimates of ``models``."""
         return Part((each for each in self.estimates.values() if each.model in models), self.about)
 
     def moved(self, partition: str, name: str) -> "Part":
-        """The same figures under the name of another bin."""
+        """Return the same estimates under another partition and bin."""
         changed = [
             msgspec.structs.replace(each, partition=partition, bin=name, repeated=None)
             for each in self.estimates.values()
@@ -145,7 +147,7 @@ class GapRow(Record, frozen=True):
 
     model: str
     direction: Direction | None = None
-    """None for the reference, and where ΔNLL is not finite."""
+    """None for the reference, and if ΔNLL is not finite."""
     parameters: int | None = None
     run: str = ""
     """The run's folder; in a suite's result the checkpoint's fingerprint."""
@@ -153,7 +155,7 @@ class GapRow(Record, frozen=True):
 
 
 class Bin(Record, frozen=True):
-    """The integers ``low … high`` of a binned quantity; ``high`` None: no upper end."""
+    """The integers ``low … high`` of a binned quantity; ``high`` None: no upper bound."""
 
     label: str
     low: int
@@ -178,9 +180,9 @@ class Gap(Record, frozen=True, dict=True):
     unit: Unit
     """``byte``: every ``n`` counts bytes, every NLL and difference is in nats per byte, and ``ppl`` is exp of that."""
     rows: tuple[GapRow, ...] = msgspec.field(name="models")
-    """The reference's first."""
+    """The reference first."""
     slices: tuple[SliceInfo, ...]
-    """Those that `argap score` was given, bins of the partition `NAMED`."""
+    """The slices given to `argap score`, bins of the partition `NAMED`."""
     date: str
     run: str
     """The result's folder as it was named."""
@@ -188,13 +190,13 @@ class Gap(Record, frozen=True, dict=True):
     index: IndexRecord | None
     versions: dict[str, str]
     documents: int | None
-    """Documents that windows belong to, the units of the bootstrap; None where they were not counted."""
+    """Documents that windows belong to, resampled by the bootstrap; None if not counted."""
     effective_documents: float | None
-    """How many documents of equal size they are worth (`argap.metric.intervals.effective_documents`)."""
+    """Equivalent number of equally sized documents (`argap.metric.intervals.effective_documents`)."""
     bins: Bins
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...] = ()
-    """What is wrong with the text (`argap.results.text_warnings`), one line each."""
+    """Problems of the text, one line each (`argap.results.text_warnings`)."""
 
     def __post_init__(self) -> None:
         if self.reference not in self.models:
@@ -213,7 +215,7 @@ class Gap(Record, frozen=True, dict=True):
 
     @cached_property
     def _partitions(self) -> dict[str, dict[tuple[str, bool | None], Part]]:
-        """The parts of each partition by bin, in the order of the list."""
+        """Return the parts of each partition by bin, in the order of the list."""
         found: dict[str, dict[tuple[str, bool | None], list[Estimate]]] = {}
         for each in self.estimates:
             found.setdefault(each.partition, {}).setdefault((each.bin, each.repeated), []).append(each)
@@ -224,35 +226,37 @@ class Gap(Record, frozen=True, dict=True):
         }
 
     def parts(self, partition: str) -> list[Part]:
-        """The bins of a partition in order; none for one that was not computed."""
+        """Return the bins of a partition in order; none if it was not computed."""
         return list(self._partitions.get(partition, {}).values())
 
     @property
     def on_all(self) -> Part:
-        """All scored tokens."""
+        """Return the estimates on all scored tokens."""
         return self._partitions[ALL][ALL, None]
 
     @property
     def on_hits(self) -> Part:
-        """The AR hits."""
+        """Return the estimates on the AR hits."""
         return self._partitions[SLICE][AR_HITS, None]
 
     @property
     def on_other(self) -> Part:
-        """All other tokens."""
+        """Return the estimates on all other tokens."""
         return self._partitions[SLICE][OTHER, None]
 
     @cached_property
     def named(self) -> list[Part]:
-        """The AR hits and the recorded slices; empty without any of these."""
+        """Return the AR hits and the recorded slices; empty if no slice was recorded."""
         recorded = self.parts(NAMED)
         hits = Part(self.on_hits.estimates.values(), SliceInfo(AR_HITS, ar_hits=1.0 if self.on_hits.n else None))
         return [hits, *recorded] if recorded else []
 
     @cached_property
     def curve(self) -> list[Part]:
-        """The AR hits at each recorded τ, ascending, the result's own among them up to the first at which every
-        repeated bigram is a hit."""
+        """Return the AR hits at each recorded τ, ascending.
+
+        They include the result's own τ, unless every repeated bigram is a hit at a lower one.
+        """
         points = {int(part.bin): part for part in self.parts(THRESHOLD)}
         tau = self.threshold
         if tau is not None and points and (tau <= max(points) or self.on_hits.n > points[max(points)].n):
@@ -261,62 +265,62 @@ class Gap(Record, frozen=True, dict=True):
 
     @property
     def fingerprint(self) -> str:
-        """Of the evaluation set."""
+        """Return the fingerprint of the evaluation set."""
         return self.evaluation.fingerprint
 
     @property
     def hits(self) -> str:
-        """What the hits are called: without an index they are all repeated bigrams."""
+        """Return the name of the hits; without an index they are all repeated bigrams."""
         return "repeated bigrams" if self.index is None else "AR hits"
 
     @property
     def models(self) -> list[str]:
-        """Names in the order of the rows."""
+        """Return the models' names in the order of the rows."""
         return [row.model for row in self.rows]
 
     @property
     def compared(self) -> list[GapRow]:
-        """The rows of all models but the reference."""
+        """Return the rows of all models but the reference."""
         return [row for row in self.rows if row.model != self.reference]
 
     @property
     def directions(self) -> dict[str, Direction]:
-        """Of each compared model whose ΔNLL is finite."""
+        """Return the direction of each compared model with a finite ΔNLL."""
         return {row.model: row.direction for row in self.compared if row.direction is not None}
 
     @property
     def deltas(self) -> dict[str, float]:
-        """ΔNLL of each compared model where it is finite, in nats: negative for one that leads."""
+        """Return each finite ΔNLL of the compared models, in nats: negative if a model is ahead."""
         deltas = {row.model: self.on_all[row.model].delta for row in self.compared}
         return {model: delta for model, delta in deltas.items() if delta is not None}
 
     def replaced(self, partitions: Mapping[str, Iterable[Part]]) -> "Gap":
-        """The result with the bins of some partitions in place of those that they have."""
+        """Return the result with the bins of some partitions replaced."""
         kept = [each for each in self.estimates if each.partition not in partitions]
         return msgspec.structs.replace(self, estimates=(*kept, *estimates_of(partitions.values())))
 
 
 def estimates_of(partitions: Iterable[Iterable[Part]]) -> tuple[Estimate, ...]:
-    """The estimates of the parts of several partitions, in order."""
+    """Return the estimates of several partitions' parts, in order."""
     return tuple(each for parts in partitions for part in parts for each in part.estimates.values())
 
 
 def save_gap(path: Path, gap: Gap) -> None:
-    """Write a ``gap.json``, whole or not at all, an estimate a line."""
+    """Write a ``gap.json`` atomically, one estimate per line."""
     write_record(path, gap, lines="estimates")
 
 
 def read_gap(folder: Path, name: str = "gap.json") -> Gap:
-    """Read the ``gap.json`` of a result. Raises `FormatError` for a folder without one, or with a broken or older one.
+    """Read the ``gap.json`` of a result. Raises `FormatError` if it is missing, broken, or of another format.
 
-    ``name``: of another file with the same content.
+    ``name``: another file name with the same contents.
     """
     path = Path(folder) / name
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
     gap = read_record(path, Gap, oldest=GAP_FORMAT, newest=GAP_FORMAT)
     again = remedy_for(path)
-    # Of files alone: a gap that is restated in memory may lack partitions.
+    # Checked only for files: a gap restated in memory may lack partitions.
     if (gap.index is None) != (gap.threshold is None):
         raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null{again}")
     scored = gap.on_all.n

@@ -1,1 +1,1 @@
-"""Results: ``gap.json`` and what stands beside it, from finished runs and their labels."""
+"""Compute ``gap.json`` and the other files of a result from finished runs and their labels."""

@@ -1,8 +1,8 @@
-"""From finished runs and their labels to ``gap.json`` and its parts. No model runs, and torch is not imported.
+"""Compute ``gap.json`` and its parts from finished runs and their labels, without running a model or importing torch.
 
-Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs and ``labels/`` of ``argap score``.
-`label_result` adds training counts to a result that was scored without an index, and columns to labels of an earlier
-format.
+The output folder gets ``gap.json``, ``cells.parquet`` and ``examples.json``, next to the runs and ``labels/`` of
+``argap score``. `label_result` adds training counts to a result scored without an index, and missing columns to labels
+of an earlier format.
 """
 
 import os
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from argap.slices.library import SliceSpec
 
 EARLIER = "gap.json.earlier"
-"""``gap.json`` while its parts are replaced, so that a command which is interrupted can be repeated."""
+"""Name of ``gap.json`` while its parts are rewritten, so that an interrupted command can be repeated."""
 
 
 @one_writer("out")
@@ -68,11 +68,11 @@ def compare_runs(
     base: str | None = None,
     slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
-    """The gap of finished runs to the run ``reference``, written to ``out``.
+    """Compute the gap of finished runs to the run ``reference``, and write it to ``out``.
 
-    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). Where no run has
-    labels, as after `argap import`, they are made from the text. ``slices``: as `write_gap` takes them.
-    Raises `ArgapError` for runs of one name or cut short, and `MismatchError` for runs of another evaluation set.
+    Runs of several tokenizers are first written to ``out`` as segment runs (`argap.tokens.segment_runs`). If no run has
+    labels, as after `argap import`, the text is labelled. ``slices``: as in `write_gap`. Raises `ArgapError` for
+    unfinished runs and runs of the same name, and `MismatchError` for runs of different evaluation sets.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
@@ -98,7 +98,7 @@ def compare_runs(
 
 
 def labels_of(run: Run) -> Path:
-    """The folder of labels beside a run. Raises `ArgapError` where there is none."""
+    """Return the folder of labels next to a run. Raises `ArgapError` if there is none."""
     folder = _labels_beside([run])
     if folder is None:
         raise ArgapError(
@@ -109,17 +109,17 @@ def labels_of(run: Run) -> Path:
 
 
 def _labels_beside(runs: Sequence[Run]) -> Path | None:
-    """The first folder of labels beside one of the runs."""
+    """Return the first folder of labels next to one of the runs; None if there is none."""
     beside = [run.folder.parent / "labels" for run in runs]
     return next((folder for folder in beside if (folder / "labels.json").is_file()), None)
 
 
 def _label_text(runs: Sequence[Run], out: Path) -> Path:
-    """Write labels to ``out``/labels, with the counts of the index that the first run records, and return the folder.
+    """Write labels to ``out``/labels, with counts from the index recorded in the first run, and return the folder.
 
-    Its text is read again. Without an index every repeated bigram is a hit. Labels that are there stay: they may have
-    counts since (`label_result`). Raises `ArgapError` for a run of segments and one whose text is not there, and
-    `MismatchError` for runs of another evaluation set, a text that has changed, and labels of another one.
+    Reads the text again. Without an index every repeated bigram is a hit. Existing labels are kept, as they may have
+    gained counts (`label_result`). Raises `ArgapError` for segment runs and for a missing text, and `MismatchError` for
+    runs of different evaluation sets, for a changed text, and for existing labels of another text.
     """
     check_tokens(runs)
     first, folder = runs[0], out / "labels"
@@ -148,10 +148,10 @@ def write_gap(
     base: str | None,
     slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
-    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed.
+    """Write the result of ``runs``, the reference first, remove an earlier report there, and return ``gap.json``.
 
-    ``labels``: a folder in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier result in
-    ``out`` has. The files are read some windows at a time.
+    ``labels``: a folder in ``out`` or next to a run. ``slices``: slices to record; None: those of an earlier result in
+    ``out``. Files are read in portions of whole windows.
     """
     table = TokenTable(tuple(runs), labels)
     evaluation, index = table.record.evaluation, table.record.index
@@ -205,19 +205,19 @@ def write_gap(
             say(f"{model}: {INFINITE}, so its perplexity is infinite and its share of the gap unresolved")
     write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
-    save_gap(out / "gap.json", gap)  # last: a folder that has one is complete
+    save_gap(out / "gap.json", gap)  # last, so that a folder with gap.json is complete
     (out / EARLIER).unlink(missing_ok=True)
     return gap
 
 
 def _set_aside(out: Path) -> None:
-    """Take away ``gap.json``, whose parts are about to be replaced."""
+    """Set ``gap.json`` aside while its parts are rewritten."""
     with suppress(FileNotFoundError):
         os.replace(out / "gap.json", out / EARLIER)
 
 
 def _earlier(out: Path) -> Gap:
-    """The result in ``out``, or the one that an interrupted command has set aside. Raises what `read_gap` raises."""
+    """Read the result in ``out``, or the one that an interrupted command set aside. Raises as `read_gap`."""
     aside = not (out / "gap.json").is_file() and (out / EARLIER).is_file()
     return read_gap(out, EARLIER) if aside else read_gap(out)
 
@@ -243,7 +243,7 @@ def _slices(
 
 
 def _recorded(out: Path) -> tuple[SliceInfo, ...]:
-    """The slices of the result in ``out``, if there is one that can be read."""
+    """Return the slices of the result in ``out``; none if there is no readable result."""
     try:
         return _earlier(out).slices
     except FormatError:
@@ -251,13 +251,13 @@ def _recorded(out: Path) -> tuple[SliceInfo, ...]:
 
 
 def with_slices(gap: Gap, slices: Sequence[Part]) -> Gap:
-    """Return a result with ``slices`` in place of those recorded."""
+    """Return a result with ``slices`` instead of those recorded."""
     moved = [part.moved(NAMED, part.bin) for part in slices]
     return msgspec.structs.replace(gap.replaced({NAMED: moved}), slices=tuple(part.about for part in slices))
 
 
 def record_slices(folder: Path, slices: Sequence[Part]) -> Gap:
-    """Record slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    """Replace the slices recorded in ``gap.json``, and remove an earlier report."""
     gap = with_slices(read_gap(folder), slices)
     remove_report(folder)
     save_gap(folder / "gap.json", gap)
@@ -266,13 +266,12 @@ def record_slices(folder: Path, slices: Sequence[Part]) -> Gap:
 
 @one_writer("folder")
 def label_result(folder: Path, index: str | None = None, *, threshold: Threshold | None = None) -> Gap:
-    """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
+    """Label the result of `argap score` in ``folder`` with exposures from ``index``, and return the new ``gap.json``.
 
-    Without an index the counts stay, and labels of an earlier format get the columns that they lack. ``threshold``:
-    None for the paper's, without an index for the result's own. ``labels/``, ``gap.json`` and what follows from them
-    are replaced, recorded slices included; the runs stay, and no model runs. Where it is interrupted, the same call
-    ends with the same result. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an
-    index of another tokenizer.
+    Without an index, counts stay, and labels of an earlier format get the columns they lack. ``threshold``: None for
+    the paper's, or without an index for the result's own. Rewrites ``labels/``, ``gap.json`` and everything computed
+    from them, including recorded slices; runs stay, and no model runs. If interrupted, repeat the call. Raises
+    `ArgapError` for a folder without its own labels, and `MismatchError` for an index of another tokenizer.
     """
     gap = _earlier(folder)
     beside = folder / "labels"
@@ -281,10 +280,9 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
     opened = None if index is None else open_index(index)
     if threshold is None:
         threshold = PAPER_THRESHOLD if opened or gap.threshold is None else gap.threshold
-    threshold_of(
-        threshold, index_record(opened) if opened else gap.index
-    )  # a bad one is refused before anything is rewritten
-    inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # or where the run was recorded
+    # Refuse a bad threshold before anything is rewritten.
+    threshold_of(threshold, index_record(opened) if opened else gap.index)
+    inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # else at the recorded path
     runs = [open_run(own if (own / "run.json").is_file() else row.run) for row, own in inside]
     table = TokenTable(tuple(runs), beside)
     evaluation = table.record.evaluation
@@ -308,10 +306,10 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
 
 
 def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
-    """τ for the counts of ``index``; None without one, where `ArgapError` refuses ``scaled``."""
+    """Return τ for the counts of ``index``; None without one. Raises `ArgapError` for ``scaled`` without an index."""
     if index is not None:
         return resolve_threshold(threshold, index.exposed_tokens)
-    resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused all the same
+    resolve_threshold(threshold, PAPER_TOKENS)  # refuse a bad value even without an index
     if threshold == "scaled":
         raise ArgapError("`threshold` scaled: 1,250 per 10 B training tokens, which an index records; give `index=DIR`")
     return None

@@ -1,8 +1,8 @@
-"""Example windows: the AR hits where a model loses most to the reference, shown in context.
+"""Choose example windows: the AR hits where a model loses most to the reference, in context.
 
-Hits that the reference knows are ranked by the difference of log-probs (reference minus model). At most one hit is
-taken per (domain, distance band) and per document, so that a single hard page cannot fill the list. The examples
-are extremes, not a sample.
+Hits that the reference predicts well are ranked by the difference in log-prob (reference minus model). At most one hit
+is taken per (domain, distance band) and per document, so that a single hard page cannot fill the list. The examples are
+extremes, not a sample.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
     loss: float
     """Reference minus model, in nats."""
     row: int
-    """In the evaluation set."""
+    """Row in the evaluation set."""
     model: int
     stratum: tuple[str, int]
     document: int
@@ -44,12 +44,12 @@ class Candidate(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """Largest loss first; ties go to the earlier token, then the earlier model."""
+        """Return the sort key: largest loss first, ties by earlier token, then by earlier model."""
         return -self.loss, self.row, self.model
 
 
 class _Portion(NamedTuple):
-    """Some tokens. Legend: N tokens."""
+    """Tokens of whole windows. Legend: N tokens."""
 
     tokens: np.ndarray
     labels: Labels
@@ -61,11 +61,11 @@ class _Portion(NamedTuple):
 
 
 class ExampleChooser:
-    """Chooses excerpts by `RULE` from the tokens of whole windows, given some at a time and in order.
+    """Choose excerpts by `RULE` from whole windows, added in portions and in order.
 
-    Of each stratum (domain, distance band) only the best hits of ``count`` documents can be chosen. Of all strata, only
-    those at least as bad as the last of ``2 · count`` picks of the rule: the rule picks greedily, so that at least half
-    as many picks are possible whatever comes later.
+    Only a bounded set of candidates is kept. Within a stratum (domain, distance band), only the best hits of ``count``
+    documents can be chosen. Across strata, only hits with at least the loss of the rule's pick number ``2 · count``:
+    the rule is greedy, so at least half as many picks remain possible whatever comes later.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ExampleChooser:
         self._ended = 0  # documents that ended with an EOS
 
     def add(self, tokens: np.ndarray, labels: Labels, scores: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-        """``tokens``: int32 ``[N]``, the ids. ``scores``: for each model the arrays of `Scores`, in their order."""
+        """Add a portion. ``tokens``: ids, int32 ``[N]``. ``scores``: the arrays of `Scores` by model, in that order."""
         known = {model: Scores(*pair) for model, pair in scores.items()}
         portion = _Portion(tokens, labels, labels.ar_hit(self._threshold), self._documents(tokens, labels), known)
         kept = self.shortened(sorted([*self._kept, *self._candidates(portion)], key=lambda each: each.order))
@@ -93,7 +93,7 @@ class ExampleChooser:
         self._rows += len(tokens)
 
     def examples(self) -> Examples:
-        """The content of ``examples.json``."""
+        """Return the contents of ``examples.json``."""
         return Examples(
             tokenizer=self._tokenizer.name,
             models=tuple(self._names),
@@ -103,7 +103,7 @@ class ExampleChooser:
         )
 
     def _documents(self, tokens: np.ndarray, labels: Labels) -> np.ndarray:
-        """The document of each token, int32 ``[N]``. With packing, each document ends with one EOS."""
+        """Return the document of each token, int32 ``[N]``. With packing, each document ends with one EOS."""
         if labels.record.evaluation.packing == "document":
             return labels.document_of_window[labels.window]
         ends = tokens == self._tokenizer.eos
@@ -112,7 +112,7 @@ class ExampleChooser:
         return document.astype(np.int32)
 
     def _candidates(self, of: _Portion) -> list[Candidate]:
-        """The best hit of each stratum in each document."""
+        """Return the best hit of each stratum in each document."""
         labels, reference = of.labels, of.scores[self._reference].logprob
         rows = np.flatnonzero(of.ar_hit & labels.scored)
         rows = rows[np.exp(reference[rows]) >= KNOWN]
@@ -139,7 +139,7 @@ class ExampleChooser:
         ]
 
     def shortened(self, ordered: list[Candidate]) -> list[Candidate]:
-        """Those that can still be chosen."""
+        """Drop candidates that can no longer be chosen."""
         documents: dict[tuple[str, int], set[int]] = {}
         kept = []
         for each in ordered:
@@ -154,7 +154,7 @@ class ExampleChooser:
 
     @staticmethod
     def picks(ordered: list[Candidate], count: int) -> list[Candidate]:
-        """Up to ``count`` by `RULE`."""
+        """Pick up to ``count`` candidates by `RULE`."""
         chosen: list[Candidate] = []
         strata: set[tuple[str, int]] = set()
         documents: set[int] = set()
@@ -166,7 +166,7 @@ class ExampleChooser:
         return chosen
 
     def _window(self, hit: Candidate, of: _Portion) -> ExampleWindow:
-        """The tokens around a hit, with their labels and scores."""
+        """Return the tokens around a hit, with their labels and scores."""
         row, labels = hit.row - self._rows, of.labels
         distance = int(labels.distance[row])
         window = int(labels.window[row])
@@ -192,7 +192,7 @@ class ExampleChooser:
         )
 
     def _snippet(self, row: int, first: int, of: _Portion) -> EarlierOccurrence:
-        """The earlier occurrence of a hit's bigram, ending at ``row``, for a hit too far away to show both together."""
+        """Return the earlier occurrence of a hit's bigram, which ends at ``row``, too far away to show with the hit."""
         before, after = SNIPPET
         rows = slice(max(first, row - before), row + after + 1)
         return EarlierOccurrence(
@@ -212,11 +212,11 @@ def choose_examples(
     threshold: int | None,
     count: int = COUNT,
 ) -> Examples:
-    """The content of ``examples.json``: up to ``count`` excerpts, each around one AR hit.
+    """Return the contents of ``examples.json``: up to ``count`` excerpts, each around one AR hit.
 
-    ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: for each model the arrays of `Scores`, in
-    the row order of ``labels``. There are fewer than ``count`` if documents, domains and distance bands run out or
-    no model is worse than the reference on more hits that it knows; none without a model besides the reference.
+    ``tokens``: ids of the evaluation set, int32 ``[N]``. ``scores``: the arrays of `Scores` by model, in the row order
+    of ``labels``. There are fewer than ``count`` if documents, domains and distance bands run out, or if models lose to
+    the reference on fewer hits; none without a model besides the reference.
     """
     chooser = ExampleChooser(list(scores), tokenizer, reference=reference, threshold=threshold, count=count)
     chooser.add(tokens, labels, scores)
@@ -231,11 +231,11 @@ def add_models(
     labels: Labels,
     scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
 ) -> Examples:
-    """The windows chosen ``before`` with the scores of all ``models``: those of ``scores`` anew, the others as they
-    were, because the tokens outside of the windows no longer have a score.
+    """Add the scores of further models to the windows chosen ``before``.
 
-    ``known``: the models that took part in the choice and are the same since. Windows that show another model losing
-    are left out.
+    Models in ``scores`` get new scores, the others keep theirs: their tokens outside the windows no longer have any, so
+    the windows cannot be chosen again. ``known``: the models that took part in the choice and have not changed. Windows
+    that show any other model losing are left out.
     """
     own = {model: Scores(*pair) for model, pair in scores.items()}
     windows = []
@@ -250,8 +250,10 @@ def add_models(
 
 
 def scores_in(rows: slice, tokens: np.ndarray, scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """The fields ``logprob`` and ``top1_correct`` of an `ExampleWindow`. JSON has neither NaN nor infinity: without a
-    score, and of probability 0."""
+    """Return the fields ``logprob`` and ``top1_correct`` of an `ExampleWindow`.
+
+    Tokens without a score or with probability 0 get None, as JSON has neither NaN nor infinity.
+    """
     return {
         "logprob": {
             m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist()) for m, each in scores.items()
@@ -261,9 +263,9 @@ def scores_in(rows: slice, tokens: np.ndarray, scores: Mapping[str, Scores]) -> 
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
-    """Each token as it appears in the text; part of a multi-byte character becomes U+FFFD.
+    """Return each token as it appears in the text; part of a multi-byte character becomes U+FFFD.
 
-    The first is decoded as the start of a text, where some tokenizers drop its leading space.
+    The first is decoded as the start of a text, so some tokenizers drop its leading space.
     """
     texts = [tokenizer.pieces[token] for token in ids.tolist()]
     return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []

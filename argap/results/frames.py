@@ -1,4 +1,4 @@
-"""Estimates as the rows of data frames, whose columns `argap.result.Result` documents."""
+"""Convert estimates to data frames; `argap.result.Result` documents their columns."""
 
 from collections.abc import Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""The files that a report adds to a result's folder, so that they can be removed before a new result is written."""
+"""List the files that a report adds to a result's folder, and remove them before a new result is written."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ FIGURES = (
     "gap_by_position",
     "gap_by_domain",
 )
-"""Names of the figures in ``figures/``, without the suffix of their format."""
+"""Names of the figures in ``figures/``, without suffix."""
 FORMATS = ("svg", "png", "pdf")
 
 
 def remove_report(folder: Path) -> None:
     """Remove a report from ``folder``, and nothing else.
 
-    Call it before a new ``gap.json`` is written, so that no table or figure of the old result stays beside it.
+    Call it before a new ``gap.json`` is written, so that no table or figure of the old result is left.
     """
     folder = Path(folder)
     for name in (PAGE, *TABLES):

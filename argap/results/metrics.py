@@ -1,4 +1,4 @@
-"""A result as metrics of an experiment tracker."""
+"""Log a result to an experiment tracker."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +8,11 @@ from argap.runtime.trackers import Trackers
 
 
 def metrics_of(gap: Gap) -> dict[str, float | None]:
-    """Return the table of a result as metrics: for each model its NLLs, ΔNLL (negative where it leads), the AR hits'
-    part of that, and their share of it (a fraction; left out where it must not be claimed)."""
+    """Return the table of a result as metrics.
+
+    For each model: its NLLs, ΔNLL (negative if it leads), the AR hits' contribution to ΔNLL, and their share of it (a
+    fraction; left out if it must not be claimed).
+    """
     metrics: dict[str, float | None] = {"share_of_tokens_ar_hits": gap.on_hits.share_of_tokens}
     slices = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
     for model in gap.models:
@@ -24,7 +27,7 @@ def metrics_of(gap: Gap) -> dict[str, float | None]:
 
 
 def log_result(gap: Gap, names: Sequence[str], folder: Path) -> None:
-    """Log a result's `metrics_of` as a run of its own, at step 0."""
+    """Log a result's `metrics_of` as a separate run, at step 0."""
     if names:
         with Trackers(names, folder, {"reference": gap.reference, "fingerprint": gap.fingerprint}) as trackers:
             trackers.log(metrics_of(gap), 0)

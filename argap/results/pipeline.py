@@ -1,6 +1,6 @@
-"""The whole path: checkpoints and a reference in, ``gap.json`` and its parts out.
+"""Run the whole pipeline: checkpoints and a reference in, ``gap.json`` and its parts out.
 
-Everything that can be refused is refused before any text is read or any model runs.
+Bad arguments are refused before any text is read or any model runs.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from argap.tokens.runs import OWN
 
 HELD_OUT = "stdlib:heldout"
 FOLDERS = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
-"""What a result holds beside the runs."""
+"""Folders of a result besides its runs."""
 
 if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
@@ -46,17 +46,17 @@ def score_models(
     *,
     parallel: "Parallel | None" = None,
 ) -> Gap:
-    """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
+    """Score the reference and each checkpoint once, write their gaps to ``out``, and return ``gap.json``.
 
-    Models with other tokenizers than the reference's are compared by segments (`argap.evaluation.segments`), in bytes.
-    The text and the index of ``config`` are completed by what is recorded with the reference. Without any text, that is
-    the standard library's held-out modules; without any index, the hits are all repeated bigrams. With ``parallel``,
-    all its processes call this with the same arguments and share the scoring; the main one writes the result.
+    Models whose tokenizer differs from the reference's are compared by segments (`argap.evaluation.segments`), in
+    bytes. If ``config`` has no text or index, the one recorded with the reference is used; if that has none either, the
+    text is the standard library's held-out modules, and every repeated bigram is a hit. With ``parallel``, all its
+    processes call this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.slices.library import slice_specs
     from argap.slices.of_tokens import check_slices
 
-    resolve_threshold(config.threshold, PAPER_TOKENS)  # a bad one is refused before any work
+    resolve_threshold(config.threshold, PAPER_TOKENS)  # refuse a bad value before any work
     slices = None if config.slices is None else slice_specs(config.slices)
     first, models = find_sources(checkpoints, reference, config)
     spec, index = _with_recorded(config, first.recorded)
@@ -90,7 +90,7 @@ def score_models(
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, sources, out, overwrite=config.overwrite)
         labels = text.labels(label_portions(text.of(first), opened))
-        write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
+        write_labels(labels, tokenizer, out / "labels")  # only after every run is in the folder
         threshold, base = config.threshold, config.base
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
@@ -99,7 +99,7 @@ def score_models(
 
 
 def _with_recorded(config: ScoreConfig, recorded: SourceRecord) -> tuple[EvaluationSpec, str | None]:
-    """Complete text and index by those recorded with the reference. Raises `ArgapError` for a bad text."""
+    """Fill in text and index from those recorded with the reference. Raises `ArgapError` for a bad text."""
     spec = config.text.over(recorded)
     if not spec.data:
         say(f"no text given: scoring the held-out modules of Python's standard library ({HELD_OUT})")
@@ -109,15 +109,14 @@ def _with_recorded(config: ScoreConfig, recorded: SourceRecord) -> tuple[Evaluat
 
 
 def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
-    """Open the index, if there is one. Raises `ArgapError` for a threshold that needs one."""
+    """Open the index, if any. Raises `ArgapError` for a threshold that needs one."""
     opened = None if index is None else open_index(index)
     threshold_of(threshold, opened and index_record(opened))
     return opened
 
 
 def _check_reference(tokenizer: Tokenizer, reference: Source, index: "BigramIndex | None") -> None:
-    """Raise `MismatchError` where the text is to be cut by another tokenizer than the reference's, or the index counts
-    the tokens of another."""
+    """Raise `MismatchError` if the text's or the index's tokenizer is not the reference's."""
     own = reference.tokenizer.fingerprint
     if own != tokenizer.fingerprint:
         raise MismatchError(

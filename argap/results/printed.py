@@ -1,6 +1,6 @@
-"""The JSON of ``--json``, format 3: a result, or slices of its tokens, with the figures of every model.
+"""Build the JSON of ``--json``, format 3: a result or slices of its tokens, with the figures of every model.
 
-It has the estimates of ``gap.json``, each under its slice.
+It holds the estimates of ``gap.json``, grouped by slice.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FIGURES = [
 
 
 def part_json(part: Any) -> dict[str, Any]:
-    """Return everything known of a part as JSON values, nulls included; for `msgspec` as its ``enc_hook``."""
+    """Return everything known about a part as JSON values, including nulls; the ``enc_hook`` of `msgspec`."""
     if not isinstance(part, Part):
         raise NotImplementedError
     more = {"partition": part.partition, "bin": part.bin, "repeated": part.repeated, "title": part.about.title}
@@ -35,7 +35,7 @@ def slice_json(part: Part) -> dict[str, Any]:
 
 
 def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any]:
-    """Return a result as one object. ``slices``: instead of all tokens, the AR hits, the others and those recorded."""
+    """Return a result as one object; ``slices``: those to show instead of the default and recorded ones."""
     shown = [gap.on_all, gap.on_hits, gap.on_other, *gap.parts("named")] if slices is None else slices
     models = [
         {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
@@ -53,5 +53,5 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
 
 
 def encoded(value: Any) -> bytes:
-    """Return JSON of records, parts and plain values."""
+    """Encode records, parts and plain values as JSON."""
     return msgspec.json.encode(value, enc_hook=part_json)

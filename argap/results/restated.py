@@ -1,7 +1,6 @@
-"""A result restated: at another threshold τ, or against another reference. From its cells alone; no token is read.
+"""Restate a result at another threshold τ or against another reference, from its cells; no token is read.
 
-The cells hold training counts in bins, so that τ can be the upper end of any bin: 0, 1, 2, 5, 10 … and the result's
-own.
+The cells hold binned training counts, so τ can be the upper bound of any bin: 0, 1, 2, 5, 10 … and the result's own τ.
 """
 
 import pandas as pd
@@ -18,12 +17,12 @@ from argap.slices.partitions import hits_and_others
 
 
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
-    """Every τ that the cells of a result allow, ascending; empty without training counts."""
+    """Return every τ that the cells of a result allow, ascending; empty without training counts."""
     return tuple(each.high for each in gap.bins.frequency if each.high is not None)
 
 
 def check_setting(gap: Gap, threshold: int | None, reference: str) -> None:
-    """Raise `ArgapError` for a threshold between the bounds of the bins, or an unknown reference."""
+    """Raise `ArgapError` for a threshold that is not a bin bound, or an unknown reference."""
     if reference not in gap.models:
         raise ArgapError(f"`reference` {reference}: not one of the models compared, which are {', '.join(gap.models)}")
     if threshold == gap.threshold:
@@ -38,8 +37,10 @@ def check_setting(gap: Gap, threshold: int | None, reference: str) -> None:
 
 
 def threshold_in(gap: Gap, threshold: Threshold | None) -> int | None:
-    """τ for ``threshold``, any that tokens allow; None: the result's own. Raises `ArgapError` for one below 0, and for
-    any where the result has no training counts."""
+    """Return τ for ``threshold`` when tokens are at hand, which allow any; None: the result's own.
+
+    Raises `ArgapError` for a negative one, and for any if the result has no training counts.
+    """
     if threshold is None:
         return gap.threshold
     if gap.index is None:
@@ -52,9 +53,9 @@ def _without_counts(threshold: Threshold | None) -> ArgapError:
 
 
 def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFrame:
-    """The cells as they would be had the result been made at ``threshold``: with the bins that τ brings.
+    """Rebin the cells as if the result had been computed at ``threshold``.
 
-    The result's own τ is a bound of its bins, which another τ need not have; then two bins become one.
+    The result's own τ is a bin bound, which another τ may not need; two bins are then merged.
     """
     if threshold == gap.threshold or threshold is None or "frequency" not in cells:
         return cells
@@ -66,10 +67,10 @@ def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFra
 
 
 def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: str) -> Gap:
-    """Return a result at ``threshold`` (exposures) against ``reference``, with its intervals.
+    """Restate a result at ``threshold`` (exposures) against ``reference``, with intervals.
 
-    The partitions but that by slice are left out: `argap.slices.partitions.partition` makes each from `cells_at`. So
-    are the slices that were computed from tokens, and the curve against another reference. Raises as `check_setting`.
+    Only the partition by slice is kept: `argap.slices.partitions.partition` computes the others from `cells_at`. Slices
+    computed from tokens are dropped, and so is the curve if the reference changes. Raises as `check_setting`.
     """
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):

@@ -1,7 +1,7 @@
-"""The sources of a text: which document is of which, how to leave some out, and what a gap is without each.
+"""Group the documents of a text by source, leave some out, and compute a gap without each source.
 
-A table of documents has a row for each: ``document`` (int32, its number in the evaluation set), ``domain`` and
-``source``, the name of the data set or file that it was read from.
+A table of documents has one row per document: ``document`` (int32, its number in the evaluation set), ``domain`` and
+``source``, the name of its data set or file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from argap.slices.cells import PREFIX, CellFile, ar_hits, models_of, parts_of
 from argap.tokens.labels import Labels
 
 DOCUMENTS = "documents.parquet"
-"""The table of documents in the result of a suite."""
+"""File with the table of documents in a suite's result."""
 COLUMNS = ("document", "domain", "source")
 
 
@@ -33,9 +33,9 @@ def source_name(place: str) -> str:
 
 
 def table_of_documents(labels: Labels, tokens: np.ndarray, eos: int | None) -> pd.DataFrame:
-    """Return the table of the documents that ``labels`` are of.
+    """Return the table of the documents in ``labels``.
 
-    ``tokens``: int32 ``[N]``, the ids of the evaluation set; ``eos``: the id that ends each document of packed windows.
+    ``tokens``: ids of the evaluation set, int32 ``[N]``; ``eos``: the id that ends each document of packed windows.
     """
     packed = labels.record.evaluation.packing == "packed"
     ends = tokens == eos
@@ -63,7 +63,7 @@ def read_documents(path: Path) -> pd.DataFrame:
 
 
 def parse_conditions(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of each column from texts ``COLUMN=VALUE``. Raises `ArgapError` for others.
+    """Parse ``COLUMN=VALUE`` texts to the values of each column. Raises `ArgapError` for anything else.
 
     >>> parse_conditions(["source=a", "source=b", "document=7"])
     {'source': ('a', 'b'), 'document': ('7',)}
@@ -80,7 +80,7 @@ def parse_conditions(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def choose(table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Return the numbers of the documents that any condition selects, ascending.
 
-    Raises `ArgapError` for a value that no document has, listing those that there are.
+    Raises `ArgapError` for a value that no document has, listing known values.
     """
     chosen = np.zeros(len(table), dtype=bool)
     for column, values in where.items():
@@ -94,7 +94,7 @@ def choose(table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> np.ndarra
 
 
 def without(table: pd.DataFrame, documents: np.ndarray | Sequence[int]) -> pd.DataFrame:
-    """Return the rows of cells, or of another table with a column ``document``, of all other documents."""
+    """Drop the rows of ``documents`` from cells, or from another table with a column ``document``."""
     return table.loc[~np.isin(table["document"].to_numpy(), documents)].reset_index(drop=True)
 
 
@@ -102,30 +102,30 @@ class Grouped(NamedTuple):
     """Sums over groups of documents or of tokens. Legend: G groups, M models, D documents."""
 
     by: str
-    """What a group is: ``source`` or ``domain``."""
+    """``source`` or ``domain``."""
     names: list[str]
     """``[G]``."""
     documents: np.ndarray
-    """``[G]``: with a token of the group."""
+    """``[G]``: number of documents with a token of the group."""
     n: np.ndarray
     """``[2, G]``: scored tokens, and AR hits."""
     logprob: np.ndarray
     """``[2, M, G]``: their sums of log p."""
     level: np.ndarray
-    """bool ``[M]``: whether the interval of the gap over documents holds 0."""
+    """bool ``[M]``: whether the gap's interval over documents contains 0."""
     models: list[str]
     reference: int
 
     @property
     def left_out(self) -> LeftOut:
-        """The share of each group in the gaps, and that of the slices (all, AR hits) without it."""
+        """Return each group's share of the gaps, and the shares of the slices (all, AR hits) without it."""
         return leave_one_source_out(behind(self.logprob, self.reference), np.arange(len(self.names)))
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each model with a gap and each group.
+        """Return a row for each group and each model with a gap.
 
         Columns ``model``, ``source`` or ``domain``; ``tokens``, ``gap``: shares of the scored tokens and of the gap;
-        ``hits``, ``hits_without``: the share of the gap on AR hits, in all of the text and without this group.
+        ``hits``, ``hits_without``: the share of the gap on AR hits, in the whole text and without this group.
         """
         parts, (_, lost) = self.left_out, behind(self.logprob, self.reference)
         whole = behind(self.logprob, self.reference)[0].sum(axis=-1)
@@ -148,7 +148,7 @@ class Grouped(NamedTuple):
 def group(
     cells: pd.DataFrame | CellFile, reference: str, threshold: int | None, source_of: Mapping[int, str] | None = None
 ) -> Grouped:
-    """Add up the cells by source, or without ``source_of`` (by document) by domain."""
+    """Sum the cells by source; by domain if ``source_of`` (source by document) is None."""
     models = models_of(cells)
     sums: dict[str, tuple[set[int], np.ndarray]] = {}
     by_document: dict[int, np.ndarray] = {}
@@ -182,5 +182,5 @@ def group(
 
 
 def _sums(code: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Sums of ``columns [C, R]`` over the rows of each code, ``[K, C]``."""
+    """Sum ``columns [C, R]`` over the rows of each code, ``[K, C]``."""
     return np.stack([np.bincount(code, column) for column in columns], axis=-1)

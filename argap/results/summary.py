@@ -1,4 +1,4 @@
-"""GAP: from cells to the estimates of every model, by slice, by partition and by threshold."""
+"""Compute GAP from cells: the estimates of every model by slice, by partition and by threshold."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,11 +32,11 @@ def summarize(
     parameters: dict[str, int] | None = None,
     runs: dict[str, str] | None = None,
 ) -> Gap:
-    """Return the ``gap.json`` of the models in ``cells``, the reference first.
+    """Compute the ``gap.json`` of the models in ``cells``, the reference first.
 
-    ``base``: the model whose gap the others close (`ArgapError` where it is not one of them). ``run``: the result's
-    folder; ``runs`` and ``parameters``: of each model. Without an ``index`` the ``threshold`` is None, and the hits are
-    all repeated bigrams.
+    ``base``: the model whose gap the others close (`ArgapError` if it is not one of them). ``run``: the result's
+    folder; ``runs`` and ``parameters``: by model. Without an ``index`` the ``threshold`` is None, and every repeated
+    bigram is a hit.
     """
     if base is not None:
         check_base(base, models_of(cells))
@@ -89,7 +89,7 @@ def gap_rows(
 
 
 def check_base(base: str, models: list[str]) -> None:
-    """Raise `ArgapError` where ``base`` is not one of the models compared."""
+    """Raise `ArgapError` if ``base`` is not one of the models compared."""
     if base not in models:
         raise ArgapError(f"`base` {base}: not one of the models compared, which are {', '.join(models)}")
 

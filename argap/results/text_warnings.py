@@ -1,4 +1,4 @@
-"""Warn of a text that a result should not rest on: foreign sources, sources that hold the gap, one bigram's hits."""
+"""Warn about the text: outlier sources, sources that hold much of a gap, bigrams with many of the hits."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,24 +15,24 @@ OUTLIER = 3.5
 SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
-"""Share of a gap that one source may hold."""
+"""Maximum share of a gap in one source."""
 MOST_LINES = 5
-"""On bigrams, at most."""
+"""Maximum number of lines about bigrams."""
 MOST_OF_HITS = 0.01
-"""Share of the hits that one bigram may be."""
+"""Maximum share of the hits with one bigram."""
 LEAST_HITS = 10_000
-"""Hits below which a bigram's share says little."""
+"""Number of hits below which bigrams are not judged."""
 
 
 def outliers(perplexity: np.ndarray) -> np.ndarray:
-    """Return which sources ``[G]`` are far more difficult than all others for the reference, bool.
+    """Return which sources (bool ``[G]``) are far more difficult for the reference than all others.
 
-    Each is measured against the median of the *others*, in units of their spread: the interquartile range / 1.349
-    (the standard deviation of normal data), the standard deviation where that is larger, but at least a quarter of the
-    median. Texts fall into easy and difficult kinds, and the spread must span both: a median absolute deviation sees
-    one of them, and so does the range of few. Each source counts once: weighted by tokens, two large ones of a kind
-    would make every other an outlier. Perplexity rather than NLL, as foreign text stands out above and never below.
-    All False for fewer than three sources.
+    Each is compared with the median of the *others*, in units of their spread: the larger of the interquartile range /
+    1.349 (the standard deviation of normal data) and the standard deviation, but at least a quarter of the median.
+    Texts can be of an easy and a difficult kind, and the spread must span both; a median absolute deviation, or the
+    range of a few sources, sees only one. Each source counts once: weighted by tokens, two large ones of a kind would
+    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below. All
+    False for fewer than three sources.
     """
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
@@ -45,10 +45,9 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
 def warn_of_sources(
     cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
 ) -> tuple[str, ...]:
-    """Return a line for each source that is an outlier or holds much of a gap; of domains, where each document is a
-    source of its own or all are of one.
+    """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: of each document.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
     """
     several = 1 < len(set(sources.values())) < len(sources)
     grouped = group(cells, reference, threshold, sources if several else None)
@@ -56,7 +55,7 @@ def warn_of_sources(
 
 
 def _difficult(of: Grouped) -> Iterable[str]:
-    """Lines on outliers among the sources."""
+    """Yield a line for each outlier among the sources."""
     share = of.n[0] / of.n[0].sum()
     judged = np.flatnonzero(share >= SMALLEST)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -72,7 +71,7 @@ def _difficult(of: Grouped) -> Iterable[str]:
 
 
 def _holding(of: Grouped) -> Iterable[str]:
-    """Lines on sources that hold more than a tenth of a gap."""
+    """Yield a line for each source that holds more than `MOST_OF_GAP` of a gap."""
     if len(of.names) < 2:
         return
     parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
@@ -95,9 +94,9 @@ def _percent(share: float) -> str:
 
 
 def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
-    """Return how many of some tokens' hits end each bigram, by its two ids in one number (first · 2³² + second).
+    """Count the hits of each bigram, keyed by its two ids in one number (first · 2³² + second).
 
-    ``tokens``: int32 ``[N]``; ``hits``: bool ``[N]``, never at the first token of a window. Portions add up.
+    ``tokens``: int32 ``[N]``; ``hits``: bool ``[N]``, never at the first token of a window. Counts of portions add up.
     """
     rows = np.flatnonzero(hits)
     code, n = np.unique(tokens[rows - 1].astype(np.int64) << 32 | tokens[rows], return_counts=True)
@@ -105,7 +104,7 @@ def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
 
 
 def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return a line for each bigram that is more than a hundredth of the hits, at most five, the largest first."""
+    """Return up to `MOST_LINES` lines on bigrams with more than `MOST_OF_HITS` of the hits, most frequent first."""
     total = int(hits.sum())
     large = hits[hits > MOST_OF_HITS * total].sort_values(ascending=False, kind="stable")
     if total < LEAST_HITS:

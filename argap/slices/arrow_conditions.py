@@ -1,7 +1,7 @@
-"""Conditions that Arrow evaluates: columns compared with constants (=, <, BETWEEN …), joined by AND, OR and NOT.
+"""Evaluate simple conditions in Arrow: columns compared with constants (=, <, BETWEEN …), joined by AND, OR and NOT.
 
-Slices are mostly such conditions, and for them Arrow's kernels take a quarter of DuckDB's time. The figures are the
-same: both follow SQL's logic of three values, and a NaN counts as greater than every number.
+Most slices are such conditions, and Arrow's kernels take a quarter of DuckDB's time. The results are the same: both
+follow SQL's three-valued logic, and NaN counts as greater than every number.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow.compute import call_function
 
 Evaluated = Callable[[pa.RecordBatch], pa.Array]
-"""Of a batch of tokens, a boolean or null for each."""
+"""A function from a batch of tokens to one boolean or null per token."""
 COMPARED = {
     "COMPARE_EQUAL": ("equal", False),
     "COMPARE_NOTEQUAL": ("equal", True),
@@ -21,14 +21,14 @@ COMPARED = {
     "COMPARE_GREATERTHAN": ("less_equal", True),
     "COMPARE_GREATERTHANOREQUALTO": ("less", True),
 }
-"""The function of Arrow, which is false for a NaN, and whether its result is negated."""
+"""Arrow's function, which is false for NaN, and whether to negate its result."""
 JOINED = {"CONJUNCTION_AND": "and_kleene", "CONJUNCTION_OR": "or_kleene"}
 EXACT = 2**24
-"""Whole numbers up to this one are exact in float32."""
+"""Integers up to this one are exact in float32."""
 
 
 def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
-    """A condition from its syntax tree as DuckDB serializes it; None for one that needs DuckDB."""
+    """Build a condition from the syntax tree that DuckDB serializes; return None if it needs DuckDB."""
     name = tree["type"]
     if name == "COLUMN_REF":
         found = _column(tree, schema)
@@ -48,14 +48,14 @@ def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None
 
 
 def _comparisons(between: dict[str, Any]) -> dict[str, Any]:
-    """The syntax tree of two comparisons in place of BETWEEN."""
+    """Rewrite BETWEEN as the syntax tree of two comparisons."""
     bounds = {"COMPARE_GREATERTHANOREQUALTO": between["lower"], "COMPARE_LESSTHANOREQUALTO": between["upper"]}
     children = [{"type": name, "left": between["input"], "right": bound} for name, bound in bounds.items()]
     return {"type": "CONJUNCTION_AND", "children": children}
 
 
 def _column(tree: dict[str, Any], schema: pa.Schema) -> tuple[Evaluated, pa.DataType] | None:
-    """A column, or a model's field of ``nll`` or ``top1``, spelt as in the schema; and its type."""
+    """Return the reader and type of a column or of a model's ``nll`` or ``top1``; None if the schema lacks the name."""
     column, *fields = tree.get("column_names", [""])
     if column not in schema.names or len(fields) > 1:
         return None
@@ -68,7 +68,7 @@ def _column(tree: dict[str, Any], schema: pa.Schema) -> tuple[Evaluated, pa.Data
 
 
 def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
-    """A column compared with a whole number or a text on its right."""
+    """Build the comparison of a column with an integer or string constant on its right; None for other operands."""
     found, literal = _column(tree["left"], schema), tree["right"].get("literal", {})
     if found is None:
         return None
@@ -87,7 +87,7 @@ def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
 
 
 def _equal(values: pa.DictionaryArray, text: str) -> pa.Array:
-    """Where values are a text: one comparison of the indices, unless the dictionary has the text twice."""
+    """Compare values with a string: one comparison of indices, unless the dictionary holds the string twice."""
     found = call_function("equal", [values.dictionary, text])
     entries = call_function("indices_nonzero", [found])
     if len(entries) > 1:

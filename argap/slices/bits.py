@@ -1,6 +1,6 @@
-"""Slices as bits of an integer for each token: those that it is in.
+"""Encode slice membership as one bit per slice.
 
-Arrow compares columns with constants, ids are looked up in the vocabulary, and DuckDB evaluates every other condition.
+Arrow compares columns with constants, conditions on one token are looked up by id, and DuckDB evaluates the rest.
 """
 
 import re
@@ -20,24 +20,25 @@ from argap.tokens.batches import Mask, OfVocabulary
 from argap.tokens.table import TokenTable
 
 BITS = 30
-"""Slices in one integer."""
+"""Slices per integer."""
 VALUE = f"{MASK}value"
-"""Column of the values to sum by."""
+"""Name of the column to sum by."""
 
 
 class Word(NamedTuple):
     """`BITS` slices as the bits of an integer."""
 
     sql: str | None
-    """An integer with the bits of those that DuckDB evaluates; its column in the result of `bits_query`."""
+    """SQL for the bits that DuckDB evaluates; None if no condition needs DuckDB."""
     column: str
+    """Name of that integer in the result of `bits_query`."""
     columns: list[str]
-    """Columns of the batch with bits of further ones."""
+    """Batch columns that hold the bits looked up by id."""
     plain: dict[int, Evaluated]
-    """By bit."""
+    """Conditions that Arrow evaluates, by bit."""
 
     def of(self, batch: pa.RecordBatch, evaluated: pa.Table | None) -> np.ndarray:
-        """int32 ``[N]``."""
+        """Return the integer of each token, int32 ``[N]``; ``evaluated``: the rows of `bits_query` for the batch."""
         word = np.zeros(len(batch), dtype=np.int32)
         for bit, holds in self.plain.items():
             word |= np.left_shift(_bits(holds(batch)), bit, dtype=np.int32)
@@ -49,14 +50,14 @@ class Word(NamedTuple):
 
 
 def _bits(holds: pa.Array) -> np.ndarray:
-    """uint8 ``[N]``: 1 where a boolean is true, neither false nor null. NumPy unpacks bits faster than Arrow does."""
+    """Return uint8 ``[N]``: 1 for true, 0 for false and null. NumPy unpacks bits faster than Arrow."""
     values = holds.fill_null(False)
     packed = np.frombuffer(values.buffers()[1], dtype=np.uint8)
     return np.unpackbits(packed, count=values.offset + len(values), bitorder="little")[values.offset :]
 
 
 def as_bits(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[Word], dict[str, Mask | OfVocabulary]]:
-    """The slices as bits, and the masks that these need."""
+    """Assign a bit to each slice, and return the words and the masks they need."""
     words: list[Word] = []
     masks: dict[str, Mask | OfVocabulary] = {}
     named = list(slices.items())
@@ -77,7 +78,7 @@ def as_bits(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list
                 terms.append(f"CASE WHEN (\n{each.sql}\n) THEN {1 << bit}::INTEGER ELSE 0 END")
         columns: list[str] = []
         for previous, values in of_vocabulary.items():
-            name = f"{start}: {'previous' if previous else 'token'}"  # no slice is named so
+            name = f"{start}: {'previous' if previous else 'token'}"  # cannot clash: slice names have no colon
             masks[name] = OfVocabulary(values, previous)
             columns.append(MASK + name)
         words.append(Word(" + ".join(terms) or None, f"{MASK}{start}", columns, plain))
@@ -85,7 +86,10 @@ def as_bits(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list
 
 
 def bits_query(words: Sequence[Word], value: str | None) -> str | None:
-    """What DuckDB evaluates of each token, in order: 0 and null of those that are not scored. None: nothing."""
+    """Return SQL for one integer per word and token, in order; unscored tokens get 0, or NULL for ``value``.
+
+    None if no condition needs DuckDB.
+    """
     made = [f'CASE WHEN "{UNIT}" >= 0 THEN {word.sql} ELSE 0 END AS "{word.column}"' for word in words if word.sql]
     if value is not None:
         made.append(f'CASE WHEN "{UNIT}" >= 0 THEN {value} END AS "{VALUE}"')
@@ -93,10 +97,10 @@ def bits_query(words: Sequence[Word], value: str | None) -> str | None:
 
 
 def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | None:
-    """A condition on what one token is, or the one before it, evaluated for each entry of the vocabulary.
+    """Evaluate a condition on the token alone, or on the previous token alone, for every entry of the vocabulary.
 
-    None for other conditions, for those that are not the same whenever they are evaluated, and for those that fail on
-    an entry, which need not be in the text.
+    None for other conditions, for volatile ones (such as ``random()``), and for those that fail on an entry, as that
+    entry may not occur in the text.
     """
     if not isinstance(condition, Condition) or not condition.columns:
         return None
@@ -117,7 +121,7 @@ def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | 
 
 @cache
 def _volatile() -> frozenset[str]:
-    """Functions whose value changes from call to call."""
+    """Return the names of SQL functions whose value changes from call to call."""
     with connect() as connection:
         query = "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE stability = 'VOLATILE'"
         return frozenset(name for (name,) in connection.execute(query).fetchall())

@@ -1,9 +1,9 @@
-"""Cells: the sums from which every table, figure and interval is rebuilt without the tokens.
+"""Cells: sums that suffice to rebuild every table, figure and interval without the tokens.
 
-One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a scored
-token, with its number of tokens and the sum of log p of each model (float64). Without training counts there is no
-frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone. Where the unit is the
-byte, a row counts the bytes of segments (`argap.tokens.labels.Labels.shown` says which labels a segment has).
+There is one row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a
+scored token, with its token count and each model's sum of log p (float64). Without training counts there is no
+frequency. The file stores bin bounds next to bin numbers, so it can be read on its own. If the unit is the byte, a row
+counts the bytes of segments (`argap.tokens.labels.Labels.shown` says which labels a segment gets).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class HasColumns(Protocol):
 def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
     """Return the cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``).
 
-    Cells of different windows are apart, so that those of portions of whole windows are together those of all.
+    Every window has its own cells, so the cells of portions of whole windows concatenate to the cells of the text.
     """
     seq_len = labels.record.evaluation.seq_len
     rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
@@ -65,7 +65,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: i
 
 
 def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return the sums of all other columns over each group, in the order of ``by``, which stay columns."""
+    """Sum all other columns within each group of ``by``; rows are sorted by ``by``, which stay columns."""
     others = [name for name in frame.columns if name not in by]
     coded = [_coded(cast(pd.Series, frame[name])) for name in by]
     groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
@@ -78,7 +78,7 @@ def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
-    """Return integers for a column, and what they number, ascending; None where they are the values."""
+    """Return integer codes for a column and the values they number, ascending; None if the codes are the values."""
     if column.dtype.kind in "iub" and isinstance(column.dtype, np.dtype):
         return column.to_numpy(), None
     code, values = pd.factorize(column, sort=True, use_na_sentinel=False)
@@ -86,24 +86,24 @@ def _coded(column: pd.Series) -> tuple[np.ndarray, pd.Index | None]:
 
 
 def models_of(cells: "pd.DataFrame | CellFile | HasColumns") -> list[str]:
-    """The models whose sums the cells hold, in order."""
+    """Return the models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
 
 def with_models(cells: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-    """The columns of ``models`` alone, beside the keys and ``n``."""
+    """Keep the sums of ``models`` only, with the keys and ``n``."""
     return cells.drop(columns=[PREFIX + model for model in models_of(cells) if model not in models])
 
 
 def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = None) -> Iterable[pd.DataFrame]:
-    """The cells, some rows at a time; ``columns``: some of them."""
+    """Return the cells in portions; ``columns``: those to keep (None: all)."""
     if isinstance(cells, CellFile):
         return cells.parts(columns)
     return [cells if columns is None else cast(pd.DataFrame, cells[list(columns)])]
 
 
 def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
-    """bool: which cells are AR hits at the threshold that the cells were made for; without one, all repeated ones."""
+    """Return which cells (bool) are AR hits at the threshold used to bin them; without one, all repeated cells."""
     if threshold is None:
         return cells["repeated"].to_numpy()
     highest = frequency_bins(threshold).index(np.array([threshold]))[0]
@@ -111,16 +111,16 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
 
 
 def keys_of(path: Path) -> tuple[str, ...]:
-    """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
+    """Return the keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
     names = read_schema(path).names
     return tuple(name for name in KEYS if name in names)
 
 
 def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
-    """The cells of a file summed over all keys but ``by``, with the sums of ``models``, in the order of ``by``.
+    """Sum a file's cells over all keys except ``by``, for ``models``, sorted by ``by``.
 
-    They are never all in memory: those of 100 M tokens take gigabytes. Raises `FormatError` for a missing or damaged
-    file, and for one without those columns.
+    The cells are never all in memory: for 100 M tokens they take gigabytes. Raises `FormatError` for a missing or
+    damaged file, and for one without those columns.
     """
     import duckdb
 
@@ -138,17 +138,18 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
-    """Write Parquet that pandas, Polars and DuckDB read, with ``NAME_low`` and ``NAME_high`` (null: no upper end)
-    behind the number ``NAME`` of each bin."""
+    """Write cells as Parquet that pandas, Polars and DuckDB can read.
+
+    Each bin number ``NAME`` is followed by its bounds ``NAME_low`` and ``NAME_high`` (null: no upper bound).
+    """
     with CellWriter(path, bins) as writer:
         writer.add_cells(cells)
 
 
 class CellWriter(ParquetPortions):
-    """A file of cells, written some rows at a time, whole or not at all.
+    """Write a file of cells in portions; the file appears only when complete.
 
-    The sums are split by byte before compression: sums of few float32 numbers end in zeros, and the file is a third
-    smaller.
+    Sums are byte-split before compression: sums of a few float32 numbers end in zeros, so the file is a third smaller.
     """
 
     def __init__(self, path: Path, bins: Bins) -> None:
@@ -163,14 +164,14 @@ class CellWriter(ParquetPortions):
         self._metadata: dict[bytes, bytes] | None = None
 
     def add_cells(self, cells: pd.DataFrame) -> None:
-        """Append cells, of windows that are not there yet."""
+        """Append the cells of windows not added before."""
         columns: dict[str, pa.Array] = {}
         for name in cells.columns:
             columns[name] = pa.array(cells[name])
             for bound, values in self._bounds.get(name, {}).items():
                 columns[bound] = pa.DictionaryArray.from_arrays(columns[name], values).dictionary_decode()
         table = pa.table(columns)
-        if self._metadata is None:  # what pandas reads types from: a bound may be null, and is a whole number
+        if self._metadata is None:  # pandas reads dtypes from here: a bound is a nullable integer
             first = table.slice(0, 1).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
             described = first.astype({name: cells[name].dtype for name in cells.columns})
             self._metadata = pa.Schema.from_pandas(described, preserve_index=False).metadata
@@ -179,14 +180,14 @@ class CellWriter(ParquetPortions):
 
 @dataclass(frozen=True)
 class CellFile:
-    """The cells of a file, read some rows at a time; ``models``: those to read (None: all)."""
+    """The cells of a file, read in portions; ``models``: those to read (None: all)."""
 
     path: Path
     models: tuple[str, ...] | None = None
 
     @cached_property
     def columns(self) -> list[str]:
-        """Without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
+        """Return the columns except bin bounds. Raises `FormatError` for a missing or broken file."""
         kept = None if self.models is None else {PREFIX + model for model in self.models}
         names = [name for name in read_schema(self.path).names if name not in BOUNDS]
         return [name for name in names if kept is None or not name.startswith(PREFIX) or name in kept]
@@ -197,7 +198,7 @@ class CellFile:
 
 
 def read_cells(path: Path) -> pd.DataFrame:
-    """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
+    """Read the cells of a file without bin bounds. Raises `FormatError` for a missing or broken file."""
     check_files(path.parent, [path])
     cells = read_frame(path, needed=("document", "domain", "repeated", "n"))
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

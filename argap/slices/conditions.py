@@ -35,9 +35,9 @@ REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a s
 
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A database in memory, closed to everything but the tables registered with this connection.
+    """Connect to an in-memory database that can read only the tables registered with this connection.
 
-    ``threads``: of a query; None: one for each core.
+    ``threads``: per query; None: one per core.
     """
     return _database(os.getpid(), threads).cursor()
 
@@ -55,11 +55,11 @@ class Condition:
 
     sql: str
     columns: tuple[str, ...]
-    """Those that it names."""
+    """Columns that it names."""
     models: tuple[str, ...] = ()
-    """Those whose ``nll``, ``top1`` or ``rank`` it names."""
+    """Models whose ``nll``, ``top1`` or ``rank`` it names."""
     plain: Evaluated | None = None
-    """The same as a function of a batch with `columns`; None where DuckDB is needed."""
+    """The same condition as a function of a batch with `columns`; None if it needs DuckDB."""
 
 
 def check_condition(where: str, schema: pa.Schema) -> Condition:
@@ -94,7 +94,7 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
-    """Those whose field of ``nll``, ``top1`` or ``rank`` is named; all where one of these is named as a whole."""
+    """Yield the models whose field of ``nll``, ``top1`` or ``rank`` is named; all if a whole struct is named."""
     of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
     whole = any(path[-1] in BY_MODEL for path in of_models)
     for model in models:
@@ -103,13 +103,13 @@ def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[s
 
 
 def check_syntax(where: str) -> None:
-    """Refuse a condition that is not one expression, whatever the models and columns."""
+    """Raise `ArgapError` unless a condition is a single expression; models and columns are not checked."""
     with connect() as connection:
         _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), schema_of(["reference"]))
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> dict[str, Any]:
-    """The syntax tree of a condition, refused where it is more than one expression."""
+    """Parse a condition into its syntax tree. Raises `ArgapError` unless it is a single expression."""
 
     def tree(expression: str) -> dict[str, Any]:
         query = f"SELECT (\n{expression}\n) FROM {TABLE}"
@@ -132,14 +132,14 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
 
 
 def _bare(tree: Any) -> Any:
-    """A syntax tree without the positions in the text."""
+    """Strip source positions from a syntax tree."""
     if isinstance(tree, dict):
         return {key: _bare(value) for key, value in tree.items() if not key.startswith("query_location")}
     return [_bare(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a syntax tree, which may be deep."""
+    """Yield every object of a syntax tree, without recursion, as trees may be deep."""
     waiting = [tree]
     while waiting:
         value = waiting.pop()
@@ -149,8 +149,8 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def reason(error: duckdb.Error) -> str:
-    """The first line of DuckDB's message, without its class."""
-    line = first_line(error).removesuffix(" in FROM clause!")  # which no condition has
+    """Return the first line of DuckDB's message, without its error class."""
+    line = first_line(error).removesuffix(" in FROM clause!")  # a condition has no FROM clause
     return line.partition(" Error: ")[2] or line
 
 
@@ -162,31 +162,31 @@ def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL spells it."""
+    """Return a name as an SQL identifier, quoted if necessary."""
     plain = re.fullmatch("[a-z_][a-z0-9_]*", name) and name not in _keywords()
     return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Text as SQL spells it."""
+    """Return text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def hits_of(threshold: int | None) -> str:
-    """The AR hits as a condition; without training counts every repeated bigram."""
+    """Return the SQL condition for AR hits; without training counts, every repeated bigram."""
     return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
 
 
 @cache
 def _keywords() -> frozenset[str]:
-    """Words that DuckDB takes as a name in quotation marks only."""
+    """Return the words that DuckDB accepts as names only when quoted."""
     with connect() as connection:
         query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
         return frozenset(name for (name,) in connection.execute(query).fetchall())
 
 
 class FailsOnToken(ArgapError):
-    """A condition that DuckDB refuses for the value of some token."""
+    """DuckDB cannot evaluate a condition on the value of some token."""
 
 
 @contextmanager
@@ -196,10 +196,13 @@ def streamed(
     masks: Mapping[str, Mask | OfVocabulary],
     models: Sequence[str] | None = None,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection with the tokens as the table `TABLE`, in order, to be read once; the query may stop early. What
-    reading or a function raises, the block raises; DuckDB's own errors become `FailsOnToken`."""
+    """Open a connection that streams the tokens, in order, as the table `TABLE`.
+
+    The table can be read once, and the query may stop early. Errors from reading or from a mask propagate from the
+    block; DuckDB's own become `FailsOnToken`.
+    """
     failed: list[Exception] = []
-    interrupt = current()  # read here: DuckDB pulls the batches in threads of its own
+    interrupt = current()  # read here: DuckDB pulls batches in its own threads
     reader = TokenReader(table, columns, masks=masks, models=models)
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""Discovery: which conditions explain where a model is behind or ahead, from a result's tokens or its cells alone.
+"""Discover conditions that explain where a model is behind or ahead, from a result's tokens or only its cells.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
-the other half. A slice that was found is a hypothesis all the same: it was chosen among many.
+the other half. A discovered slice is still a hypothesis: it was chosen among many.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,32 +29,32 @@ from argap.tokens.table import TokenTable
 HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
 SEED = 1234
 GOLDEN = 2654435761
-"""⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so that both halves get about as many documents."""
+"""⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so the halves are about equal in size."""
 LIMIT = 50_000_000
-"""Tokens beyond which documents are drawn."""
+"""Number of tokens above which documents are sampled."""
 DRAWN = 2**16
-"""Tokens of the stretches of documents that are drawn: in one piece, so that what lies between costs little."""
+"""Tokens per sampled stretch of documents: long enough that skipping the rest is cheap."""
 GROUPS = 2**20
-"""Combinations of features that are added up at a time, so that sums of portions do not fill the memory."""
+"""Combinations of features collected before they are summed, to bound memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
 FLAGS = ("repeated", "word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")
-"""Conditions that the tree splits by; cells have the first alone."""
+"""Conditions that the tree splits by; cells have only the first."""
 BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
-"""Columns of cells, and those of `argap.tokens.table` that they bin."""
+"""Binned columns of cells, and the column of `argap.tokens.table` behind each."""
 
 
 class Discovery(NamedTuple):
-    """What was found, in the half of the documents that the tree was not grown on."""
+    """Discovered slices, scored on the half of the documents that the tree was not grown on."""
 
     whole: Part
     leaves: list[Part]
-    """By contribution. They are a partition."""
+    """By contribution. They form a partition."""
     wider: list[Part]
     """The conditions above the leaves, by contribution."""
     tokens: bool
-    """Whether the tree was grown on the tokens; else on the cells, and splits at the bounds of their bins."""
+    """True if the tree was grown on the tokens; False if on the cells, where it splits only at bin bounds."""
     sample: Sample | None = None
-    """The documents that were drawn; None: all were read."""
+    """The sampled documents; None if all were read."""
 
     @property
     def slices(self) -> list[Part]:
@@ -71,8 +71,40 @@ def discover(
     leaves: int = 5,
     limit_tokens: int | None = LIMIT,
 ) -> Discovery:
-    """As `argap.result.Result.discover` says of the result in ``folder``, whose ``gap.json`` is ``record``; as records
-    that have the reference and ``model``."""
+    """Find conditions that explain the gap of ``model``, as `argap.result.Result.discover` describes.
+
+    ``record``: the ``gap.json`` of the result in ``folder``. The parts returned hold the reference and ``model``.
+    """
+    _check_arguments(record, model, depth, min_share, leaves, limit_tokens)
+    table = _tokens(folder, record)
+    sample = None
+    if table is None:
+        half = _of_cells(folder, record, model)
+    else:
+        n = table.scored_of_document
+        drawn = draw(n, limit_tokens)
+        half = _of_tokens(folder, record, table, model, drawn)
+        if not drawn.all():
+            sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
+    _check_differences(half, record.reference, model)
+    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
+    if not nodes:
+        raise ArgapError(f"{model}: no condition explains its ΔNLL better than chance; try a smaller `min_share`")
+    named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
+    whole, *others = [each.among((record.reference, model)) for each in half.score(named)]
+    others = [
+        Part(each.estimates.values(), replace(each.about, where=named[each.bin].sql(half.features))) for each in others
+    ]
+    leaves_, wider = (
+        _ordered(kind, model, [each for each in others if each.bin.startswith(kind)]) for kind in ("leaf", "wider")
+    )
+    return Discovery(whole, leaves_, wider, table is not None, sample)
+
+
+def _check_arguments(
+    record: Gap, model: str, depth: int, min_share: float, leaves: int, limit_tokens: int | None
+) -> None:
+    """Raise `ArgapError` for arguments that `discover` cannot use."""
     reference = record.reference
     compared = [name for name in record.models if name != reference]
     if model not in compared:
@@ -84,45 +116,32 @@ def discover(
         )
     if limit_tokens is not None and limit_tokens < 1:
         raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
+
+
+def _tokens(folder: Path, record: Gap) -> TokenTable | None:
+    """Open the tokens of a result; None if only its cells can be used. Raises `FormatError` for a damaged file."""
     try:
         table = open_tokens(folder, record)
     except FormatError:
-        raise  # a damaged file is no reason to look at less
+        raise  # fall back to the cells for missing files, not for damaged ones
     except ArgapError:
-        table = None  # a committed result has cells alone
-    if record.unit == "byte":
-        table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
-    sample = None
-    if table is None:
-        half = _of_cells(folder, record, model)
-    else:
-        n = table.scored_of_document
-        drawn = draw(n, limit_tokens)
-        half = _of_tokens(folder, record, table, model, drawn)
-        if not drawn.all():
-            sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
+        return None  # a committed result has only cells
+    # A tree splits tokens, and a segment may have several; cells have one row for each segment.
+    return None if record.unit == "byte" else table
+
+
+def _check_differences(half: "_Half", reference: str, model: str) -> None:
+    """Raise `ArgapError` if the model's differences to the reference leave nothing to explain."""
     if not np.isfinite(half.lost).all():
         raise ArgapError(f"{model}: no finite ΔNLL to {reference} ({INFINITE}), so nothing to explain")
     if not half.lost.any():
         raise ArgapError(
             f"{model}: equal to {reference} on every token of half of the documents, so nothing to explain"
         )
-    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
-    if not nodes:
-        raise ArgapError(f"{model}: no condition explains its ΔNLL better than chance; try a smaller `min_share`")
-    named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
-    whole, *others = [each.among((reference, model)) for each in half.score(named)]
-    others = [
-        Part(each.estimates.values(), replace(each.about, where=named[each.bin].sql(half.features))) for each in others
-    ]
-    leaves_, wider = (
-        _ordered(kind, model, [each for each in others if each.bin.startswith(kind)]) for kind in ("leaf", "wider")
-    )
-    return Discovery(whole, leaves_, wider, table is not None, sample)
 
 
 class _Half(NamedTuple):
-    """The half of the documents that the tree is grown on, and a function that scores nodes on the other.
+    """The half of the documents to grow the tree on, and a function that scores nodes on the other half.
 
     Legend: C combinations of features, F features.
     """
@@ -133,9 +152,9 @@ class _Half(NamedTuple):
     n: np.ndarray
     """``[C]``: tokens."""
     lost: np.ndarray
-    """``[C]``: what the model loses to the reference, summed, in nats."""
+    """``[C]``: summed NLL difference to the reference, in nats."""
     score: Callable[[dict[str, Node]], list[Part]]
-    """All tokens of that half, and those in each node, by name."""
+    """Score all tokens of the other half, then those in each node, by name."""
 
 
 def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
@@ -187,7 +206,7 @@ def _check_halves(fit: np.ndarray, folder: Path) -> None:
 
 
 def _bins(record: Gap) -> dict[str, tuple[int, ...]]:
-    """The highest value of each bin but the last, for each binned column of the cells that has several."""
+    """Return the upper bounds of all bins except the last, for each binned column that has several bins."""
     bins = {name: getattr(record.bins, name) for name in ("frequency", "distance", "position")}
     highs = {name: tuple(each.high for each in of if each.high is not None) for name, of in bins.items()}
     return {name: each for name, each in highs.items() if each}
@@ -198,15 +217,15 @@ def _binned(bins: dict[str, tuple[int, ...]]) -> list[Feature]:
 
 
 def fitting(documents: np.ndarray) -> np.ndarray:
-    """bool: whether the tree is grown on a document."""
+    """Return whether the tree is grown on each document (bool)."""
     return (documents.astype(np.int64) * GOLDEN + SEED) % 2**32 < 2**31
 
 
 def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
-    """bool ``[D]``: documents with about ``limit`` of the ``n [D]`` tokens together; None: all.
+    """Sample documents with about ``limit`` of the ``n [D]`` tokens in total, bool ``[D]``; None: all documents.
 
-    Stretches of consecutive documents are drawn, `DRAWN` tokens or one document each, all with the same probability:
-    shares and means over the tokens that are drawn need no weights.
+    Stretches of consecutive documents (`DRAWN` tokens, or one longer document) are sampled with equal probability, so
+    shares and means over the sampled tokens need no weights.
     """
     if limit is None or n.sum() <= limit:
         return np.ones(len(n), dtype=bool)
@@ -215,8 +234,10 @@ def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
 
 
 def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndarray) -> pd.DataFrame:
-    """Tokens and what the model loses, by domain and by the bins of all features (columns ``0``, ``1`` …), in documents
-    whose unit is not -1."""
+    """Count tokens and sum NLL differences to the reference, by domain and by the bins of all features.
+
+    The bins are the columns ``0``, ``1`` …; documents whose unit is -1 are left out.
+    """
     bins = [f'{each.bin} AS "{k}"' for k, each in enumerate(features)]
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
     parts = ", ".join(["domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
@@ -232,7 +253,7 @@ def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndar
 
 
 def _added(tables: list[pa.Table]) -> pa.Table:
-    """Sums of several portions as one."""
+    """Merge the sums of several portions."""
     keys = ", ".join(quoted(name) for name in tables[0].column_names if name not in ("n", "lost"))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, sum(lost) AS lost FROM {TABLE} GROUP BY ALL ORDER BY ALL"
     with connect(threads=1) as connection:
@@ -241,8 +262,10 @@ def _added(tables: list[pa.Table]) -> pa.Table:
 
 
 def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tuple[np.ndarray, list[Feature]]:
-    """Of each row its bin of each feature, int64 ``[C, F]``, and the features: a flag for each domain, too, where there
-    are several. Features with nulls are left out."""
+    """Return each row's bin for each feature, int64 ``[C, F]``, and the features.
+
+    Adds a flag per domain if there are several; leaves out features with nulls.
+    """
     domains = np.asarray(domain.astype(object))
     names = sorted(set(domains.tolist()))
     names = names if len(names) > 1 else []
@@ -253,6 +276,6 @@ def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tup
 
 
 def _ordered(kind: str, model: str, found: list[Part]) -> list[Part]:
-    """Return the slices of a kind, the largest contributions of either sign first, and numbered so."""
+    """Sort the slices of a kind by absolute contribution, largest first, and number them in that order."""
     ranked = sorted(found, key=lambda part: abs(part[model].contribution or 0.0), reverse=True)
     return [part.moved(NAMED, f"{kind} {k}") for k, part in enumerate(ranked, start=1)]

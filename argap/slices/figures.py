@@ -1,12 +1,11 @@
-"""Slices: named sets of scored tokens, and what each contributes to the gap of a model to its reference.
+"""Compute how much each slice, a named set of scored tokens, contributes to a model's gap to its reference.
 
 For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and its share of the gap (or of
-the lead, where the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
-add up to Δnll. Everything is computed from sums by document, so that every
-figure has its interval.
+the lead, if the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
+add up to Δnll. All figures are computed from sums by document, so each has an interval.
 
 A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
-differences and shares that need it; the other slices of that model keep theirs.
+differences and shares that depend on it; the model's other slices keep theirs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +54,7 @@ class _Sums:
 
 
 class SliceScorer:
-    """Collects slices as sums by document, then scores them all with the same resamples.
+    """Collect slices as sums by document, then score them all with the same resamples.
 
     Legend: D documents, U units of the bootstrap, R resamples, M models, the reference among them.
     """
@@ -69,9 +68,9 @@ class SliceScorer:
         *,
         by_unit: tuple[DocumentBootstrap, float] | None = None,
     ) -> None:
-        """``n [D]`` and ``logprob [D, M]``: scored tokens and sums of log p (nats) of each document.
+        """Start with all tokens: ``n [D]`` and ``logprob [D, M]``, scored tokens and sums of log p (nats) by document.
 
-        ``by_unit``: a bootstrap and its documents' effective number; all sums are then by its units, ``[U]``.
+        ``by_unit``: a bootstrap and the effective number of documents; all sums are then by its units, ``[U]``.
         """
         self.models = list(models)
         self.reference = self.models.index(reference)
@@ -88,7 +87,7 @@ class SliceScorer:
         self._slices.append(_Sums(key, n, logprob, about, n.sum(), logprob.sum(axis=0)))
 
     def results(self) -> list[Part]:
-        """Return the estimates of each slice in the order added, all tokens first; the reference's come first."""
+        """Return one part per slice: all tokens, then slices as added. The reference is each part's first model."""
         drawn = self._resampled() if self._bootstrap.documents > 1 else None
         order = sorted(range(len(self.models)), key=lambda m: m != self.reference)
         whole: dict[str, Estimate] = {}
@@ -101,8 +100,11 @@ class SliceScorer:
         return parts
 
     def _estimate(self, each: _Sums, m: int, drawn: "tuple[_Drawn, _Drawn] | None", whole: Estimate | None) -> Estimate:
-        """Model ``m`` on a slice. ``drawn``: all tokens and the slice in every resample; None for a single document.
-        ``whole``: the model on all tokens; None for that slice itself."""
+        """Estimate model ``m`` on a slice.
+
+        ``drawn``: all tokens and the slice in every resample; None for a single document. ``whole``: the model on all
+        tokens; None when estimating all tokens.
+        """
         everything, n = self._slices[0], each.tokens
         infinite = each.total[m] == -np.inf
         nll = float(-each.total[m] / n) if n and not infinite else None
@@ -135,7 +137,7 @@ class SliceScorer:
         if not isfinite(delta):
             return replace(made, reason=INFINITE)
         gap = ends.contribution if whole is None else whole.contribution_ci95
-        own = ends.contribution if part else None  # a slice without tokens has a part of exactly 0
+        own = ends.contribution if part else None  # an empty slice contributes exactly 0
         if (towards := direction(-delta, gap)) == LEVEL:
             return replace(made, reason=NO_SHARE)
         reason = unresolved(self._bootstrap.documents, self._worth, gap, own)
@@ -143,14 +145,15 @@ class SliceScorer:
         return replace(made, share=share, share_ci95=ends.share, reason=reason)
 
     def _lost(self, logprob: np.ndarray) -> np.ndarray:
-        """Log-probs ``[…, M]`` minus the reference's: ±∞ or NaN where one of them is −∞."""
+        """Subtract the reference's log-probs from ``logprob [..., M]``: ±∞ or NaN where either is −∞."""
         with np.errstate(invalid="ignore"):
             return logprob - logprob[..., [self.reference]]
 
     def _resampled(self) -> list["_Drawn"]:
-        """Of each slice, its tokens and the differences to the reference in every resample.
+        """Return each slice's tokens and differences to the reference in every resample.
 
-        Where these are not finite they count as 0, which nobody reads: the slice has no interval then."""
+        Non-finite differences are set to 0, which is never read: such a slice has no interval.
+        """
         width = 1 + len(self.models)
         lost = [self._lost(each.logprob) for each in self._slices]
         lost = [np.where(np.isfinite(each), each, 0.0) for each in lost]
@@ -177,25 +180,25 @@ class _Ends(NamedTuple):
     delta: Interval | None
     contribution: Interval | None
     share: Interval | None
-    """None where all resamples go the other way."""
+    """None if all resamples have the opposite sign."""
 
 
 NO_ENDS = _Ends(None, None, None)
-"""Of a single document."""
+"""For a single document."""
 
 
 def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
-    """Return every interval of a model on a slice. Nothing else here computes one."""
-    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative where the model is worse
+    """Return all intervals of a model on a slice; no other function computes any."""
+    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative if the model is worse
     part = slice_.lost[:, model] / whole.n
     some = slice_.n > 0
     on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None
-    towards = np.sign(delta.mean())  # of a gap; the other way, of a lead
+    towards = np.sign(delta.mean())  # negative for a gap, positive for a lead
     kept = towards * delta > 0
     if not kept.any():
         return _Ends(on_slice, interval(-part), None)
-    # Not capped at 1. A resample that goes the other way counts as the largest quotient where the slice does not (it
-    # diverges as the gap goes to 0), and has no number where it does.
+    # Not capped at 1. In a resample where Δ changes sign, the quotient is undefined: it counts as the largest one if
+    # the slice keeps its sign (the quotient diverges as Δ goes to 0), and is dropped otherwise.
     value = np.full(len(delta), np.nan)
     value[kept] = part[kept] / delta[kept]
     value[~kept & (towards * part > 0)] = max(value[kept].max(), 1.0)
@@ -203,16 +206,16 @@ def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
 
 
 Masks = Callable[[pd.DataFrame], Mapping[Key, np.ndarray]]
-"""Of some cells ``[C]``, those of each slice that their keys tell (bool ``[C]``)."""
+"""A function from cells ``[C]`` to the cells (bool ``[C]``) of each slice that their keys determine."""
 
 
 def slices_of_cells(
     cells: pd.DataFrame | CellFile | Margins, masks: Masks | Mapping[Key, np.ndarray], reference: str
 ) -> dict[Key, Part]:
-    """Return the slices that boolean ``masks`` over the cells select, and first `WHOLE`.
+    """Score `WHOLE`, then the slices that boolean ``masks`` over the cells select.
 
-    A function is called with each of the `Margins` in place of the cells, and names the slices that depend on its keys
-    alone. A slice that it never names is not there.
+    If ``masks`` is a function, it is called with each of the `Margins` instead of the cells and returns the slices that
+    depend only on that margin's keys. Slices that it never returns are missing from the result.
     """
     documents, n = documents_of(cells)
     if callable(masks):
@@ -229,7 +232,7 @@ def slices_of_cells(
     for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
         for key, mask in {WHOLE: np.ones(len(part), dtype=bool), **of_part}.items():
-            if key not in sums:  # every margin gives all tokens
+            if key not in sums:  # every margin holds all tokens
                 rows = np.flatnonzero(mask)
                 added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
                 sums[key] = np.column_stack(added)
@@ -241,7 +244,7 @@ def slices_of_cells(
 
 
 def documents_of(cells: pd.DataFrame | CellFile | Margins) -> tuple[np.ndarray, np.ndarray]:
-    """The documents in the cells, ascending, and the tokens of each."""
+    """Return the documents in the cells, ascending, and the tokens of each."""
     if isinstance(cells, Margins):
         return cells.documents, cells.n
     parts = [

@@ -1,4 +1,4 @@
-"""Columns kept of the source, as features that discovery splits by."""
+"""Turn columns kept from the source into features for discovery."""
 
 import math
 from datetime import date
@@ -13,15 +13,15 @@ from argap.records.columns import TEXT
 from argap.slices.conditions import literal, quoted
 
 MOST_VALUES = 20
-"""Values or labels of a column that are features, those of most tokens."""
+"""Most frequent values or labels of a column that become features, counted in tokens."""
 BOUNDS = 15
-"""Between the bins of a column of numbers or dates: at most as many, at quantiles of the documents."""
+"""Maximum number of bin bounds for numbers and dates, at quantiles of the documents."""
 
 
 def kept_features(documents: Documents | None) -> list[Feature]:
-    """The features of kept columns: a flag for each common value or label, bins for numbers and dates.
+    """Return the features of kept columns: a flag per common value or label, bins for numbers and dates.
 
-    Numbers and dates that are null in a document are left out: such a token is in no bin.
+    Columns of numbers or dates with a null are left out, as a token without a value falls in no bin.
     """
     if documents is None:
         return []
@@ -42,7 +42,7 @@ def kept_features(documents: Documents | None) -> list[Feature]:
 
 
 def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
-    """The values of most tokens; one of two says all."""
+    """Return the values with the most tokens; of two values, one, as the other is its negation."""
     sums = pa.table({"value": column, "n": tokens}).group_by("value").aggregate([("n", "sum")])
     counts = {v: n for v, n in zip(sums["value"].to_pylist(), sums["n_sum"].to_pylist(), strict=True) if v is not None}
     values = sorted(counts, key=lambda value: (-counts[value], value))
@@ -50,7 +50,7 @@ def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
 
 
 def _bounds(values: list[Any]) -> list[Any]:
-    """The highest values of all bins but the last. As in SQL, NaN counts as greater than every number."""
+    """Return the upper bounds of all bins except the last. As in SQL, NaN counts as greater than every number."""
     ordered = sorted((math.nan if value != value else value for value in values), key=lambda each: (each != each, each))
     distinct = list(dict.fromkeys(ordered))
     if len(distinct) > BOUNDS + 1:
@@ -60,7 +60,7 @@ def _bounds(values: list[Any]) -> list[Any]:
 
 
 def _literal(value: Any) -> str:
-    """A value as SQL spells it."""
+    """Return a value as an SQL literal."""
     if isinstance(value, str | date):
         kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
         return kind + literal(str(value))

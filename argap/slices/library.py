@@ -1,4 +1,4 @@
-"""Slices by name: one's own from a YAML file, and those that ship (``library.yaml``)."""
+"""Read named slices from a YAML file; ``library.yaml`` holds the bundled ones."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ from argap.slices.conditions import check_syntax, quoted
 
 LIBRARY = Path(__file__).parent / "library.yaml"
 BUILT_IN = ("all", "overall", "ar_hits", "other")
-"""Names that every result has."""
+"""Names reserved in every result."""
 NAME = re.compile(r"\w[\w +-]*")
 
 
 class SliceSpec(Record, frozen=True):
-    """A slice as a file names it."""
+    """A slice as defined in a file."""
 
     name: str
     where: str
@@ -28,19 +28,19 @@ class SliceSpec(Record, frozen=True):
 
 
 def library() -> list[SliceSpec]:
-    """The slices that ship."""
+    """Return the bundled slices."""
     return read_slices(LIBRARY)
 
 
 def slice_specs(given: str | PathLike[str] | Mapping[str, str]) -> list[SliceSpec]:
-    """Return the slices of a YAML file, or of a condition for each name. Raises `ArgapError` for a bad one."""
+    """Return slices from a YAML file or from a mapping of names to conditions. Raises `ArgapError` for a bad one."""
     return as_specs(given) if isinstance(given, Mapping) else read_slices(Path(given))
 
 
 def read_slices(path: Path) -> list[SliceSpec]:
-    """The slices of a YAML file: ``slices:`` and a list of ``name``, ``where`` and, if wanted, ``title`` and ``note``.
+    """Read a YAML file: ``slices:`` with a list of ``name``, ``where`` and optionally ``title`` and ``note``.
 
-    Raises `ArgapError`, one line with the file, for unknown keys, and for names that `check_names` refuses.
+    Raises `ArgapError`, one line that names the file, for unknown keys and for names that `check_names` refuses.
     """
     values = read_yaml(path)
     listed = values.get("slices")
@@ -59,7 +59,7 @@ def read_slices(path: Path) -> list[SliceSpec]:
 
 
 def as_specs(conditions: Mapping[str, str]) -> list[SliceSpec]:
-    """A slice for each name and condition. Raises `ArgapError` for a bad name, and for a condition that is not SQL."""
+    """Build a slice for each name and condition. Raises `ArgapError` for a bad name or a condition that is not SQL."""
     for name, where in conditions.items():
         if not isinstance(where, str):
             raise ArgapError(
@@ -78,7 +78,7 @@ def _check(slices: Sequence[SliceSpec]) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise `ArgapError` for a name that is given twice, built in, or not of letters, digits, spaces, _, - and +."""
+    """Raise `ArgapError` for a name that is duplicate, built in, or not made of letters, digits, spaces, _, - and +."""
     seen: set[str] = set(BUILT_IN)
     for name in names:
         if not NAME.fullmatch(name):
@@ -90,5 +90,5 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def filled(where: str, models: Sequence[str], evaluation: EvaluationRecord) -> str:
-    """A condition with ``{reference}`` and ``{seq_len}`` filled in. ``models``: the reference first."""
+    """Fill in ``{reference}`` and ``{seq_len}`` in a condition. ``models``: the reference first."""
     return where.replace("{reference}", quoted(models[0])).replace("{seq_len}", str(evaluation.seq_len))

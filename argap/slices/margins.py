@@ -1,7 +1,7 @@
-"""Margins: the cells summed over all keys but those of one partition.
+"""Sum the cells to margins: over all keys except those of one partition.
 
-Every bin of a partition, and the AR hits at any threshold, is a union of values of few keys. So the margins, which are
-small, give all of them, however many cells there are; and they are added up while the cells are written.
+Every bin of a partition, and the AR hits at any threshold, is a union of values of one or two keys. The margins are
+small however many cells there are, suffice for all of these, and are summed while the cells are written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,23 +15,23 @@ from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.tally import Groups, joined, tally
 
 AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)))
-"""Keys that margins keep together; a key that the cells lack is left out. The margins of a row share a pass."""
+"""Keys that margins keep together; keys that the cells lack are left out. The margins of a row share a pass."""
 WAITING = 2**18
-"""Rows of portions that are added up at a time."""
+"""Rows collected before they are summed."""
 
 
 class Margin(NamedTuple):
-    """Some cells by document and by the keys of one of `AXES`."""
+    """Sums of cells by document and by the keys of one of `AXES`."""
 
     names: tuple[str, ...]
     domains: list[str] | None
-    """What the key ``domain`` numbers."""
+    """The domains that the key ``domain`` numbers."""
     groups: Groups
-    """The first key is the document, or its unit."""
+    """The first key is the document, or its bootstrap unit."""
 
 
 def margins_of(cells: pd.DataFrame) -> list[Margin]:
-    """Return the margins of some cells by document."""
+    """Sum cells to their margins by document."""
     document, n = cells["document"].to_numpy(), cells["n"].to_numpy()
     sums = [cells[PREFIX + model].to_numpy() for model in models_of(cells)]
     domain = pd.Categorical(cells["domain"]) if "domain" in cells else None
@@ -50,10 +50,10 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
 
 
 class Margins:
-    """The margins of all cells of a result by unit of the bootstrap, added some cells at a time."""
+    """The margins of all cells of a result by bootstrap unit, summed in portions."""
 
     def __init__(self, models: Sequence[str], documents: np.ndarray, n: np.ndarray) -> None:
-        """``documents``, ``n`` ``[D]``: those in the cells, ascending, and the tokens of each."""
+        """Take the documents in the cells, ascending, and the tokens of each, both ``[D]``."""
         self._sums = [PREFIX + model for model in models]
         self.documents, self.n = documents, n
         self.bootstrap = DocumentBootstrap(len(documents))
@@ -66,7 +66,7 @@ class Margins:
         return self._sums
 
     def add(self, margins: Sequence[Margin]) -> None:
-        """Add the margins of further cells."""
+        """Add the margins of more cells."""
         for names, domains, groups in margins:
             document, *keys = groups.keys
             if domains is not None:
@@ -79,7 +79,7 @@ class Margins:
                 waiting[:] = [joined(waiting)]
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """Yield each margin as cells with ``unit`` in place of the document."""
+        """Yield each margin as cells with ``unit`` instead of the document."""
         for names, waiting in self._waiting.items():
             groups = joined(waiting)
             columns = dict(zip(("unit", *names), groups.keys, strict=True))
@@ -90,7 +90,7 @@ class Margins:
 
 
 def sum_margins(cells: pd.DataFrame | CellFile, documents: np.ndarray, n: np.ndarray) -> Margins:
-    """Return the margins of all cells, read some rows at a time; ``documents``, ``n``: as `Margins` takes them."""
+    """Sum all cells, read in portions, to their margins; ``documents``, ``n``: as `Margins` takes them."""
     models = models_of(cells)
     margins = Margins(models, documents, n)
     for part in parts_of(cells, [name for name in cells.columns if name != "window"]):

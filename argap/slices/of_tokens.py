@@ -1,4 +1,4 @@
-"""Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
+"""Open the tokens of a result and score slices defined by conditions on them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,9 +36,9 @@ from argap.tokens.runs import Run, open_run, token_parts
 from argap.tokens.table import TokenTable
 
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
-"""Columns whose values may be the bins of a breakdown; kept ones may be, too."""
+"""Columns to break down by, besides those kept from the source."""
 NONE = "none"
-"""Name of the bin of tokens without a value or label."""
+"""Bin of the tokens without a value or label."""
 
 
 class Slice(NamedTuple):
@@ -52,17 +52,17 @@ class Slice(NamedTuple):
 
 
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
-    """The runs and labels of a result: where ``gap.json`` says, or in the result's folder.
+    """Open the runs and labels of a result, at the paths in ``gap.json`` or in the result's folder.
 
-    Raises `ArgapError` where they are not there, `MismatchError` where they are of another text, and `FormatError` for
-    a file that is damaged.
+    Raises `ArgapError` if they are missing, `MismatchError` if they belong to another text, and `FormatError` for a
+    damaged file.
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
     tables = [TokenTable(runs, each) for each in beside if (each / "labels.json").is_file()]
     if not tables:
         raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
-    made_with = record.fingerprint, record.index  # an earlier comparison in the folder may have left other labels
+    made_with = record.fingerprint, record.index  # an earlier comparison may have left other labels
     own = (each for each in tables if (each.record.evaluation.fingerprint, each.record.index) == made_with)
     table = next(own, tables[0])
     labels = table.labels
@@ -72,7 +72,7 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
-    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)])  # others when they are read
+    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)])  # the other files are checked when read
     return table
 
 
@@ -88,21 +88,21 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
 
 
 def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
-    """The slices of a file."""
+    """Convert slices read from a file."""
     return [Slice(each.name, each.where, each.title, each.note) for each in specs]
 
 
 def shipped_slices(table: TokenTable) -> list[Slice]:
-    """The slices that ship; where training counts are null, those that need none."""
+    """Return the bundled slices; without training counts, only those that need none."""
     return [each for each in as_slices(library()) if not _uncounted(table, checked(table, each.where))]
 
 
 def check_slices(
     specs: Sequence[SliceSpec], models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
 ) -> None:
-    """Raise `ArgapError`, naming the slice, for what `score_slices` would refuse before it reads a token.
+    """Raise `ArgapError`, naming the slice, for names and conditions that `score_slices` would refuse.
 
-    ``models``: those to be compared, the reference first. ``kept``: the columns kept of the source.
+    ``models``: names, the reference first. ``kept``: columns kept from the source, by name.
     """
     check_names(each.name for each in specs)
     for each in specs:
@@ -112,7 +112,7 @@ def check_slices(
 def check_where(
     spec: SliceSpec, models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
 ) -> None:
-    """What `check_slices` checks of one, beside its name."""
+    """Check the condition of one slice, as `check_slices` does."""
     with within(f"slice {spec.name}"):
         check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
 
@@ -134,11 +134,10 @@ def score_slices(
     bins: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Part]:
-    """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
+    """Score all tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and ``slices``, in one pass.
 
-    ``among``: of an array of documents, which count (bool); None: all. ``bins``: whether names may be those of
-    `score_by`, any values of a column. Raises `ArgapError` for names and conditions that are refused and, unless
-    ``empty``, for a slice without tokens.
+    ``among``: a function that selects documents (bool) from an array of them; None: all. ``bins``: allow any name, as
+    `score_by` needs. Raises `ArgapError` for a bad name or condition and, unless ``empty``, for a slice without tokens.
     """
     if not bins:
         check_names(each.name for each in slices)
@@ -156,7 +155,7 @@ def score_slices(
 
 
 class _Units(NamedTuple):
-    """Legend: D documents, U units of the bootstrap."""
+    """Documents by bootstrap unit. Legend: D documents, U units of the bootstrap."""
 
     of_document: np.ndarray
     """int32 ``[D]``; -1 for documents that are left out."""
@@ -166,7 +165,7 @@ class _Units(NamedTuple):
 
 
 def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
-    """The bootstrap over the documents with scored tokens, or over some of them."""
+    """Set up the bootstrap over the documents with scored tokens, or over those that ``among`` selects."""
     n = table.scored_of_document
     documents = np.flatnonzero(n)
     if among is not None:
@@ -178,17 +177,17 @@ def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None =
 
 
 def grouped(table: TokenTable) -> tuple[str, ...]:
-    """Return the columns of the table that `score_by` takes."""
+    """Return the columns that `score_by` accepts."""
     return (*(name for name in GROUPED if name in table.columns), *table.kept)
 
 
 def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[Part]:
-    """All tokens, the AR hits, and a slice for each value of a column, which are a partition.
+    """Score all tokens, the AR hits, and one slice per value of a column; these slices form a partition.
 
-    ``column``: one of `grouped`; for a column of spans each combination of labels is a value.
-    Text comes by falling number of tokens, other values in their order, null last.
+    ``column``: one of `grouped`; in a column of spans, each combination of labels is a value. Text values are sorted by
+    decreasing number of tokens, other values in their natural order, null last.
 
-    Raises `ArgapError` for another column, and for one of more than `MOST_BINS` values.
+    Raises `ArgapError` for another column, and for a column of more than `MOST_BINS` values.
     """
     if column not in (known := grouped(table)):
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
@@ -210,7 +209,7 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[P
 
 
 def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable) -> Slice:
-    """The slice of the tokens with a value, whose text `argap.slices.conditions.as_text` gives."""
+    """Return the slice of the tokens with a value; ``value``: its text, as from `argap.slices.queries.as_text`."""
     if value is None:
         return Slice(NONE, f"{quoted(column)} IS NULL")
     text = literal(value)
@@ -226,7 +225,7 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
 def _score(
     table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]], partition: str
 ) -> list[Part]:
-    """Score all tokens, the AR hits, and ``slices``, which are bins of ``partition``."""
+    """Score all tokens, the AR hits, and ``slices``, the bins of ``partition``."""
     known = (units.bootstrap, units.worth)
     scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, by_unit=known)
     scorer.add(HITS, hits.n, hits.logprob, about=SliceInfo(AR_HITS, ar_hits=_hits_in(hits)))
@@ -243,14 +242,14 @@ def _hits_in(of_slice: Sums) -> float | None:
 
 
 def _text(where: str | Mask, condition: Condition | Mask) -> str:
-    """A condition as people read it."""
+    """Return a readable form of a condition."""
     if isinstance(condition, Condition):
         return condition.sql
     return f"Python: {getattr(where, '__name__', type(where).__name__)}"
 
 
 def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
-    """A condition, parsed; a function as it is. Raises `ArgapError`."""
+    """Parse a condition; return a function unchanged. Raises `ArgapError` for anything else."""
     if isinstance(where, str):
         return check_condition(filled(where, table.models, table.record.evaluation), table.schema())
     if callable(where):
@@ -259,7 +258,7 @@ def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
 
 
 def _uncounted(table: TokenTable, condition: Condition | Mask) -> str:
-    """Why a condition on training counts, which are null without an index, selects nothing."""
+    """Explain why a condition on training counts selects nothing without an index; else return an empty string."""
     if table.record.index is not None or not isinstance(condition, Condition) or "train_count" not in condition.columns:
         return ""
     return "; without an index train_count is null, run `argap label RESULT --index DIR`"
@@ -273,7 +272,7 @@ def select(
     columns: Sequence[str] | None = None,
     limit: int | None = None,
 ) -> pa.Table:
-    """The tokens of a slice, in order, as `argap.result.Result.tokens` says."""
+    """Return the tokens of a slice, in order, as `argap.result.Result.tokens` describes."""
     models = table.models if models is None else list(models)
     for name, given, known in (("models", models, table.models), ("columns", columns or (), table.columns)):
         if unknown := [each for each in given if each not in known]:
@@ -284,11 +283,11 @@ def select(
         sql, named, masks = condition.sql, condition.columns, {}
     else:
         sql, named, masks = quoted(MASK + "where"), (), {"where": condition}
-    # A condition may name a model that was not asked for: then the fields of all are read, and the others dropped.
+    # A condition may name a model that is not in `models`: then read all models' fields and drop the extra ones.
     fields = table.models if set(BY_MODEL) & set(named) else models
     of_each = dict.fromkeys(OF_MODELS, models) | {RANK: [m for m in models if m in table.ranked]}
     parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
-    columns = [name for name in columns if parts.get(name) != ""]  # a struct has a field
+    columns = [name for name in columns if parts.get(name) != ""]  # a struct needs at least one field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]
     query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
     if limit is not None:

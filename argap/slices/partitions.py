@@ -18,9 +18,9 @@ HITS, OTHERS = Key(SLICE, AR_HITS), Key(SLICE, OTHER)
 
 
 def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[Key, np.ndarray]:
-    """Return the cells (bool ``[C]``) of the AR hits and of all other tokens, which are a partition.
+    """Return the cells (bool ``[C]``) of the AR hits and of all other tokens.
 
-    A margin that cannot tell them (`argap.slices.margins`) has neither.
+    Returns nothing for a margin without the keys that tell them apart (`argap.slices.margins`).
     """
     if "repeated" not in cells:
         return {}
@@ -31,9 +31,9 @@ def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[Key, np.
 def groups(
     cells: pd.DataFrame, bins: Bins, threshold: int | None, chosen: Sequence[By] = get_args(By)
 ) -> dict[Key, np.ndarray]:
-    """Return the cells (bool ``[C]``) of each bin of some partitions, of those whose key the cells have.
+    """Return the cells (bool ``[C]``) of each bin of the ``chosen`` partitions; partitions without a key are skipped.
 
-    ``bins``: those that the cells refer to. By frequency repeated and other tokens are apart.
+    ``bins``: those that the cells refer to. Frequency bins separate repeated tokens from others.
     """
     found: dict[Key, np.ndarray] = {}
     for by in chosen:
@@ -54,7 +54,7 @@ def groups(
 
 
 def in_order(by: By, scored: Mapping[Key, Part]) -> list[Part]:
-    """Return the bins of a partition that hold tokens, domains by name. Both halves of `hits_and_others` stay."""
+    """Return the non-empty bins of a partition, domains by name. AR hits and other tokens stay even if empty."""
     keys = [key for key, part in scored.items() if key.partition == by and (part.n or by == "slice")]
     return [scored[key] for key in (sorted(keys) if by == "domain" else keys)]
 
@@ -62,12 +62,12 @@ def in_order(by: By, scored: Mapping[Key, Part]) -> list[Part]:
 def partition(
     cells: pd.DataFrame | CellFile, bins: Bins, by: By, *, reference: str, threshold: int | None
 ) -> list[Part]:
-    """Score one of the partitions of `groups`: a part for each bin that holds tokens."""
+    """Score one of the partitions of `groups`: one part per non-empty bin."""
     return in_order(by, slices_of_cells(cells, lambda part: groups(part, bins, threshold, [by]), reference))
 
 
 def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[Key, np.ndarray]:
-    """Return the cells of the AR hits (bool ``[C]``) with the upper end of each frequency bin as τ."""
+    """Return the cells of the AR hits (bool ``[C]``) with τ at the upper bound of each frequency bin."""
     if not bins.frequency or "frequency" not in cells:
         return {}
     repeated, number = cells["repeated"].to_numpy(), cells["frequency"].to_numpy()
@@ -76,9 +76,9 @@ def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[Key, np.ndarray]:
 
 
 def curve(scored: Mapping[Key, Part], threshold: int | None) -> list[Part]:
-    """Return the slices of `hits_by_threshold`, up to the first that all repeated bigrams are in.
+    """Return the slices of `hits_by_threshold`, up to the first that holds all repeated bigrams.
 
-    Without the one at ``threshold``, which are the AR hits of the partition by slice.
+    The slice at ``threshold`` is left out: it is the AR hits of the partition by slice.
     """
     points = [part for key, part in scored.items() if key.partition == THRESHOLD]
     most = max((part.n for part in points), default=0)

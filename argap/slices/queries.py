@@ -1,5 +1,7 @@
-"""Queries of the tokens, portion by portion: portions are read ahead, and several are worked on at once, each by one
-thread."""
+"""Query the tokens in portions.
+
+Portions are read ahead, and several are processed at once, one thread each.
+"""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,11 +21,11 @@ from argap.tokens.table import TokenTable
 
 Made = TypeVar("Made")
 ROWS = 2**19
-"""Least number of tokens that one query takes: planning it then costs little beside running it."""
+"""Minimum number of tokens per query, so that planning costs little compared with running."""
 
 
 def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], Interrupt], Made]) -> Iterator[Made]:
-    """What a function makes of each portion of the tokens: batches of whole windows, in order."""
+    """Apply a function to each portion of the tokens (batches of whole windows) and yield its results in order."""
     interrupt = current()
 
     def run(portion: list[Rows]) -> Made:
@@ -37,15 +39,17 @@ def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], In
 
 
 def query_portions(reader: TokenReader, query: str) -> Iterator[pa.Table]:
-    """The result of a query of each portion of the tokens, in order."""
+    """Yield the result of a query on each portion of the tokens, in order."""
     return each_portion(reader, lambda batches, interrupt: queried(batches, interrupt, query, {}))
 
 
 def queried(
     batches: Sequence[pa.RecordBatch], interrupt: Interrupt, query: str, conditions: Mapping[str, str]
 ) -> pa.Table:
-    """The result of a query of some batches, in one thread. ``conditions``: SQL by slice, to name the one that fails on
-    a token (`FailsOnToken`)."""
+    """Run a query on some batches in one thread.
+
+    ``conditions``: SQL by slice. Raises `FailsOnToken`, naming the condition that fails on a token.
+    """
     with connect(threads=1) as connection:
         connection.register(TABLE, pa.RecordBatchReader.from_batches(batches[0].schema, batches))
         try:
@@ -57,7 +61,7 @@ def queried(
 
 
 def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterator[list[Rows]]:
-    """Consecutive rows, `ROWS` or more together. Raises `Interrupted` if that was asked for, with the files closed."""
+    """Yield consecutive rows in groups of at least `ROWS`. If interrupted, close the files and raise `Interrupted`."""
 
     def checked() -> Iterator[Rows]:
         for each in rows:
@@ -69,7 +73,7 @@ def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterat
 
 
 def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], error: duckdb.Error) -> FailsOnToken:
-    """The error that names the condition that fails on these tokens, and why."""
+    """Find the condition that fails on these tokens and return the error that names it."""
     with connect() as connection:
         for batch in batches:
             connection.register(TABLE, pa.Table.from_batches([batch]))
@@ -84,6 +88,6 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
 
 
 def as_text(column: str, table: TokenTable) -> str:
-    """SQL for a column's value as text; labels are joined by " + "."""
+    """Return SQL for a column's value as text; labels are joined by " + "."""
     of_labels = pa.types.is_list(table.schema().field(column).type)
     return f"array_to_string({quoted(column)}, ' + ')" if of_labels else f"{quoted(column)}::VARCHAR"

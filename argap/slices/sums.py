@@ -1,6 +1,6 @@
-"""Sums over the tokens by unit of the bootstrap, of all slices and models in one pass.
+"""Sum over the tokens by bootstrap unit, for all slices and models in one pass.
 
-Portions of the tokens are read ahead, and several are added up at once, each by one thread.
+Portions of the tokens are read ahead, and several are summed at once, one thread each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from argap.tokens.batches import Mask, TokenReader
 from argap.tokens.table import TokenTable
 
 MOST_BINS = 100
-"""Values of a column that may be the bins of a breakdown."""
+"""Maximum number of values of a column to break down by."""
 
 
 class Sums:
@@ -33,10 +33,10 @@ class Sums:
         self.logprob = np.zeros((units, models))
         """``[U, M]``: sums of log p in nats."""
         self.ar_hits = 0
-        """How many of the tokens are AR hits."""
+        """Number of tokens (or bytes) that are AR hits."""
 
     def add(self, groups: "_Groups", member: np.ndarray) -> None:
-        """Add those of some groups (bool ``[G]``)."""
+        """Add the groups selected by ``member`` (bool ``[G]``)."""
         rows = np.flatnonzero(member)
         unit = groups.unit[rows]
         self.n += np.bincount(unit, groups.n[rows], minlength=len(self.n))
@@ -51,7 +51,7 @@ class AllSums(NamedTuple):
     whole: Sums
     slices: list[Sums]
     values: dict[str | None, Sums]
-    """By value of the column asked for, as text; None: null."""
+    """By value of the column ``by``, as text; None: null."""
 
 
 def sums(
@@ -62,11 +62,11 @@ def sums(
     *,
     by: str | None = None,
 ) -> AllSums:
-    """Sums of all tokens, of each of ``slices`` (the AR hits first), and of each value of the column ``by``.
+    """Sum over all tokens, over each of ``slices`` (the AR hits first), and over each value of the column ``by``.
 
-    ``of_document``: int32 ``[D]``, the unit of each document; the tokens of those with -1 are left out. A segment of
-    several tokens is in a slice where one of them is, and has the value of its last. Raises `FailsOnToken`, naming
-    slice and condition, for one that fails on a token, and `ArgapError` for a column of more than `MOST_BINS` values.
+    ``of_document``: int32 ``[D]``, the unit of each document; documents with -1 are left out. A segment of several
+    tokens is in a slice if one of its tokens is, and takes the value of its last token. Raises `FailsOnToken`, naming
+    slice and condition, if a condition fails on a token, and `ArgapError` for a column of more than `MOST_BINS` values.
     """
     found = {name: looked_up(table, each) or each for name, each in slices.items()}
     conditions = {name: each for name, each in found.items() if isinstance(each, Condition)}
@@ -116,7 +116,7 @@ class _Groups(NamedTuple):
     unit: np.ndarray
     """``[G]``."""
     value: np.ndarray
-    """object ``[G]``: of the column asked for, as text."""
+    """object ``[G]``: value of the column ``by``, as text."""
     words: np.ndarray
     """int64 ``[W, G]``: `BITS` slices in each."""
     n: np.ndarray
@@ -125,17 +125,17 @@ class _Groups(NamedTuple):
     """``[M, G]``."""
 
     def member(self, k: int) -> np.ndarray:
-        """bool ``[G]``: whether they are in a slice."""
+        """Return which groups are in slice ``k``, bool ``[G]``."""
         return (self.words[k // BITS] >> (k % BITS) & 1).astype(bool)
 
     @classmethod
     def joined(cls, parts: Sequence["_Groups"]) -> "_Groups":
-        """Groups of several batches."""
+        """Concatenate the groups of several batches."""
         return cls(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
 def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], evaluated: pa.Table | None) -> _Groups:
-    """The groups of a batch; ``evaluated``: the rows of `bits_query` for it."""
+    """Sum a batch by group; ``evaluated``: the rows of `bits_query` for it."""
     unit = batch[UNIT].to_numpy()
     keys = [word.of(batch, evaluated) for word in words]
     logprob = [batch[name].fill_null(0).to_numpy() for name in _logprobs(table)]
@@ -159,8 +159,10 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
 
 
 def _segments(unit: np.ndarray, weight: np.ndarray, words: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The row of each segment's last token, which has its ``weight``, and of each word the bits of all its
-    tokens."""
+    """Return the row of each segment's last token, and each word with the bits of all tokens of the segment.
+
+    ``weight``: the segment's bytes at its last token, 0 at the others.
+    """
     scored = np.flatnonzero(unit >= 0)
     ends = np.flatnonzero(weight[scored] > 0)
     if not len(ends):
@@ -170,7 +172,10 @@ def _segments(unit: np.ndarray, weight: np.ndarray, words: Sequence[np.ndarray])
 
 
 def _numbered(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The units of some rows, ascending, and which of them each row has, int32 ``[N]``. Rows of a unit are together."""
+    """Return the distinct units, ascending, and each row's index into them, int32 ``[N]``.
+
+    Rows of a unit must be adjacent.
+    """
     starts = np.append(0, np.flatnonzero(unit[1:] != unit[:-1]) + 1)[: len(unit)]
     units, numbers = np.unique(unit[starts], return_inverse=True)
     return units, np.repeat(numbers.astype(np.int32), np.diff(starts, append=len(unit)))

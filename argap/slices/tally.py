@@ -1,7 +1,7 @@
-"""Add up tokens and log-probs by combination of integer keys.
+"""Sum tokens and log-probs by combination of integer keys.
 
-Everything that sums over tokens does it here: cells, slices, the curve over τ, histograms. A call takes what fits in
-memory, usually one portion of the tokens; the groups of several portions are added up by another call over them.
+All sums over tokens are computed here: cells, slices, the curve over τ, histograms. A call takes arrays that fit in
+memory, usually one portion of the tokens; another call sums the groups of several portions.
 """
 
 import math
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 DENSE = 2**16
-"""Possible combinations up to which each has a place in the sums, whether or not it occurs."""
+"""Number of possible combinations up to which each gets a slot, whether or not it occurs."""
 LANES = 8
 BITS = 63
-"""Of a code: a combination and the row that has it share an int64, so that one fast sort orders the rows."""
+"""Bits of a code: combination and row number share an int64, so that one fast sort orders the rows."""
 
 
 class Groups(NamedTuple):
@@ -48,21 +48,21 @@ def tally(keys: Sequence[np.ndarray], columns: Sequence[np.ndarray], weight: np.
 
 
 def _table(sums: Sequence[np.ndarray], groups: int) -> np.ndarray:
-    """Stack sums; there may be none."""
+    """Stack sums to ``[C, G]``; C may be 0."""
     return np.array(sums, dtype=np.float64).reshape(len(sums), groups)
 
 
 def joined(parts: Sequence[Groups]) -> Groups:
-    """Return the groups of several portions as one."""
+    """Merge the groups of several portions."""
     keys = [np.concatenate(each) for each in zip(*(part.keys for part in parts), strict=True)]
     n, sums = np.concatenate([part.n for part in parts]), np.concatenate([part.sums for part in parts], axis=1)
     return tally(keys, list(sums), n)
 
 
 def _coded(keys: Sequence[np.ndarray]) -> tuple[np.ndarray | None, list[int], list[int]]:
-    """Return the combination of each row as one int64 ``[N]``, and the least value and the span of each key.
+    """Encode the combination of each row as one int64 ``[N]``; also return the minimum and the span of each key.
 
-    The code is None where combination and row do not fit in one integer.
+    The code is None if combination and row number do not fit in one integer.
     """
     rows = len(keys[0])
     lows = [int(key.min()) if rows else 0 for key in keys]
@@ -80,7 +80,7 @@ def _coded(keys: Sequence[np.ndarray]) -> tuple[np.ndarray | None, list[int], li
 def _numbered(keys: Sequence[np.ndarray], code: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of each row's combination ``[N]``, ascending by keys, and the first row of each ``[G]``."""
     rows = len(keys[0])
-    if code is None:  # at most as many values as rows: now the code mostly fits
+    if code is None:  # renumbered, no key has more values than rows, so the code usually fits
         keys = [np.unique(key, return_inverse=True)[1] for key in keys]
         code, _, _ = _coded(keys)
     if code is None:
@@ -107,10 +107,10 @@ def _dense(
     lows: Sequence[int],
     spans: Sequence[int],
 ) -> Groups:
-    """Return the groups of few possible combinations.
+    """Sum by combination where few are possible.
 
-    Very few come `LANES` times, for consecutive rows to be added to different sums: an addition would wait for the one
-    before it.
+    Very few get `LANES` slots each, so that consecutive rows go to different slots; otherwise each addition would wait
+    for the one before it.
     """
     count = math.prod(spans)
     lanes = LANES if count * LANES <= DENSE else 1

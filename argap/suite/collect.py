@@ -1,12 +1,13 @@
-"""From the runs of a suite to its result: small files from which table, intervals and figures are rebuilt.
+"""Collect the runs of a suite into its result: small files that suffice to rebuild table, intervals and figures.
 
-Of each size a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
+Each size has a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
 ``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``logs.parquet``, ``examples.json``,
-``members.json``, ``documents.parquet`` (the source of each) and, where they were measured, ``mqar.json`` and
+``members.json``, ``documents.parquet`` (the source of each) and, if measured, ``mqar.json`` and
 ``trajectory.parquet``.
 
-A result grows: members whose runs are not in the work folder are taken from the result that is there already
-(`argap.suite.earlier`). All but the choice of the examples is as if all members had been collected at once.
+A result can grow: members whose runs are not in the work folder are reused from the existing result
+(`argap.suite.earlier`). Apart from the choice of examples, the result is the same as if all members had been collected
+at once.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError, FormatError, MismatchError
@@ -57,28 +59,27 @@ from argap.suite.trajectory import build_logs, build_trajectory
 from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
-from argap.tokens.left_out import keep_others, labels_of
+from argap.tokens.left_out import Kept, keep_others, labels_of
 from argap.tokens.runs import Run, read_logprobs, read_token_ids
 from argap.train.records import read_train
 
 EXAMPLES = 12
 MEASURED = ("loss", "grad_norm", "tokens_per_s")
-"""Columns of ``logs.parquet`` that take two thirds of the space when stored byte by byte."""
+"""Columns of ``logs.parquet`` that byte splitting shrinks by a third."""
 MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
-"""What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
+"""Fields of ``SIZE/mqar/NAME.json`` that do not describe the test: members may be measured on different machines."""
 
 
 @one_writer("out")
 def collect(
     suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
 ) -> Gap:
-    """Write the result of every member of ``size`` that is finished to ``out``, beside the members that a result there
-    has already; returns ``gap.json``.
+    """Write the result of every finished member of ``size`` to ``out``, keeping members already there; return it.
 
-    Raises `ArgapError` where the reference is not finished or no member has a run, and `MismatchError` where a finished
-    member is of another suite (`check_finished`), recall of pairs was measured on another test than the suite's, or
-    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. A kill leaves the
-    earlier result, or the new one to be put in place by the next call (`argap.files.staged`).
+    Raises `ArgapError` if the reference is not finished or no member has a run, and `MismatchError` if a finished
+    member belongs to another suite (`check_finished`), recall of pairs was measured on another test than the suite's,
+    or the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. If the process is
+    killed, the earlier result stays, or the next call puts the new one in place (`argap.files.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
     entries = {entry.name: entry for entry in suite.entries(size)}
@@ -87,10 +88,7 @@ def collect(
         check_finished(entries[name], layout, evaluation.fingerprint)
     put_in_place(out)
     tokens = read_token_ids(next(iter(runs.values()))) if runs else None
-    left_out = None if tokens is None else left_out_of(out)
-    kept = None
-    if tokens is not None and left_out is not None:
-        kept = keep_others(evaluation, tokens, labels.window, labels.document_of_window, left_out)
+    kept = None if tokens is None else _kept(labels, tokens, out)
     earlier = open_earlier(suite, size, runs, evaluation if kept is None else kept.record, threshold, out)
     for change in earlier.changes:
         say(change)
@@ -103,89 +101,125 @@ def collect(
     recall = _recall(suite, {name: layout.mqar(entries[name]) for name in runs}, earlier, models)
     members = tuple(earlier.taken.get(name) or _member(entries[name], runs[name], layout) for name in models)
     scores = {name: read_logprobs(run) for name, run in runs.items()}
-    compared = {name: scores[name] for name in first if name in scores}
-    whole, documents = labels, table_of_documents(labels, tokens, tokenizer.eos)
-    rows = slice(None)
-    if (
-        kept is not None and left_out is not None and earlier.taken
-    ):  # members that were restated are beside those of the same windows
-        evaluation, rows = kept.record, kept.rows
-        labels, documents = labels_of(labels, kept), without(documents, left_out.documents)
-        whole = dataclasses.replace(whole, repeated=whole.repeated & rows)  # no example from another window
-    logprobs = {name: logprob[rows] for name, (logprob, _) in scores.items()}
-    own_sums = sums_of(build_cells(labels, logprobs, threshold))
+    # Members taken from a restated result were scored on the windows kept, so all others are compared there.
+    text = _text(labels, tokens, tokenizer.eos, kept if earlier.taken else None)
+    logprobs = {name: logprob[text.rows] for name, (logprob, _) in scores.items()}
+    own_sums = sums_of(build_cells(text.labels, logprobs, threshold))
     sums = {name: earlier.joined(name, own, models) for name, own in own_sums.items()}
+    hits = count_hits(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
     gap = gap_of(
         suite,
         sums,
         first,
         members,
-        evaluation,
+        text.evaluation,
         index,
         threshold,
         position=earlier.by_position,
-        documents=documents,
-        warnings=warn_of_bigrams(count_hits(tokens[rows], labels.ar_hit(threshold) & labels.scored), tokenizer),
+        documents=text.documents,
+        warnings=warn_of_bigrams(hits, tokenizer),
     )
     for line in gap.warnings:
         say(line)
-    tables = {"documents": documents}
-    tables["curve"] = earlier.joined("curve.parquet", build_curve(labels, logprobs, marks(threshold, index)), models)
+    curve = build_curve(text.labels, logprobs, marks(threshold, index))
+    tables = {"documents": text.documents, "curve": earlier.joined("curve.parquet", curve, models)}
+    compared = {name: scores[name] for name in first if name in scores}
     if earlier.examples is None:
         examples = choose_examples(
-            tokens, whole, compared, tokenizer, reference=suite.reference, threshold=threshold, count=EXAMPLES
+            tokens, text.whole, compared, tokenizer, reference=suite.reference, threshold=threshold, count=EXAMPLES
         )
     else:
-        examples = add_models(earlier.examples, first, earlier.same, tokens, whole, compared)
-    tables["distances"], tables["distance_sums"] = build_distances(labels, threshold)
-    tables["prevalence"] = build_prevalence(labels, tokens[rows], tokenizer)
-    trajectories = {name: trajectory(entries[name], layout) for name in runs}
-    tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
-    steps = None
-    if any(trajectories.values()) and evaluation.left_out is None:  # those of members taken are of the whole text
-        steps = build_trajectory(labels, trajectories, tokens_a_step, threshold)
-    logs = build_logs({name: layout.checkpoint(entries[name]) / "log.jsonl" for name in runs})
-    for name, own in (("trajectory", steps), ("logs", logs)):
+        examples = add_models(earlier.examples, first, earlier.same, tokens, text.whole, compared)
+    tables["distances"], tables["distance_sums"] = build_distances(text.labels, threshold)
+    tables["prevalence"] = build_prevalence(text.labels, tokens[text.rows], tokenizer)
+    for name, own in _training_tables(text, entries, runs, layout, threshold).items():
         if (every := earlier.with_rows(f"{name}.parquet", own, models)) is not None:
             tables[name] = every
     write_result(Collected(gap, sums, tables, examples, recall, members), out)
     return gap
 
 
+def _kept(labels: Labels, tokens: np.ndarray, out: Path) -> Kept | None:
+    """Return the windows that the result in ``out`` keeps; None if it was not restated without documents."""
+    left_out = left_out_of(out)
+    if left_out is None:
+        return None
+    return keep_others(labels.record.evaluation, tokens, labels.window, labels.document_of_window, left_out)
+
+
+class _Text(NamedTuple):
+    """The part of the evaluation text that a result is computed on. Legend: N tokens of the whole text."""
+
+    evaluation: EvaluationRecord
+    labels: Labels
+    documents: pd.DataFrame
+    rows: slice | np.ndarray
+    """Its tokens, bool ``[N]`` or all."""
+    whole: Labels
+    """Labels of the whole text, with no repeated bigram in windows left out, so that no example comes from them."""
+
+
+def _text(labels: Labels, tokens: np.ndarray, eos: int | None, kept: Kept | None) -> _Text:
+    """Restrict labels and documents to the windows ``kept``; None: all."""
+    documents = table_of_documents(labels, tokens, eos)
+    if kept is None:
+        return _Text(labels.record.evaluation, labels, documents, slice(None), labels)
+    assert kept.record.left_out is not None
+    documents = without(documents, kept.record.left_out.documents)
+    whole = dataclasses.replace(labels, repeated=labels.repeated & kept.rows)
+    return _Text(kept.record, labels_of(labels, kept), documents, kept.rows, whole)
+
+
+def _training_tables(
+    text: _Text, entries: Mapping[str, Entry], runs: Mapping[str, Run], layout: Layout, threshold: int
+) -> dict[str, pd.DataFrame | None]:
+    """Build the trajectory and the logs of the members with a run; no trajectory without intermediate checkpoints.
+
+    None is built if documents are left out either: the trajectories of members taken cover the whole text.
+    """
+    trajectories = {name: trajectory(entries[name], layout) for name in runs}
+    tokens_per_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
+    steps = None
+    if any(trajectories.values()) and text.evaluation.left_out is None:
+        steps = build_trajectory(text.labels, trajectories, tokens_per_step, threshold)
+    logs = build_logs({name: layout.checkpoint(entries[name]) / "log.jsonl" for name in runs})
+    return {"trajectory": steps, "logs": logs}
+
+
 def left_out_of(folder: Path) -> LeftOut | None:
-    """Return what the result in ``folder``, if there is one, was restated without (`argap.suite.without`)."""
-    with suppress(FormatError):  # no result, or one that `open_earlier` says more about
+    """Return the documents that the result in ``folder`` was restated without (`argap.suite.without`), if any."""
+    with suppress(FormatError):  # no result, or one that `open_earlier` reports on
         return read_gap(whole_result(folder)).evaluation.left_out
     return None
 
 
 def sums_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the sums that a result keeps of cells, by file."""
+    """Sum cells to the files of sums that a result keeps."""
     return {
         name: sum_by(cells.drop(columns=[key for key in KEYS if key not in kept]), kept) for name, kept in KEPT.items()
     }
 
 
 def marks(threshold: int, index: IndexRecord) -> tuple[int, int]:
-    """Return the thresholds that are ends of bins of the curve: the result's, and the one scaled to its training."""
+    """Return the thresholds that must be bin ends of the curve: the result's, and the one scaled to its training."""
     return threshold, resolve_threshold("scaled", index.exposed_tokens)
 
 
 class Collected(NamedTuple):
-    """What the files of a result hold."""
+    """The contents of a result's files."""
 
     gap: Gap
     sums: Mapping[str, pd.DataFrame]
-    """Cells, by the name of their file."""
+    """Cells, by file name."""
     tables: Mapping[str, pd.DataFrame]
-    """By the name of their file, without its suffix."""
+    """By file name, without suffix."""
     examples: Examples
     recall: PretrainedScores | None
     members: tuple[Member, ...]
 
 
 def write_result(made: Collected, out: Path) -> None:
-    """Write a result to ``out``, in place of the one there once it is whole."""
+    """Write a result to ``out``; it replaces the one there once complete."""
     with replacing_folder(out / NEW, sole_writer=True) as new:
         for name, table in made.sums.items():
             write_cells(table, new / name, made.gap.bins)
@@ -201,8 +235,11 @@ def write_result(made: Collected, out: Path) -> None:
 
 
 def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:
-    """The recall of pairs of ``models`` as one measurement, from ``paths`` of those with a run and from the earlier
-    result; None where none is."""
+    """Merge the recall of pairs of ``models`` into one measurement; None if there is none.
+
+    ``paths``: the files of models with a run; the others come from the earlier result. Raises `MismatchError` if they
+    were measured on different tests.
+    """
     from_files = {model: paths.get(model, earlier.folder / "mqar.json") for model in models}
     read = {path: read_recall(suite, path) for path in dict.fromkeys(from_files.values()) if path.is_file()}
     if suite.mqar is None or not read:
@@ -232,10 +269,10 @@ def gap_of(
     documents: pd.DataFrame,
     warnings: Sequence[str] = (),
 ) -> Gap:
-    """Return ``gap.json`` from the files of sums.
+    """Compute ``gap.json`` from the files of sums.
 
-    ``position``: makes the partition by position from the sums by position, which may lack models taken from an older
-    result. ``documents``: their table. ``warnings``: further ones.
+    ``position``: computes the partition by position from its sums, which may lack models taken from an older result.
+    ``documents``: the table of documents. ``warnings``: more warnings to record.
     """
     among = {member.name: member for member in members if member.name in models}
     parameters = {name: member.scoring["parameters"] for name, member in among.items()}
@@ -257,7 +294,7 @@ def gap_of(
 
 
 def _member(entry: Entry, run: Run, layout: Layout) -> Member:
-    """What was trained, what it costs, and what identifies it."""
+    """Describe a member: its training, its cost and its fingerprints."""
     folder = layout.checkpoint(entry)
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
     return Member(

@@ -1,4 +1,4 @@
-"""Suite configuration: one data order and one schedule for members that differ only in their mixers."""
+"""Read suite configurations: one data order and one schedule for members that differ only in their mixers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
 RESERVED = {"sizes": ("tokens",), "members": ("index", "runs", "trajectories", "mqar")}
-"""Names of the work folder's own folders (`argap.suite.layout`)."""
+"""Names that the work folder uses itself (`argap.suite.layout`)."""
 SEQ_LEN = 1024
 """Default tokens per window of the evaluation text."""
 
@@ -31,13 +31,13 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The member's name, with a suffix for seeds other than 0."""
+        """Return the member's name, with a suffix for seeds other than 0."""
         return self.member if self.seed == 0 else f"{self.member}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The content of a suite's YAML file."""
+    """The contents of a suite's YAML file."""
 
     reference: str
     """The member that the others are compared with."""
@@ -59,7 +59,7 @@ class Suite:
 
     @property
     def windows(self) -> EvaluationSpec:
-        """The evaluation with its defaults filled in."""
+        """Return the evaluation with its defaults filled in."""
         return self.evaluation.over(EvaluationSpec(seq_len=SEQ_LEN, packing="packed"))
 
     def __post_init__(self) -> None:
@@ -67,10 +67,19 @@ class Suite:
             raise ArgapError("evaluation: data: missing")
         if self.evaluation.keep:
             raise ArgapError("evaluation: keep: a suite's result has no tokens; score its checkpoints to slice them")
+        self._check_references()
+        self._check_sections()
+        self._check_seeds()
+        for size in self.sizes:
+            self.entries(size)  # report invalid fields before any work starts
+
+    def _check_references(self) -> None:
         for field_name in ("reference", "base"):
             name = getattr(self, field_name)
             if name is not None and name not in self.members:
                 raise ArgapError(f"{field_name}: {name!r} is not a member; members are {', '.join(self.members)}")
+
+    def _check_sections(self) -> None:
         if not self.sizes:
             raise ArgapError("sizes: expected at least one")
         for section, named in (("members", self.members), ("sizes", self.sizes)):
@@ -79,6 +88,8 @@ class Suite:
                     raise ArgapError(f"{section}: {name}: this name is reserved in the work folder; choose another")
                 if own is not None and not isinstance(own, Mapping):
                     raise ArgapError(f"{section}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
+
+    def _check_seeds(self) -> None:
         for name, own in self.members.items():
             own = own or {}
             seeds = own.get(SEEDS, [0])
@@ -86,8 +97,6 @@ class Suite:
                 raise ArgapError(f"members: {name}: seeds: expected a list of different numbers, found {seeds!r}")
             if name in (self.reference, self.base) and 0 not in seeds:
                 raise ArgapError(f"members: {name}: seeds: expected 0 among them, because others are compared with it")
-        for size in self.sizes:
-            self.entries(size)  # report invalid fields before any work starts
 
     def check_architectures(self) -> None:
         """Raise `ArgapError` for a member without mixers whose name is not an architecture. Imports torch."""
@@ -102,7 +111,7 @@ class Suite:
                 )
 
     def entries(self, size: str) -> list[Entry]:
-        """The models of one size, in training order: every member from seed 0 first, then further seeds.
+        """Return the models of one size, in training order: first every member at seed 0, then the other seeds.
 
         Raises `ArgapError` for an unknown size and for fields that are not a valid `TrainConfig`.
         """
@@ -124,7 +133,9 @@ class Suite:
 
 
 def load_suite(path: Path, *, to_run: bool = True) -> Suite:
-    """Read a suite. With ``to_run=False``, skip the check of architectures, which imports torch; tables do not need it.
+    """Read a suite.
+
+    ``to_run=False`` skips the check of architectures, which imports torch and which tables do not need.
 
     Raises `ArgapError`, one line that starts with the file's name.
     """

@@ -1,7 +1,7 @@
-"""The share of the gap due to AR as a function of the threshold τ.
+"""Compute the share of the gap due to AR as a function of the threshold τ.
 
-Repeated tokens are binned finely by their bigram's training count. The AR hits at a threshold that is the upper end of
-a bin are the tokens in all bins up to it.
+Repeated tokens are binned finely by the training count of their bigram. If a threshold is the upper bound of a bin, its
+AR hits are the tokens in all bins up to that one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,25 +23,27 @@ PER_DECADE = 20
 
 
 def fine_bounds(highest: int, thresholds: Sequence[int]) -> np.ndarray:
-    """Upper ends of the bins, int64 ascending: 0 … 10, then 20 per decade up to at least ``highest``, and all
-    ``thresholds``."""
+    """Return the upper bounds of the bins, int64, ascending.
+
+    0 … 10, then 20 per decade up to at least ``highest``, and all ``thresholds``.
+    """
     decades = np.log10(max(highest, SINGLE) / SINGLE)
     grid = SINGLE * 10 ** (np.arange(0, np.ceil(decades * PER_DECADE) + 1) / PER_DECADE)
     return np.unique(np.concatenate([np.arange(SINGLE), np.ceil(grid).astype(np.int64), thresholds]).astype(np.int64))
 
 
 def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: Sequence[int] = ()) -> pd.DataFrame:
-    """Bin the repeated, scored tokens; a row for each document and bin that has some: ``document``, ``high``, ``n`` and
-    each model's sum of log p (float64).
+    """Bin the repeated, scored tokens by training count: one row per document and non-empty bin.
 
-    Every value of ``thresholds`` is the upper end of a bin. Bins without tokens are there once, with ``n`` 0.
+    Columns ``document``, ``high``, ``n`` and each model's sum of log p (float64). Every value of ``thresholds`` is the
+    upper bound of a bin. Bins without tokens appear once, with ``n`` 0.
     """
     rows = np.flatnonzero(labels.repeated & labels.scored)
     if labels.train_count is None:
         raise ArgapError("labels without training counts have no curve over thresholds; label them with an index")
     counts = labels.train_count[rows]
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
-    every = np.arange(len(bounds))  # of the first document, with a weight of 0
+    every = np.arange(len(bounds))  # one row per bin, in the first document, with weight 0
     document = np.append(
         np.repeat(labels.document_of_window[:1], len(every)), labels.document_of_window[labels.window[rows]]
     )
@@ -55,7 +57,7 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
 
 
 def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[Part]:
-    """Return the AR hits with each bin's upper end as τ, without intervals.
+    """Score the AR hits with τ at each bin's upper bound, without intervals.
 
     ``totals``: ``n`` and each model's sum of log p over all scored tokens.
     """

@@ -1,7 +1,7 @@
-"""Distances of AR hits, and a power law d^−α fitted to them.
+"""Tabulate the distances of AR hits and fit a power law d^−α to them.
 
 A window has room for distance d at L + 1 − d positions, d = 1 … L. The fitted density is therefore
-p(d) ∝ (L + 1 − d) d^−α; without the first factor, the fit would mistake lack of room for a scarcity of long distances.
+p(d) ∝ (L + 1 − d) d^−α; without the first factor, the fit would take lack of room for a scarcity of long distances.
 The maximum-likelihood α equates the model's mean of log d with the sample's (Σ log d is a sufficient statistic). Its
 interval is a bootstrap over documents.
 """
@@ -22,7 +22,7 @@ GRID = np.linspace(-2, 6, 1601)
 def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Summarise the AR hits at ``threshold`` in two tables.
 
-    The first is a histogram, ``domain, distance, n``. The second has the sums for each ``document, domain``: ``n`` and
+    The first is a histogram, ``domain, distance, n``. The second has sums by ``document, domain``: ``n`` and
     ``log_distance``, the sum of log d.
     """
     rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
@@ -54,19 +54,19 @@ def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
 
 
 def power_law(exponents: np.ndarray, longest: int) -> np.ndarray:
-    """p(d) ∝ (L + 1 − d) d^−α for d = 1 … L = ``longest``. Maps α ``[..., 1]`` to ``[..., L]``."""
+    """Return p(d) ∝ (L + 1 − d) d^−α for d = 1 … L = ``longest``; α ``[..., 1]`` gives ``[..., L]``."""
     distance = np.arange(1, longest + 1)
     weights = (longest + 1 - distance) * distance**-exponents
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def expected_log(exponents: np.ndarray, longest: int) -> np.ndarray:
-    """E[log d] under `power_law`, for each α."""
+    """Return E[log d] under `power_law` for each α."""
     return power_law(exponents[:, None], longest) @ np.log(np.arange(1, longest + 1))
 
 
 def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The exponent for each mean of log d. ``means``, the values on `GRID`, decrease."""
+    """Return the exponent for each mean of log d. ``means``: E[log d] on `GRID`, which decreases."""
     return np.asarray(np.interp(-mean, -means, GRID))
 
 

@@ -1,7 +1,7 @@
-"""The result that a folder has already: where members come from whose runs are not in the work folder.
+"""Reuse members from an existing result when their runs are no longer in the work folder.
 
-The rows of its tables depend on the evaluation text and the training counts alone, and each model has columns or rows
-of its own, so that members trained elsewhere, or later, stand beside the others. Results that differ in anything else
+The rows of its tables depend only on the evaluation text and the training counts, and each model has its own columns or
+rows, so members trained on another machine, or later, fit in next to the others. Results that differ in anything else
 are refused.
 """
 
@@ -34,37 +34,37 @@ KEPT = {
     "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
     "positions.parquet": ["document", "position"],
 }
-"""Keys of the committed sums: intervals are over documents, and positions apart from the other keys take far less."""
+"""Keys of the committed sums. Intervals are over documents; positions in a file of their own take far less space."""
 TABLES: Mapping[str, Sequence[str]] = {
     **{name: [*keys, "n"] for name, keys in KEPT.items()},
     "curve.parquet": ["document", "high", "n"],
     "logs.parquet": LOG_COLUMNS,
     "trajectory.parquet": COLUMNS,
 }
-"""Files that members are taken from, with the columns that they need beside the sums."""
+"""Files that members are taken from, with the columns required besides the sums."""
 NOT_ALWAYS = ("positions.parquet", "trajectory.parquet")
-"""Those that an older result lacks, and one of finished models alone."""
+"""Files that may be missing: older results lack the first, results without intermediate checkpoints the second."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The members of a result that are taken from it; without any, nothing of it is read."""
+    """The members taken from an existing result; without any, nothing of it is read."""
 
     folder: Path
     taken: Mapping[str, Member] = field(default_factory=dict)
     same: Set[str] = frozenset()
-    """The models of the result that are what they were: those taken, and those whose run is of the same checkpoint."""
+    """Models of the result that are unchanged: those taken, and those whose run has the same checkpoint."""
     position: Sequence[Part] = ()
     """The partition by position in its ``gap.json``."""
     examples: Examples | None = None
-    """Its windows, where a member taken is among those that they are chosen for: the ones from seed 0."""
+    """Its example windows, if a member taken has seed 0; only such members are shown in them."""
     changes: tuple[str, ...] = ()
-    """What becomes of its members, a line each."""
+    """One line for each kind of change to its members."""
 
     def joined(self, name: str, own: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-        """The sums ``own`` of the runs with those that the file ``name`` has of the members taken.
+        """Join the runs' sums ``own`` with those of the members taken, from the file ``name``.
 
-        Raises `MismatchError` unless both have the same rows, and the same number of tokens in each.
+        Raises `MismatchError` unless both have the same rows with the same token counts.
         """
         if not self.taken or not (path := self.folder / name).is_file():
             return own
@@ -78,10 +78,10 @@ class Earlier:
         return own[keys].assign(**{column: values for column, values in sums.items() if values is not None})
 
     def by_position(self, sums: pd.DataFrame, gap: Gap) -> list[Part]:
-        """The partition by position of the models of ``gap``.
+        """Return the partition by position for the models of ``gap``.
 
-        Older files of ``sums`` lack models. Those keep the estimates that they have, and against a reference without
-        sums a further model has no interval.
+        Older files of ``sums`` lack models. These keep their recorded estimates; if the reference has no sums, the
+        other models have no intervals.
         """
         measured, reference = models_of(sums), gap.reference
         if not measured:
@@ -100,8 +100,10 @@ class Earlier:
         return [Part(estimate(model, old, new) for model in gap.models) for old, new in pairs]
 
     def with_rows(self, name: str, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
-        """Return the rows ``own`` of the runs with those that the file ``name`` has of the members taken, in the order
-        of ``models``; None without rows."""
+        """Join the runs' rows ``own`` with those of the members taken, from the file ``name``; None without rows.
+
+        Rows are in the order of ``models``.
+        """
         path = self.folder / name
         if not self.taken or not path.is_file():
             return own
@@ -119,12 +121,12 @@ def open_earlier(
     threshold: Threshold,
     folder: Path,
 ) -> Earlier:
-    """What a result of ``size`` has besides the members with a run.
+    """Open the existing result of ``size`` to take the members without a run from it.
 
-    ``runs``: of each member that has one; None for a member that is yet to be trained. A member that the result has,
-    too, comes from its run, and one that is not in the suite is dropped. Raises `ArgapError` where the reference is in
-    neither, `MismatchError` where the text, the threshold, the bins, the reference, the training of a member or its
-    recall of pairs is not the suite's, and `FormatError` for a damaged file.
+    ``runs``: by member; None for a member still to be trained. Members with a run use the run, and members not in the
+    suite are dropped. Raises `ArgapError` if the reference is in neither, `MismatchError` if the text, the threshold,
+    the bins, the reference, a member's training or its recall of pairs is not the suite's, and `FormatError` for a
+    damaged file.
     """
     entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
     found: dict[str, Member] = {}
@@ -173,7 +175,7 @@ def open_earlier(
 
 
 def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Mapping[str, Member]) -> None:
-    """Raise `FormatError` for a file that is damaged, or that lacks a member of the result."""
+    """Raise `FormatError` for a file that is damaged or lacks a member of the result."""
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     check_files(folder, [folder / name for name in TABLES])
@@ -185,7 +187,7 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
 
 
 def _against(each: Estimate, reference: Estimate) -> Estimate:
-    """Return an estimate's differences to another reference, without intervals."""
+    """Return an estimate relative to another reference, without intervals."""
     assert each.nll is not None  # bins hold tokens
     assert reference.nll is not None
     delta = each.nll - reference.nll

@@ -1,7 +1,7 @@
-"""Paths of a suite's files below the work folder, and which models are finished.
+"""Find a suite's files in the work folder, and which models are finished.
 
-``tokens/`` holds packed tokens, shared by models with the same data. Each size has ``SIZE/index/`` of the training
-text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (log-probs),
+``tokens/`` holds packed tokens, shared by models with the same data. Each size has ``SIZE/index/``, the index of its
+training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (log-probs),
 ``SIZE/trajectories/NAME/step-N/`` (log-probs of intermediate checkpoints, if all were kept) and ``SIZE/mqar/NAME.json``
 (MQAR scores, if the suite asks for them).
 """
@@ -25,7 +25,7 @@ AGAIN = "remove the file and run `argap suite run` again"
 
 @dataclass(frozen=True)
 class Layout:
-    """Folders and files below the work folder."""
+    """Paths in the work folder."""
 
     work: Path
 
@@ -50,7 +50,7 @@ class Layout:
 
 
 def open_finished(folder: Path) -> Run | None:
-    """The run in ``folder``, or None if it is not finished."""
+    """Open the run in ``folder``; None if it is not finished."""
     try:
         return open_run(folder)
     except ArgapError:
@@ -58,7 +58,7 @@ def open_finished(folder: Path) -> Run | None:
 
 
 def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
-    """The scored checkpoints of a member by step, in order, the finished model last. Empty if only that was scored."""
+    """Return a member's scored checkpoints by step, the finished model last; empty if only that was scored."""
     from argap.train.checkpoint import checkpoints
 
     folders = checkpoints(layout.trajectory(entry))
@@ -69,7 +69,7 @@ def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
 
 
 def finished_runs(suite: Suite, size: str, layout: Layout) -> dict[str, Run]:
-    """The runs of the models of a size that are finished, by name."""
+    """Return the finished runs of a size's models, by name."""
     runs = {entry.name: open_finished(layout.run(entry)) for entry in suite.entries(size)}
     return {name: run for name, run in runs.items() if run is not None}
 
@@ -94,7 +94,7 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
 
 
 def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:
-    """Raise `MismatchError`, which says where it was ``found``, if a model was not trained as the suite says."""
+    """Raise `MismatchError` if a model was not trained as the suite says; ``found``: where its record is."""
     trained, expected = record.config, entry.config.as_json()
     for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
         if trained[key] != expected[key]:
@@ -102,7 +102,7 @@ def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) ->
 
 
 def read_recall(suite: Suite, path: Path) -> PretrainedScores:
-    """The recall of pairs in ``path``. Raises `MismatchError` if it was measured on another test than the suite's."""
+    """Read the recall of pairs in ``path``. Raises `MismatchError` if it was measured on another test."""
     found = read_scores(path)
     for key, asked in ({} if suite.mqar is None else msgspec.structs.asdict(suite.mqar)).items():
         if (own := getattr(found, key)) != asked:
@@ -111,7 +111,7 @@ def read_recall(suite: Suite, path: Path) -> PretrainedScores:
 
 
 def steps_done(entry: Entry, layout: Layout) -> int:
-    """Optimizer steps finished, according to the member's log."""
+    """Return the optimizer steps finished, according to the member's log."""
     log = layout.checkpoint(entry) / "log.jsonl"
     lines = read_log(log) if log.is_file() else []
     return max((line.step for line in lines), default=0)

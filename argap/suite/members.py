@@ -1,4 +1,4 @@
-"""Training and scoring the members of a suite; finished ones are skipped once they are known to be of this suite."""
+"""Train and score the members of a suite; skip finished ones after checking that they belong to it."""
 
 import math
 import shutil
@@ -34,18 +34,17 @@ from argap.train.tokens import pack_tokens
 
 
 def check_models(suite: Suite, entries: Sequence[Entry], layout: Layout, sets: Mapping[str, EvaluationSet]) -> None:
-    """Build the model of each entry that is not finished, without weights, before any training.
+    """Check before any training that every unfinished model can be built, by building it without weights.
 
     ``sets``: the `evaluation_set` of each size. Raises `ArgapError` for mixers that cannot be built or are not trusted,
-    for a model that does not take the windows of the evaluation or of ``mqar``, and where the text of ``mqar`` is not
-    there.
+    for a model that cannot take the windows of the evaluation or of ``mqar``, and if the text of ``mqar`` is missing.
     """
     of_pairs = 0
     if suite.mqar is not None:
         of_pairs = suite.mqar.length
         if suite.mqar.text is not None:
             open_corpus(suite.mqar.text)
-    tokenizer = cache(load_tokenizer)  # most members have the same
+    tokenizer = cache(load_tokenizer)  # most members share one
     for entry in entries:
         if open_finished(layout.run(entry)) is None:
             with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
@@ -63,11 +62,10 @@ def run_members(
     keep: bool,
     log_to: Sequence[str],
 ) -> bool:
-    """Train and score members in order, each with all the processes of ``torchrun``. Returns whether this is the main
-    rank.
+    """Train and score members in order, each with all processes of ``torchrun``; return True on the main rank.
 
     ``sets``: the `evaluation_set` of each size. ``device``: as `argap.runtime.torchrun.join` takes it. ``log_to``:
-    trackers of the training. Raises what `run_member` raises.
+    trackers of the training. Raises as `run_member`.
     """
     with join(device) as parallel:
         for entry in entries:
@@ -85,15 +83,15 @@ def run_member(
     keep: bool,
     log_to: Sequence[str],
 ) -> None:
-    """Train and score one member: also its intermediate checkpoints where it keeps all of them (``keep_checkpoints:
-    0``), and its recall of pairs where the suite asks for it. ``keep`` False: the weights are removed afterwards.
+    """Train and score one member.
 
-    Raises what `check_finished`, `argap.train.train`, `argap.scoring.sources.Source.score` and
-    `argap.synthetics.pretrained.scores` raise.
+    Also score its intermediate checkpoints if it keeps all (``keep_checkpoints: 0``), and measure recall of pairs if
+    the suite asks for it. ``keep=False`` removes the weights afterwards. Raises as `check_finished`,
+    `argap.train.train`, `argap.scoring.sources.Source.score` and `argap.synthetics.pretrained.scores`.
     """
     folder = layout.checkpoint(entry)
     finished = open_finished(layout.run(entry)) is not None
-    parallel.wait()  # all have looked before anything changes
+    parallel.wait()  # every process has looked before anything changes
     if finished:
         check_finished(entry, layout, data.fingerprint)
         if parallel.is_main:
@@ -111,7 +109,7 @@ def run_member(
     weights = folder / "model.safetensors"
     if parallel.is_main:
         if suite.mqar is not None and weights.is_file() and not layout.mqar(entry).is_file():
-            remove_leftovers(layout.mqar(entry).parent)  # no lock: further members may write there
+            remove_leftovers(layout.mqar(entry).parent)  # no lock: other members may write there
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
             scores = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
             write_record(layout.mqar(entry), scores)
@@ -130,10 +128,10 @@ def _score(
 
 
 def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
-    """The index of a size's training text, built where it is not there, or where it counts other exposures.
+    """Open the index of a size's training text; build it if it is missing or counts other exposures.
 
-    Each source is counted as often as one pass of training reads it (``repeat``), and ``passes`` is how often the
-    reference reads the whole: its training tokens over those of a pass, with one EOS a document.
+    Each source is counted as often as one pass of training reads it (``repeat``). ``passes`` is the number of passes
+    that the reference makes: its training tokens over those of one pass, with one EOS per document.
     """
     folder = layout.index(size)
     entries = {entry.name: entry for entry in suite.entries(size)}
@@ -152,8 +150,8 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
 
 
 def _difference(index: BigramIndex, sources: Sequence[DataSource], read: int) -> str | None:
-    """Why the counts of ``index`` are not the exposures of a training run that reads ``read`` tokens of ``sources``."""
-    if index.weights:  # merged from indexes whose exposures were given
+    """Explain why ``index`` does not hold the exposures of training on ``read`` tokens of ``sources``; else None."""
+    if index.weights:  # merged from indexes with given exposures
         return None
     if index.sources != (expected := sorted(source.path for source in sources)):
         return f"an index of {', '.join(index.sources)}, training reads {', '.join(expected)}"
@@ -164,6 +162,6 @@ def _difference(index: BigramIndex, sources: Sequence[DataSource], read: int) ->
 
 
 def evaluation_set(suite: Suite, size: str) -> tuple[EvaluationSet, Tokenizer]:
-    """The windows that every member of a size is scored on, and the size's tokenizer."""
+    """Return the windows that every member of a size is scored on, and the size's tokenizer."""
     tokenizer = load_tokenizer(suite.entries(size)[0].config.tokenizer)
     return open_evaluation_set(suite.windows, tokenizer), tokenizer

@@ -1,4 +1,4 @@
-"""How common repeated bigrams are, by domain and position, among all bigrams and among those of content words."""
+"""Count repeated bigrams by domain and position, among all bigrams and among those of content words."""
 
 import numpy as np
 import pandas as pd

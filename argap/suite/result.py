@@ -1,4 +1,4 @@
-"""Read a suite's result. Rows, intervals and curves are rebuilt from its files alone."""
+"""Read a suite's result, and rebuild rows, intervals and curves from its files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Member(Record, frozen=True):
     seed: int
     parameters: int
     flops: int
-    """Forward pass of one window."""
+    """For the forward pass of one window."""
     state_size: int
     """Elements per sequence."""
     checkpoint: str
@@ -52,7 +52,7 @@ class Member(Record, frozen=True):
 
     @property
     def trained(self) -> TrainResult:
-        """The outcome of its training, which is finished."""
+        """Return the outcome of its training, which must be finished."""
         assert self.train.finished is not None
         return self.train.finished
 
@@ -65,18 +65,18 @@ class Members(Record, frozen=True):
 
 @dataclass(frozen=True)
 class SeedScores:
-    """One seed of a member that was trained from several."""
+    """One seed of a member trained from several."""
 
     name: str
     member: str
     nll: dict[str, float | None]
     """On all scored tokens, ``ar_hits`` and ``other`` (`SizeResult.parts`), in nats; None without tokens."""
     over: dict[str, float | None] | None
-    """The same above the reference's of the same seed, or of seed 0 if that is missing; None for the reference."""
+    """The same minus the reference's at the same seed, or at seed 0 if that is missing; None for the reference."""
     share: float | None
-    """Of that gap, on the AR hits; None: no gap, and for the reference."""
+    """Share of that gap on the AR hits; None without a gap and for the reference."""
     unresolved: str | None
-    """Why the share must not be claimed."""
+    """Reason why the share must not be claimed."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SizeResult:
 
     folder: Path
     gap: Gap
-    """``gap.json``, its shares doubted where seeds differ more than models."""
+    """``gap.json``, with shares marked unresolved if seeds differ more than models."""
     cells: pd.DataFrame
     members: tuple[Member, ...]
 
@@ -103,34 +103,36 @@ class SizeResult:
 
     @property
     def passes(self) -> float:
-        """How often training read a text whose index has occurrences; 1 where its counts are exposures already."""
+        """Return how often training read the text of an index of occurrences; 1 if its counts are already exposures."""
         reference = self.member(self.reference)
         exposed = self.gap.index is not None and self.gap.index.passes != 1
         return 1.0 if exposed else reference.trained.tokens / reference.train.data.tokens
 
     @cached_property
     def totals(self) -> dict[str, float]:
-        """``n`` and each model's sum of log p over all scored tokens."""
+        """Return ``n`` and each model's sum of log p over all scored tokens."""
         columns = ["n", *(PREFIX + model for model in models_of(self.cells))]
         return {name: float(self.cells[name].to_numpy().sum()) for name in columns}
 
     def member(self, name: str) -> Member:
-        """The member called ``name``. Raises `KeyError` for an unknown name."""
+        """Return the member called ``name``. Raises `KeyError` for an unknown name."""
         return {member.name: member for member in self.members}[name]
 
     @cached_property
     def exposed(self) -> int:
-        """The end of a bin of the curve nearest, in ratio, to the paper's 1,250 exposures."""
+        """Return the curve's bin end whose exposures are closest, in ratio, to the paper's 1,250."""
         bounds = np.unique(self._sums["high"].to_numpy())
         distance = np.abs(np.log(np.maximum(bounds, 0.5) * self.passes / PAPER_THRESHOLD))
         return int(bounds[distance.argmin()])
 
     @cached_property
     def marks(self) -> list[int]:
-        """Thresholds to name, ends of bins of the curve: the result's, `exposed`, and the one scaled to the training
-        tokens, of one pass and of all."""
+        """Return the thresholds to name, if they are bin ends of the curve.
+
+        The result's, `exposed`, and those scaled to the training tokens of one pass and of all passes.
+        """
         index = self.gap.index
-        assert index is not None  # of a suite
+        assert index is not None  # a suite always has one
         assert self.gap.threshold is not None
         scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
         bounds = set(self._sums["high"].tolist())
@@ -138,8 +140,10 @@ class SizeResult:
 
     @cached_property
     def curve(self) -> list[Part]:
-        """The AR hits at every threshold, with intervals at the ends of the cells' bins and at `marks`, as far as the
-        files have documents there: an older ``curve.parquet`` has none."""
+        """Return the AR hits at every threshold, with intervals at the ends of the cells' bins and at `marks`.
+
+        Without documents, as in an older ``curve.parquet``, `marks` have no intervals of their own.
+        """
         sums = self._sums
         highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
         ends = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
@@ -155,11 +159,11 @@ class SizeResult:
 
     @cached_property
     def _sums(self) -> pd.DataFrame:
-        """``curve.parquet``."""
+        """Read ``curve.parquet``."""
         return self._table("curve", "high", "n", *(PREFIX + model for model in self.gap.models))
 
     def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, Part]:
-        """Points with intervals, from sums by document up to ``high``."""
+        """Score the points at ``thresholds`` with intervals, from sums by document and ``high``."""
         columns = ["n", *(PREFIX + model for model in self.gap.models)]
         documents, row = np.unique(self.cells["document"].to_numpy(), return_inverse=True)
 
@@ -175,7 +179,7 @@ class SizeResult:
         return dict(zip(thresholds, scorer.results()[1:], strict=True))
 
     def _judged(self, point: Part) -> Part:
-        """A point without intervals, with the reason why its shares must not be claimed."""
+        """Add to a point without intervals the reason why its shares must not be claimed."""
         worth = self.gap.documents or 0, self.gap.effective_documents or 0
 
         def reason(each: Estimate) -> str | None:
@@ -190,35 +194,35 @@ class SizeResult:
         return Part(each if each.model == self.reference else judged(each) for each in point.estimates.values())
 
     def distances(self) -> pd.DataFrame:
-        """Histogram of the AR hits: ``domain, distance, n``."""
+        """Read the histogram of the AR hits: ``domain, distance, n``."""
         return self._table("distances", "domain", "distance", "n")
 
     def exponents(self) -> pd.DataFrame:
-        """The power law of each domain's distances (`argap.suite.distances.fit_exponents`)."""
+        """Fit a power law to each domain's distances (`argap.suite.distances.fit_exponents`)."""
         return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
-        """``domain, position, content, n, repeated``."""
+        """Read ``domain, position, content, n, repeated``."""
         return self._table("prevalence", "domain", "position", "content", "n", "repeated")
 
     def heat(self) -> pd.DataFrame:
-        """``distance, frequency, n`` and each model's sum of log p on repeated tokens."""
+        """Return ``distance, frequency, n`` and each model's sum of log p, over repeated tokens."""
         columns = [c for c in self.cells.columns if c not in ("document", "domain", "repeated")]
         repeated = self.cells.loc[self.cells["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
 
     def mqar(self) -> PretrainedScores | None:
-        """MQAR scores of the models that were tested, or None."""
+        """Read the MQAR scores; None if no model was tested."""
         path = self.folder / "mqar.json"
         return read_scores(path) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
-        """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
+        """Read NLL during training (`argap.suite.trajectory.COLUMNS`); None without scored intermediate checkpoints."""
         return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
     @cached_property
     def _logs(self) -> pd.DataFrame:
-        """``logs.parquet``."""
+        """Read ``logs.parquet``."""
         return self._table("logs", *LOG_COLUMNS)
 
     def log(self, name: str) -> pd.DataFrame:
@@ -233,14 +237,14 @@ class SizeResult:
 
     @cached_property
     def parts(self) -> dict[str, np.ndarray]:
-        """bool: the cells of all scored tokens (``overall``), and of the slices ``ar_hits`` and ``other``."""
+        """Return the cells (bool) of all scored tokens (``overall``) and of the slices ``ar_hits`` and ``other``."""
         everything = np.ones(len(self.cells), bool)
         of_slice = hits_and_others(self.cells, self.gap.threshold)
         return {"overall": everything} | {key.bin: mask for key, mask in of_slice.items()}
 
     @cached_property
     def seeds(self) -> list[SeedScores]:
-        """Every seed of the members trained from several, by member."""
+        """Return every seed of the members trained from several seeds, by member."""
         ranges, few = seed_ranges(self.cells, self.members), few_documents(self.gap)
         names: dict[str, dict[int, str]] = {}
         for member in self.members:
@@ -261,7 +265,7 @@ class SizeResult:
         return found
 
     def spread(self) -> dict[str, list[float]]:
-        """The share of the gap for each seed that has a gap, of members trained from several."""
+        """Return the share of the gap for each seed with a gap, of members trained from several seeds."""
         shares: dict[str, list[float]] = {}
         for seed in self.seeds:
             if seed.over is not None:
@@ -269,8 +273,10 @@ class SizeResult:
         return shares
 
     def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
-        """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
-        documents of its first seed, or where there is no such interval; None elsewhere."""
+        """Return the range of a member's share of the gap over seeds, if it is wider than the interval over documents.
+
+        That is the 95% interval of the first seed; without one, the range is returned too. Otherwise None.
+        """
         known = self.spread().get(member, [])
         if len(known) < 2 or member not in self.gap.models:
             return None
@@ -278,7 +284,7 @@ class SizeResult:
         return (low, high) if ends is None or high - low > ends[1] - ends[0] else None
 
     def _means(self, sums: np.ndarray) -> dict[str, float | None]:
-        """A sum for each cell, over the tokens of each of `parts`; None without tokens."""
+        """Divide the ``sums`` of each of `parts` by its tokens; None without tokens."""
         n = self.cells["n"].to_numpy()
         return {
             part: float(sums[rows].sum() / n[rows].sum()) if n[rows].any() else None
@@ -303,8 +309,7 @@ def read_size(folder: Path) -> SizeResult:
 
 
 def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], rows: Sequence[str]) -> None:
-    """Raise `FormatError` unless the members are the models of the cells, include those of ``gap.json``, and are
-    trained."""
+    """Raise `FormatError` unless the members match the cells, include the models of ``gap.json``, and are trained."""
     names = [member.name for member in members]
     if sorted(names) != sorted(cells) or not set(rows) <= set(names):
         others = ", ".join(dict.fromkeys([*cells, *rows]))
@@ -314,7 +319,7 @@ def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], 
 
 
 def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:
-    """The range over seeds of the NLL on all scored tokens, in nats, of members trained from several."""
+    """Return the range of NLL over seeds, in nats on all scored tokens, of members trained from several seeds."""
     n = cells["n"].to_numpy().sum()
     nll: dict[str, list[float]] = {}
     for member in members:
@@ -323,14 +328,16 @@ def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, flo
 
 
 def seed_doubts(gap: Gap, ranges: Mapping[str, float]) -> dict[str, str]:
-    """Return why the gap of a model must not be broken down, where another seed changes more: a gap below the range
-    over seeds of the reference or of the model itself."""
+    """Return why the gap of a model must not be broken down, for models whose gap is smaller than seed noise.
+
+    That is the range over seeds of the reference or of the model itself.
+    """
     found = {model: _seed_doubt(delta, ranges, model, gap.reference) for model, delta in gap.deltas.items()}
     return {model: reason for model, reason in found.items() if reason}
 
 
 def _seed_doubt(gap: float, ranges: Mapping[str, float], member: str, reference: str) -> str | None:
-    """Why a gap in nats must not be taken apart. ``ranges``: `seed_ranges`."""
+    """Explain why a gap in nats must not be broken down; None if it may be. ``ranges``: `seed_ranges`."""
     spread = max(ranges.get(reference, 0.0), ranges.get(member, 0.0))
     if abs(gap) >= spread:
         return None
@@ -338,12 +345,12 @@ def _seed_doubt(gap: float, ranges: Mapping[str, float], member: str, reference:
 
 
 def few_documents(gap: Gap) -> str | None:
-    """Why no share of a gap may be claimed, where it has too few documents."""
+    """Explain why no share may be claimed if there are too few documents; None if there are enough."""
     return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
 
 
 def doubted(part: Part, doubts: Mapping[str, str]) -> Part:
-    """Return the estimates of a part with one more reason, by model, why their shares must not be claimed."""
+    """Add to the estimates of a part a reason, by model, why their shares must not be claimed."""
 
     def changed(each: Estimate) -> Estimate:
         more = doubts.get(each.model)
@@ -355,12 +362,12 @@ def doubted(part: Part, doubts: Mapping[str, str]) -> Part:
 
 
 def below_seeds(gap: Gap, ranges: Mapping[str, float]) -> Gap:
-    """Return a result with `seed_doubts` among the reasons why shares of the AR hits are unresolved."""
+    """Add `seed_doubts` to the reasons why shares of the AR hits are unresolved."""
     return gap.replaced({SLICE: [doubted(gap.on_hits, seed_doubts(gap, ranges)), gap.on_other]})
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:
-    """Read the given sizes that have a result, in order. Raises `FormatError` if none has."""
+    """Read those of ``sizes`` that have a result, in order. Raises `FormatError` if none has."""
     results = [read_size(out / size) for size in sizes if (out / size / "gap.json").is_file()]
     if not results:
         raise FormatError(f"{out}: no result there; `argap suite run` writes one for each size")

@@ -59,14 +59,13 @@ def run_suite(
 ) -> bool:
     """Train and score the unfinished models, and write the result of each size to ``out/SIZE``.
 
-    ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
-    run as tasks of the cluster at ``address``, one GPU each, whose nodes share the work folder. ``collects=False``:
-    write no result, and look at none. ``log_to``: trackers (`argap.runtime.trackers`) that get the training of each
-    model and the result of each size. Returns whether this process wrote the result; with several processes only the
-    main one does.
+    ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: which to run; () means all. ``ray``:
+    run as tasks on the cluster at ``address``, one GPU each, whose nodes share the work folder. ``collects=False``:
+    neither read nor write a result. ``log_to``: trackers (`argap.runtime.trackers`) of each model's training and each
+    size's result. Returns whether this process wrote the result; with several processes only the main one does.
 
-    Raises `ArgapError` for models that are not in the suite, as `open_earlier` and `check_models` before anything is
-    trained, as `argap.suite.members`, and as `argap.runtime.cluster.run_on_ray`.
+    Raises `ArgapError` for models that are not in the suite; as `open_earlier` and `check_models` before training; as
+    `argap.suite.members`; and as `argap.runtime.cluster.run_on_ray`.
     """
     check_trackers(log_to)
     chosen_sizes = list(sizes) or list(suite.sizes)
@@ -113,7 +112,7 @@ class _Member:
         return self.layout.work
 
     def run(self, device: torch.device, stop: Stop) -> None:
-        """Train from the last checkpoint and score; ``stop`` is not asked, a task is interrupted instead."""
+        """Train from the last checkpoint and score; ``stop`` is ignored, as the task itself is interrupted instead."""
         suite = load_suite(self.path)
         data, _ = evaluation_set(suite, self.entry.size)
         sets = {self.entry.size: data}
@@ -124,7 +123,7 @@ class _Member:
 
 
 def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
-    """Progress of each model, in training order."""
+    """Return the progress of each model, in training order."""
     entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
     runs = [open_finished(layout.run(entry)) for entry in entries]
     return [

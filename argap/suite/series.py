@@ -1,8 +1,8 @@
-"""Published checkpoint series: recall along the training of models that others trained.
+"""Score published checkpoint series, to follow recall over the training of models trained by others.
 
-A YAML file lists the checkpoints of each model, local folders or revisions of the hub, in place of what to train. All
-are scored as `argap score` scores them, the reference's last checkpoint as reference, so that the result is one that
-reports, slices and views open; its rows also give the trajectory.
+Instead of training, a YAML file lists the checkpoints of each model: local folders or hub revisions. All are scored as
+by `argap score`, against the reference's last checkpoint, so reports, slices and views can open the result; its rows
+also give the trajectory.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argap.runtime.torchrun import Parallel
 
 STEP = "{step}"
-"""What stands for the step in a series' ``checkpoint``."""
+"""Placeholder of the step in a series' ``checkpoint``."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Series:
     """The checkpoints of one model along its training."""
 
     tokens_per_step: Tokens
-    """Training tokens of a step; models are compared at equal tokens."""
+    """Training tokens per step; models are compared at equal tokens."""
     checkpoint: str | None = None
     """A folder or hub id with ``{step}`` in it: ``EleutherAI/pythia-160m@step{step}``."""
     steps: tuple[int, ...] = ()
-    """Where to fill in ``checkpoint``."""
+    """Steps to fill in."""
     checkpoints: Mapping[Any, Any] = field(default_factory=dict)
-    """In place of both: the checkpoint of each step."""
+    """Instead of both: the checkpoint of each step."""
     tokenizer: str | None = None
     dtype: str | None = None
     bos: str | None = None
-    """Settings of these checkpoints, as `argap score` takes them."""
+    """Settings for these checkpoints, as in `argap score`."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -64,7 +64,7 @@ class Series:
 
     @property
     def by_step(self) -> dict[int, str]:
-        """The checkpoint of each step, in order."""
+        """Return the checkpoint of each step, in order."""
         template = self.checkpoint
         given = self.checkpoints if template is None else {n: template.replace(STEP, str(n)) for n in self.steps}
         return {int(step): str(given[step]) for step in sorted(given)}
@@ -72,7 +72,7 @@ class Series:
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """The content of the YAML file."""
+    """The contents of the YAML file."""
 
     reference: str
     """The series that the others are compared with."""
@@ -93,7 +93,7 @@ class SeriesFile:
             raise ArgapError(f"reference: {self.reference!r} is not a series; series are {', '.join(self.series)}")
 
     def of(self, name: str) -> Series:
-        """The series called ``name``. Raises `ArgapError` for invalid fields."""
+        """Return the series called ``name``. Raises `ArgapError` for invalid fields."""
         given = self.series[name]
         if not isinstance(given, Mapping):
             raise ArgapError(f"series: {name}: expected KEY: VALUE lines, found {given!r}")
@@ -102,13 +102,13 @@ class SeriesFile:
 
     @property
     def checkpoints(self) -> dict[str, tuple[Series, str]]:
-        """The series and the checkpoint of every row of the result, by the row's name."""
+        """Return the series and the checkpoint of every row of the result, by row name."""
         known = {name: self.of(name) for name in self.series}
         every = [(name, each, step) for name, each in known.items() for step in each.by_step]
         return {model_name(name, step): (each, each.by_step[step]) for name, each, step in every}
 
     def over(self, config: ScoreConfig) -> ScoreConfig:
-        """Return ``config`` with the text, the index, and the options that each row has for itself."""
+        """Return ``config`` with the text, the index, and each row's own options."""
         given = {row: series for row, (series, _) in self.checkpoints.items()}
 
         def of(option: str) -> PerModel:
@@ -120,7 +120,7 @@ class SeriesFile:
 
 
 def model_name(series: str, step: int) -> str:
-    """The name of a checkpoint's row and run."""
+    """Return the name of a checkpoint's row and run."""
     return f"{series} step-{step}"
 
 
@@ -138,10 +138,10 @@ def score_series(
     *,
     parallel: "Parallel | None",
 ) -> tuple[Gap, pd.DataFrame]:
-    """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
+    """Score every checkpoint not scored yet, and write the result with ``trajectory.parquet`` to ``out``.
 
-    ``parallel``: this process among those of ``torchrun``. Returns ``gap.json`` and the trajectory. Raises what
-    `argap.results.pipeline.score_models` raises.
+    ``parallel``: this process among those of ``torchrun``. Returns ``gap.json`` and the trajectory. Raises as
+    `argap.results.pipeline.score_models`.
     """
     from argap.results.pipeline import score_models
 
@@ -156,8 +156,10 @@ def score_series(
 
 
 def trajectory_of(gap: Gap, given: SeriesFile) -> pd.DataFrame:
-    """One row per checkpoint with `argap.suite.trajectory.COLUMNS`, from the rows of the result; NLL in nats per unit
-    of the result, and ``n`` in that unit."""
+    """Return one row per checkpoint with `argap.suite.trajectory.COLUMNS`, from the rows of the result.
+
+    ``n`` counts the result's unit (tokens or bytes); NLL is in nats per unit.
+    """
     rows: list[tuple[Any, ...]] = []
     for name in given.series:
         series = given.of(name)

@@ -1,4 +1,4 @@
-"""The course of training: NLL on AR hits and on other tokens at checkpoints, and the logs of all models."""
+"""Build tables of training: NLL on AR hits and other tokens at checkpoints, and the logs of all models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,9 +22,9 @@ LOG_COLUMNS = ("model", *StepLine.__struct_fields__)
 def build_trajectory(
     labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_per_step: Mapping[str, int], threshold: int
 ) -> pd.DataFrame:
-    """One row per checkpoint with `COLUMNS`: ``tokens`` seen in training so far, NLL in nats.
+    """Return one row per checkpoint with `COLUMNS`: ``tokens`` seen in training so far, NLL in nats.
 
-    ``trajectories``: for each model its runs by step. ``tokens_per_step``: for each model, in training.
+    ``trajectories``: runs by step, by model. ``tokens_per_step``: training tokens per step, by model.
     """
     scored = np.flatnonzero(labels.scored)
     hits = labels.ar_hit(threshold)[scored]
@@ -41,7 +41,7 @@ def build_trajectory(
 
 
 def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
-    """Return the training logs of all models as one table with `LOG_COLUMNS`, without lines of evaluations.
+    """Return the training logs of all models as one table with `LOG_COLUMNS`, without evaluation lines.
 
     ``auxiliary_loss`` is NaN for a model without one. Raises `FormatError` as `read_log`.
     """
@@ -52,9 +52,9 @@ def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    """The raw share of the gap due to AR, as (training tokens, share), where both models have a checkpoint.
+    """Return training tokens and the raw share of the gap due to AR at each step where both models have a checkpoint.
 
-    NaN where the model has no gap.
+    The share is NaN if the model has no gap.
     """
     own, ref = (trajectory.loc[trajectory["model"] == name].set_index("tokens") for name in (model, reference))
     tokens = own.index.intersection(ref.index)

@@ -1,13 +1,13 @@
-"""Restate a suite's result without some documents: no model runs.
+"""Restate a suite's result without some documents, without running a model.
 
-Cells, sums by position, curve and distances by document lose the rows of those documents, exactly. The histogram of
-distances and the prevalence of repeated bigrams do not know documents: they are counted again, in the windows that
-stay, from text, tokenizer and training index; the counts of the cells are then checked against the same windows. So a
-restated result is that of an evaluation set which never had those windows, and members can be added to it later
-(`argap.suite.collect`) that were scored on the text with or without them.
+Cells, sums by position, curve and distances by document lose exactly the rows of those documents. The histogram of
+distances and the prevalence of repeated bigrams are not by document: they are counted again in the windows kept, from
+text, tokenizer and training index, and the cells are checked against the same windows. The restated result thus equals
+that of an evaluation set without those windows, and members scored on the text with or without them can be added later
+(`argap.suite.collect`).
 
-What format 1 did not keep by document is not restated exactly: its curve gets the coarser bins of the cells, and it has
-no partition by position. ``trajectory.parquet`` stays as it is, and `argap.records.LeftOut` names it.
+Format 1 did not keep everything by document: its curve gets the coarser bins of the cells, and it has no partition by
+position. ``trajectory.parquet`` stays unchanged, and `argap.records.LeftOut` says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,12 +56,12 @@ def restate_without(
     where: Mapping[str, Sequence[str]],
     documents: Path | None = None,
 ) -> Gap:
-    """Write the result of ``size`` in ``folder`` without the documents that ``where`` selects; returns ``gap.json``.
+    """Rewrite the result of ``size`` in ``folder`` without the documents that ``where`` selects; return ``gap.json``.
 
-    ``where``: values by column (`argap.results.sources.choose`). ``documents``: the table of documents of the text that
-    was scored; None: the result's own. The text is the suite's, with or without those documents at its end, and the
-    index is the one in ``layout``. Doing it again changes nothing. Raises `ArgapError` for a value that no document
-    has, and `MismatchError` for a text or an index that the result is not of.
+    ``where``: values by column (`argap.results.sources.choose`). ``documents``: the table of documents of the scored
+    text; None: the result's own. The text is the suite's, with or without those documents at its end, and the index is
+    the one in ``layout``. Repeating the call changes nothing. Raises `ArgapError` for a value that no document has, and
+    `MismatchError` for a text or an index that does not match the result.
     """
     put_in_place(folder)
     gap = read_gap(folder)
@@ -122,7 +122,7 @@ def restate_without(
 
 
 def _table(folder: Path, documents: Path | None) -> pd.DataFrame:
-    """Return the table of the documents that were scored, those left out earlier included where it has them."""
+    """Read the table of scored documents; it may still list documents left out earlier."""
     path = folder / DOCUMENTS if documents is None else documents
     if documents is None and not path.is_file():
         raise FormatError(f"{path}: no such file; give `documents`, a table with document, domain and source")
@@ -130,7 +130,7 @@ def _table(folder: Path, documents: Path | None) -> pd.DataFrame:
 
 
 def _left_out(gap: Gap, folder: Path, table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> LeftOut:
-    """Return what is left out now and was earlier."""
+    """Return all documents left out, now and earlier."""
     earlier = gap.evaluation.left_out
     before: Mapping[str, Sequence[str]] = {} if earlier is None else earlier.where
     further = {
@@ -152,7 +152,7 @@ def _left_out(gap: Gap, folder: Path, table: pd.DataFrame, where: Mapping[str, S
 
 
 def _counted(left_out: LeftOut, gap: Gap, kept: Kept) -> LeftOut:
-    """Return ``left_out`` with the tokens that the result has lost now, beside those lost earlier."""
+    """Add the tokens lost now to those that ``left_out`` counted earlier."""
     return msgspec.structs.replace(
         left_out,
         tokens=left_out.tokens + gap.evaluation.tokens - kept.record.tokens,
@@ -161,9 +161,9 @@ def _counted(left_out: LeftOut, gap: Gap, kept: Kept) -> LeftOut:
 
 
 def _index(folder: Path, recorded: IndexRecord) -> BigramIndex:
-    """Open the index whose exposures the result has. Raises `MismatchError` for another."""
+    """Open the index and check that it is the result's. Raises `MismatchError` otherwise."""
     index = open_index(folder)
-    index.passes = recorded.passes  # the same counts
+    index.passes = recorded.passes  # how often training reads the text; the counts are unchanged
     if (own := index_record(index)) != (expected := msgspec.structs.replace(recorded, folder=own.folder)):
         differ = [name for name in own.__struct_fields__ if getattr(own, name) != getattr(expected, name)]
         raise MismatchError(
@@ -196,7 +196,7 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
 
 
 def _positions(folder: Path, left_out: LeftOut, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the sums by position; no models in a result of format 1, which has none by document."""
+    """Return the sums by position; without models for format 1, which has none by document."""
     path = folder / "positions.parquet"
     if not path.is_file():
         return cells.loc[:, ["document", "n"]]
@@ -205,17 +205,17 @@ def _positions(folder: Path, left_out: LeftOut, cells: pd.DataFrame) -> pd.DataF
 
 
 def _by_position(sums: pd.DataFrame, gap: Gap) -> list[Part]:
-    """Return the partition by position, empty where a model has no sums."""
+    """Return the partition by position; empty if a model has no sums."""
     if sorted(models_of(sums)) != sorted(gap.models):
         return []
     return partition(sums, gap.bins, "position", reference=gap.reference, threshold=gap.threshold)
 
 
 def _curve(folder: Path, cells: pd.DataFrame, labels: Labels, gap: Gap, index: IndexRecord) -> pd.DataFrame:
-    """Return the curve of the documents kept, on the rows that their tokens have.
+    """Return the curve of the documents kept, with the rows that their tokens need.
 
-    Without documents, as format 1 wrote it: from the cells, whose bins are coarser. The last has no upper end there and
-    takes that of the curve.
+    A curve without documents (format 1) is rebuilt from the cells, whose bins are coarser; their last bin has no upper
+    bound and takes the curve's.
     """
     assert gap.threshold is not None
     path = folder / "curve.parquet"
@@ -235,7 +235,7 @@ def _curve(folder: Path, cells: pd.DataFrame, labels: Labels, gap: Gap, index: I
 
 
 def _distance_sums(folder: Path, rebuilt: pd.DataFrame, left_out: LeftOut) -> pd.DataFrame:
-    """Return the sums of log distances of the documents kept. Raises `MismatchError` where they count other hits."""
+    """Return the sums of log distances of the documents kept. Raises `MismatchError` if they count other hits."""
     path = folder / "distance_sums.parquet"
     kept = without(read_frame(path, needed=rebuilt.columns.tolist()), left_out.documents)
     if not all(np.array_equal(kept[name].to_numpy(), rebuilt[name].to_numpy()) for name in ("document", "domain", "n")):

@@ -1,1 +1,1 @@
-"""Keep and read what is known of each token: log-probs, labels, and both as one table."""
+"""Write and read the data of each token: log-probs, labels, and both as one table."""

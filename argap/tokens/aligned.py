@@ -1,4 +1,4 @@
-"""The evaluation text for models of different tokenizers: windows of the same bytes, in the tokens of each.
+"""Align the evaluation text across tokenizers: windows of the same bytes, in the tokens of each.
 
 Legend: T tokenizers, the reference's first; N tokens of the reference's; S segments, W windows, D documents.
 """
@@ -28,7 +28,7 @@ from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_token_ids, read_window_offsets
 
 BATCH = 256
-"""Documents tokenized at once."""
+"""Documents per tokenization batch."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SegmentedText:
     sets: tuple[EvaluationSet, ...]
     """``[T]``: the same windows, byte for byte."""
     segments: Segments
-    """Of all windows."""
+    """The segments of all windows."""
 
     @cached_property
     def segment_bytes(self) -> np.ndarray:
@@ -58,25 +58,27 @@ class SegmentedText:
         return msgspec.structs.replace(own.record, fingerprint=digest.hexdigest(), scored=scored, unit="byte")
 
     def align(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
-        """float32 ``[N]``: the log-prob of each segment at its last token of the reference's, NaN elsewhere; from the
-        log-prob of each token of tokenizer number ``tokenizer``."""
+        """Sum token log-probs of tokenizer number ``tokenizer`` over segments.
+
+        Returns float32 ``[N]``: each segment's sum at its last reference token, NaN elsewhere.
+        """
         aligned = np.full(len(self.segment_bytes), np.nan, dtype=np.float32)
         aligned[self.segments.tokens[0][1:] - 1] = self.segments.sums(logprob, tokenizer)
         return aligned
 
     def labels(self, labels: Labels, start: int = 0) -> Labels:
-        """The labels of the reference's tokens from number ``start`` with the segments that they are in."""
+        """Add the segments to labels of the reference's tokens, which begin at token ``start``."""
         record = msgspec.structs.replace(labels.record, evaluation=self.record)
         return replace(labels, record=record, segment_bytes=self.segment_bytes[start : start + len(labels.window)])
 
 
 def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], limits: Sequence[int]) -> SegmentedText:
-    """The text of ``spec`` in windows of at most ``limits[t]`` tokens of each of ``tokenizers``, the reference's first.
+    """Read the text of ``spec`` and cut windows of at most ``limits[t]`` tokens in each of ``tokenizers``.
 
-    ``limit_tokens`` counts the reference's tokens, under ``document`` without those behind the last common end of a
-    document; the text ends with the last segment within it. Raises `ArgapError` for token shards (they have no text),
-    for a tokenizer without EOS under ``packed``, and where nothing can be scored; `MismatchError` for text that cannot
-    be divided (`tokenized`, `cut_windows`).
+    The reference's tokenizer comes first. ``limit_tokens`` counts its tokens, with ``document`` packing only up to the
+    last common end in each document; the text ends with the last segment within the limit. Raises `ArgapError` for
+    token shards (they have no text), for a tokenizer without EOS under ``packed``, and if nothing can be scored;
+    `MismatchError` for text that cannot be divided (`tokenized`, `cut_windows`).
     """
     text = _read(spec, tokenizers, to_common_ends=True)
     segments = find_segments(text.documents, separated=text.separators is not None)
@@ -89,17 +91,17 @@ def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], l
 
 
 def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], runs: Mapping[int, Run]) -> SegmentedText:
-    """The text of ``spec`` in the windows of finished runs; ``runs``: one of each tokenizer that has any.
+    """Read the text of ``spec`` in the windows of finished ``runs``, one run for each tokenizer that has any.
 
-    The last window ends at the last common end that all runs and ``limit_tokens`` reach. Raises what
-    `open_segmented_text` raises, and `MismatchError` for a run of other tokens than the text's, for one of more than
-    all of it has, and for windows that do not hold the same bytes.
+    The last window ends at the last common end that all runs and ``limit_tokens`` reach. Raises as
+    `open_segmented_text`, and `MismatchError` for a run whose tokens differ from the text's or outnumber them, and for
+    windows that do not hold the same bytes.
     """
     tokens = {t: read_token_ids(run) for t, run in runs.items()}
     text = _read(spec, tokenizers)
     unlike = _unlike(text, tokens, spec)
     if text.separators is None and unlike:
-        cut = _read(spec, tokenizers, to_common_ends=True)  # as runs that were scored together have it
+        cut = _read(spec, tokenizers, to_common_ends=True)  # as in runs that were scored together
         text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
     if unlike is not None:
         t, what = unlike
@@ -125,8 +127,10 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
 
 
 def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], segments: Segments) -> np.ndarray:
-    """int64 ``[W + 1]``: the segments at which the windows of ``runs`` begin, and their number. Raises `MismatchError`
-    where they do not hold the same bytes."""
+    """Return the first segment of each window of ``runs``, and the number of segments, int64 ``[W + 1]``.
+
+    Raises `MismatchError` if the windows do not hold the same bytes.
+    """
     windows: list[np.ndarray] = []
     first, *_ = runs.values()
     for t, run in runs.items():
@@ -146,7 +150,7 @@ def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], 
 
 
 class _Text(NamedTuple):
-    """Documents in the tokens of every tokenizer, a separator behind each where there are ``separators``."""
+    """Documents in the tokens of every tokenizer, each followed by a separator if ``separators`` is set."""
 
     metadata: list[TextDocument]
     documents: list[Sequence[TokenizedDocument]]
@@ -159,18 +163,18 @@ class _Text(NamedTuple):
         return [document.source for document in self.metadata]
 
     def lengths(self, tokenizer: int) -> list[int]:
-        """Of the documents, in tokens."""
+        """Return the lengths of the documents in tokens."""
         return [len(document[tokenizer].ids) for document in self.documents]
 
     def tokens(self, tokenizer: int) -> np.ndarray:
-        """int32: those of all documents."""
+        """Concatenate the tokens of all documents, int32."""
         return np.concatenate([document[tokenizer].ids for document in self.documents])
 
 
 def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False) -> _Text:
-    """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``.
+    """Read the documents of ``spec`` that have reference tokens, up to ``limit_tokens``.
 
-    ``to_common_ends``: where no separator follows a document, only up to the last common end of its tokens.
+    ``to_common_ends``: cut documents without a separator at the last common end of their tokens.
     """
     separators = None if (spec.packing or PACKING) == "document" else list(map(separator_of, tokenizers))
     corpora = corpora_of(spec)
@@ -187,7 +191,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
                 continue
             text.metadata.append(replace(document, kept=kept))
             if separators is not None:
-                # A limit leaves the rest of the document out; it is not text before the EOS.
+                # Text beyond the limit is left out, so the EOS follows the last token kept.
                 end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
                 each = _with_separators(each, separators, end, document)
             elif to_common_ends:
@@ -203,9 +207,11 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
 
 
 def _unlike(text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec) -> tuple[int, str] | None:
-    """Where ``tokens``, of runs by the number of their tokenizers, are not those of the text: the number of the first
-    such run and what it has. None where they are the same as far as both go, and no run goes beyond a text without
-    limits."""
+    """Find the first run whose tokens differ from the text's, and describe the difference.
+
+    ``tokens``: by tokenizer number. Returns None if tokens agree as far as both go, and no run is longer than a text
+    read without limits.
+    """
     whole = spec.limit_document_tokens is None
     whole &= spec.limit_tokens is None or sum(text.lengths(0)) < spec.limit_tokens
     for t, own in tokens.items():
@@ -231,7 +237,7 @@ def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
 def _with_separators(
     in_tokens: Sequence[TokenizedDocument], separators: Sequence[int], end: int, document: TextDocument
 ) -> list[TokenizedDocument]:
-    """The document with an EOS of each tokenizer, one byte behind ``end``, that of the text."""
+    """Append each tokenizer's EOS, which ends one byte after ``end``, the end of the document's text."""
     for each, separator in zip(in_tokens, separators, strict=True):
         check_no_separator(each.ids, separator, document.source)
     return [
@@ -245,7 +251,7 @@ def _with_separators(
 def _segmented(
     text: _Text, tokenizers: Sequence[Tokenizer], segments: Segments, windows: np.ndarray, limits: Sequence[int]
 ) -> SegmentedText:
-    """The windows ``[W + 1]`` of segments, of at most ``limits[t]`` tokens, in the tokens of each tokenizer."""
+    """Build each tokenizer's evaluation set from the ``windows [W + 1]`` of segments."""
     segments = segments.in_windows(windows)
     if not segments.scored.any():
         raise ArgapError(f"{text.names[0]}: nothing to score there; {_why_nothing(text, tokenizers)}")
@@ -278,7 +284,7 @@ def _segmented(
 
 
 def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
-    """The columns kept, of the first ``tokens`` of documents of ``lengths [D]`` tokens of the reference's."""
+    """Return the kept columns for the first ``tokens`` reference tokens of documents of ``lengths [D]``."""
     taken = np.diff(np.minimum(np.cumsum(lengths), tokens), prepend=0)
     documents = [
         replace(document, kept=cut(document.kept, int(size)))
@@ -288,7 +294,7 @@ def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
 
 
 def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:
-    """Why no segment can be scored: the first token that stands for unknown text, or too short documents."""
+    """Explain why no segment can be scored: the first token that stands for unknown text, or short documents."""
     for document, in_tokens in zip(text.metadata, text.documents, strict=True):
         for tokenizer, each in zip(tokenizers, in_tokens, strict=True):
             if each.unknown.any():

@@ -1,4 +1,4 @@
-"""The scored tokens as Arrow batches, some windows at a time."""
+"""Read the scored tokens as Arrow batches of whole windows."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,38 +15,37 @@ from argap.tokens.table import Columns, TokenTable
 from argap.tokens.weights import stored_weights
 
 Mask = Callable[[pa.RecordBatch], Any]
-"""A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
+"""A slice as a function from a batch of scored tokens to one boolean per token, in NumPy or Arrow."""
 
 
 @dataclass(frozen=True)
 class OfVocabulary:
-    """Conditions on one token alone, or on the one before it, by id: whether it holds, or a bit for each."""
+    """Conditions on the token or on the previous one, evaluated per id: a boolean, or one bit per condition."""
 
     values: np.ndarray
     """bool or int32 ``[vocab]``."""
     previous: bool
-    """Whether the ids are those of the token before."""
+    """Whether to look up the previous token."""
 
 
 @dataclass(frozen=True)
 class TokenReader:
-    """What to read of the scored tokens."""
+    """Read some columns of the scored tokens."""
 
     table: TokenTable
     columns: Sequence[str]
     """Names of `TokenTable.columns`, `LOGPROB` and a number, `UNIT` or `WEIGHT`."""
     masks: Mapping[str, Mask | OfVocabulary] = field(default_factory=dict)
-    """Further columns, `MASK` and a name, each made by a function of a batch with all columns of the table, or by
-    looking up ids."""
+    """Extra columns, named `MASK` and a name: each is a function of a batch with all columns, or looked up by id."""
     models: Sequence[str] | None = None
-    """Those with a field in ``nll`` and ``top1``; None: all."""
+    """Models with a field in ``nll`` and ``top1``; None: all."""
     units: np.ndarray | None = None
-    """int32 ``[D]``: the unit of each document, in the column `UNIT`, -1 for those that are left out. With that
-    column, batches may have rows that are not scored, whose unit is -1: leaving them out would copy all columns."""
+    """int32 ``[D]``: the unit of each document, in the column `UNIT`; -1 leaves a document out. With that column,
+    batches may include unscored rows, with unit -1: filtering them would copy every column."""
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """Return the schema of the batches."""
         types = [
             pa.from_numpy_dtype(mask.values.dtype) if isinstance(mask, OfVocabulary) else pa.bool_()
             for mask in self.masks.values()
@@ -56,18 +55,20 @@ class TokenReader:
 
     @cached_property
     def calls(self) -> bool:
-        """Whether functions of a user are called, which one thread at a time may do."""
+        """Return whether user functions are called, which only one thread at a time may do."""
         return any(not isinstance(mask, OfVocabulary) for mask in self.masks.values())
 
     def rows(self) -> Generator[Rows, None, None]:
-        """The files' rows, position 0 of each window included; windows of documents without a unit may be left out.
-        Raises as `argap.tokens.rows.read_rows`."""
+        """Yield the files' rows, including position 0; windows of documents without a unit may be skipped.
+
+        Raises as `argap.tokens.rows.read_rows`.
+        """
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
         if RANK in read:
             for model in self._models:
                 of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
-        wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are read far more slowly
+        wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += stored_weights(self.table.record.evaluation)
         folders = [run.folder for run in self.table.runs]
@@ -76,7 +77,7 @@ class TokenReader:
             yield from [rows] if held is None else rows.among(held)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
-        """The scored tokens among some rows; beside others, where these have the unit -1.
+        """Return the scored tokens of some rows; with `UNIT`, unscored ones may remain, with unit -1.
 
         Raises `ArgapError` for masks of the wrong length or type, and what the functions raise.
         """
@@ -107,7 +108,7 @@ class TokenReader:
 
 
 def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
-    """The columns to read of a run: ``asked`` where ``nll`` and ``top1`` have a field for it."""
+    """Return the columns to read from a run; ``asked``: whether ``nll`` and ``top1`` have a field for it."""
     columns = []
     if f"{LOGPROB}{run}" in needed or ("nll" in needed and asked):
         columns.append("logprob")
@@ -119,7 +120,7 @@ def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
 
 
 def of_texts_once(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same values, each text once in its column's dictionary, as pandas asks: two ids can have the same piece."""
+    """Deduplicate dictionaries, as pandas requires unique entries and two ids can have the same piece."""
     columns = batch.columns
     for k, column in enumerate(columns):
         if isinstance(column, pa.DictionaryArray):
@@ -129,7 +130,7 @@ def of_texts_once(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:
-    """What a function gives for a batch: a boolean or null for each row; `ArgapError` for another length or type."""
+    """Call a mask: one boolean or null per row. Raises `ArgapError` if it returns another length or type."""
     made = mask(batch)
     made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
     values: Any = made if isinstance(made, pa.Array) else np.asarray(made)

@@ -1,7 +1,7 @@
-"""Find what a window offers to copy: opportunities, how long a context repeats, and what a copier would predict.
+"""Find what can be copied within a window: opportunities, lengths of repeated contexts, and induction predictions.
 
 Legend: N tokens, W windows; x_0 … x_{T-1} the tokens of one window, i ≥ 1 a scored position. An earlier occurrence ends
-at some j < i and may overlap the later one. Each EOS counts as a token of its own, equal to no other token: so no match
+at some j < i and may overlap the later one. Each EOS counts as a unique token, equal to no other, so no match
 extends over an EOS, nothing can be copied after one, and an EOS is never copied. An EOS target is therefore an
 opportunity wherever the token before it occurred before, and always a miss; and the first token of a document, whose
 previous token is an EOS, is no opportunity.
@@ -14,9 +14,9 @@ K(i), the latest such j:
 - ``induction`` at i: x_i equals the token after K(i-1).
 
 L(i) ≤ L(i-1) + 1. Where the token after K(i-1) is x_i, that bound is reached and K(i) = K(i-1) + 1, because a later
-end would have been a later K(i-1). Elsewhere the earlier ends of the bigram (x_{i-1}, x_i) are compared one by one, the
-latest first: a few comparisons a token in windows of natural text, but O(T²) in, say, random bits. A window that takes
-more than `COMPARISONS` a token is therefore begun again with a suffix array, in O(T log T).
+end would have been a later K(i-1). Otherwise the earlier ends of the bigram (x_{i-1}, x_i) are compared one by one, the
+latest first: a few comparisons per token in natural text, but O(T²) in, say, random bits. A window that takes more than
+`COMPARISONS` per token is therefore restarted with a suffix array, in O(T log T).
 """
 
 from typing import NamedTuple
@@ -25,9 +25,9 @@ import numba
 import numpy as np
 
 COMPARISONS = 32
-"""Average comparisons a token after which a window is left to the suffix array."""
+"""Average comparisons per token after which a window is left to the suffix array."""
 LARGEST_VOCABULARY = 2**22
-"""Beyond this, ids are numbered anew, so that the table of last occurrences stays small."""
+"""Larger ids are renumbered, so that the table of last occurrences stays small."""
 HASH = np.uint64(0x9E3779B97F4A7C15)
 """Odd, 2⁶⁴ divided by the golden ratio (Knuth, TAOCP 3, 6.4): its products spread over their high bits."""
 
@@ -40,18 +40,18 @@ class Copies(NamedTuple):
     opportunity: np.ndarray
     """bool: the previous token occurred before in the window, with a token after it."""
     match_length: np.ndarray
-    """int32: how many of the tokens before this one occurred before in this order, followed by this token; at least 1
-    where the bigram is repeated, else 0."""
+    """int32: length of the longest stretch of tokens before this one that occurred earlier before the same token; at
+    least 1 if the bigram is repeated, else 0."""
     induction: np.ndarray
     """bool: the token after the latest occurrence of the longest suffix that occurred before is this token. False, and
-    without meaning, where there is no opportunity."""
+    meaningless, without an opportunity."""
 
 
 def find_copies(tokens: np.ndarray, offsets: np.ndarray, eos: int | None = None) -> Copies:
     """Find the opportunities to copy in each window, ``tokens[offsets[w] : offsets[w + 1]]``.
 
     ``tokens``: integers ``[N]``; ``offsets``: ascending ``[W + 1]``, from 0 to N; ``eos``: the separating id, None
-    without one. Memory beside the result: a few numbers a token of the longest window, and one an id.
+    without one. Extra memory: a few integers per token of the longest window, and one per id.
     """
     tokens = np.ascontiguousarray(tokens)
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
@@ -75,8 +75,10 @@ def find_copies(tokens: np.ndarray, offsets: np.ndarray, eos: int | None = None)
 
 @jit
 def _find(tokens, offsets, first, eos, last, earlier, head, opportunity, match_length, induction):
-    """Fill the columns from window ``first`` to the first that takes too many comparisons, and return its number; W
-    where there is none. The suffix array, which few texts need, is called outside, so that it is not compiled here."""
+    """Fill the columns from window ``first`` on; return the first window that takes too many comparisons, else W.
+
+    The suffix array, which few texts need, is called by the caller so that it is not compiled here.
+    """
     for w in range(first, len(offsets) - 1):
         start, stop = offsets[w], offsets[w + 1]
         bits = 1
@@ -93,9 +95,9 @@ def _find(tokens, offsets, first, eos, last, earlier, head, opportunity, match_l
 
 @jit
 def _by_chains(x, eos, last, earlier, head, shift, opportunity, match_length, induction):
-    """Fill the columns of one window; False where that would take too many comparisons.
+    """Fill the columns of one window; return False if that takes too many comparisons.
 
-    ``last``: -1 for each id, and the caller's to reset; ``earlier[i]``: the latest end before i of a bigram of the same
+    ``last``: -1 for each id; the caller resets it; ``earlier[i]``: the latest end before i of a bigram of the same
     hash, -1 for none; ``head``: the latest end of each hash, its size 2 to the power of 64 - ``shift``.
     """
     head[:] = -1
@@ -122,7 +124,7 @@ def _by_chains(x, eos, last, earlier, head, shift, opportunity, match_length, in
             j = earlier[i] if bound > 1 else -1
             while j >= 0 and length < bound:
                 left -= 1
-                # An end that is better has all of these equal. No EOS is among the `bound` tokens up to i.
+                # A longer match needs all of these equal. No EOS is among the `bound` tokens up to i.
                 if x[j] == token and x[j - 1] == previous and j >= length and x[j - length] == x[i - length]:
                     same = 2
                     while same < bound and same <= j and x[j - same] == x[i - same]:
@@ -144,7 +146,7 @@ def by_suffix_array(
 
     ``x``: int32 ``[T]``; ``eos``: -1 without one; the columns: those of `Copies`, ``[T]``.
     """
-    order = np.argsort(x, kind="stable").astype(np.int32)  # NumPy's: numba would compile its own for seconds
+    order = np.argsort(x, kind="stable").astype(np.int32)  # NumPy's: numba takes seconds to compile its own
     _by_order(x, eos, order, opportunity, match_length, induction)
 
 
@@ -179,12 +181,12 @@ def _by_order(x, eos, order, opportunity, match_length, induction):
 
 @jit
 def _sort_prefixes(x, order):
-    """Bring the prefixes x_0 … x_i into the order of their tokens read backwards, and return the rank of each.
+    """Sort the prefixes x_0 … x_i by their tokens read backwards, and return the rank of each.
 
     ``order``: their numbers i by x_i, which are sorted in place.
 
     Prefix doubling (Manber and Myers 1993, https://doi.org/10.1137/0222058): ranks by the last 2^k tokens give those by
-    the last 2^(k + 1), in two counting sorts, the first of which is the order so far, shifted.
+    the last 2^(k + 1), in two counting sorts; the first is the current order, shifted.
     """
     n = len(x)
     rank, finer = np.empty(n, np.int32), np.empty(n, np.int32)
@@ -197,44 +199,60 @@ def _sort_prefixes(x, order):
     classes += 1
     step = 1
     while classes < n:
-        # 1. By the tokens before the last `step`: prefixes without any come first.
-        k = min(step, n)
-        for i in range(k):
-            shifted[i] = i
-        for i in order:
-            if i + step < n:
-                shifted[k] = i + step
-                k += 1
-        # 2. Stable, by the last `step` tokens.
-        ends[: classes + 1] = 0
-        for i in range(n):
-            ends[rank[i] + 1] += 1
-        for c in range(classes):
-            ends[c + 1] += ends[c]
-        for i in shifted:
-            order[ends[rank[i]]] = i
-            ends[rank[i]] += 1
-        # 3. Prefixes alike in both parts share a rank.
-        classes = 0
-        for r in range(n):
-            if r:
-                i, j = order[r], order[r - 1]
-                of_i, of_j = rank[i - step] if i >= step else -1, rank[j - step] if j >= step else -1
-                classes += rank[i] != rank[j] or of_i != of_j
-            finer[order[r]] = classes
-        classes += 1
+        _shift_order(order, step, shifted)
+        _sort_by_rank(rank, classes, shifted, ends, order)
+        classes = _refine_ranks(rank, order, step, finer)
         rank, finer = finer, rank
         step *= 2
     return rank
 
 
 @jit
-def _common_suffixes(x, eos, order, rank):
-    """Return how many last tokens behind an EOS the prefix of each rank shares with that of the rank before; -1 at
-    rank 0. The order beyond an EOS does not matter: prefixes that share all behind it stand together.
+def _shift_order(order, step, shifted):
+    """Order the prefixes by the tokens before their last ``step``; prefixes without any come first."""
+    n = len(order)
+    k = min(step, n)
+    for i in range(k):
+        shifted[i] = i
+    for i in order:
+        if i + step < n:
+            shifted[k] = i + step
+            k += 1
 
-    Kasai et al. 2001, https://doi.org/10.1007/3-540-48194-X_17: it falls by one at most from a prefix to the one that
-    is a token shorter.
+
+@jit
+def _sort_by_rank(rank, classes, shifted, ends, order):
+    """Sort ``shifted`` stably by rank (the last ``step`` tokens) into ``order``, by counting in ``ends``."""
+    ends[: classes + 1] = 0
+    for i in range(len(rank)):
+        ends[rank[i] + 1] += 1
+    for c in range(classes):
+        ends[c + 1] += ends[c]
+    for i in shifted:
+        order[ends[rank[i]]] = i
+        ends[rank[i]] += 1
+
+
+@jit
+def _refine_ranks(rank, order, step, finer):
+    """Rank the prefixes by their last 2·``step`` tokens and return the number of ranks; equal prefixes share one."""
+    classes = 0
+    for r in range(len(order)):
+        if r:
+            i, j = order[r], order[r - 1]
+            of_i, of_j = rank[i - step] if i >= step else -1, rank[j - step] if j >= step else -1
+            classes += rank[i] != rank[j] or of_i != of_j
+        finer[order[r]] = classes
+    return classes + 1
+
+
+@jit
+def _common_suffixes(x, eos, order, rank):
+    """Return how many last tokens since an EOS the prefix of each rank shares with the previous rank's; -1 at rank 0.
+
+    The order before an EOS does not matter: prefixes that share everything after it are adjacent. The length falls by
+    at most one from a prefix to the one that is a token shorter (Kasai et al. 2001,
+    https://doi.org/10.1007/3-540-48194-X_17).
     """
     common = np.full(len(x), -1, np.int32)
     same = 0
@@ -252,15 +270,15 @@ def _common_suffixes(x, eos, order, rank):
 
 @jit
 def _longest_earlier(order, rank, common):
-    """Return L: of each prefix, the most last tokens shared with one that ends earlier.
+    """Return L: for each prefix, the longest suffix shared with one that ends earlier.
 
-    Taken out from the last to the first, a prefix has the best of those that end earlier as a neighbour in rank
+    If prefixes are removed from last to first, the best match that ends earlier is a neighbour in rank
     (Crochemore and Ilie 2008, https://doi.org/10.1016/j.ipl.2007.10.006).
     """
     n = len(order)
     longest = np.zeros(n, np.int32)
     below, above = np.arange(-1, n - 1).astype(np.int32), np.arange(1, n + 1).astype(np.int32)
-    shared = np.append(common, np.int32(-1))  # of each rank and the one below it that is left
+    shared = np.append(common, np.int32(-1))  # between each rank and the nearest remaining one below
     for i in range(n - 1, -1, -1):
         r = rank[i]
         longest[i] = max(shared[r], shared[above[r]], 0)
@@ -276,7 +294,7 @@ def _longest_earlier(order, rank, common):
 def _alike(least, size, rank, length):
     """Return the first and the last rank whose prefixes share ``length`` last tokens with that of ``rank``.
 
-    ``least``: the tree of minima of `_common_suffixes`, -1 behind the last rank.
+    ``least``: the tree of minima of `_common_suffixes`, -1 beyond the last rank.
     """
     node = rank + size
     if least[node] >= length:  # else the first rank is this one

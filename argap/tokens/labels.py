@@ -1,4 +1,4 @@
-"""LABELS: which tokens are AR hits, and why: one row a token of the evaluation set.
+"""LABELS: which tokens are AR hits, and why, with one row per token of the evaluation set.
 
 A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window),
 ``documents.parquet`` (`argap.evaluation.documents`; only with columns kept of the source), the tokenizer, and
@@ -6,8 +6,8 @@ A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the docu
 domain:dict<string>, opportunity:bool, match_length:int32, induction:bool``, the rows of SCORES in the same order.
 Without an index ``train_count`` is null, and every repeated bigram is a hit. ``induction`` is null without an
 opportunity (`argap.tokens.copies`); labels of format 1 lack these two and ``match_length``, and `with_copies` adds
-them. Where models of different tokenizers are compared (`argap.segments`) there is also ``segment_bytes:int32``: the
-bytes of the segment that a token ends, 0 for a token inside a segment, and null where no segment is scored.
+them. Comparisons of models with different tokenizers (`argap.tokens.aligned`) add ``segment_bytes:int32``: the bytes of
+the segment that a token ends, 0 for a token inside a segment, and null where no segment is scored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ FORMAT = 2
 WINDOWS = "windows.parquet"
 TABLES = ("labels.parquet", WINDOWS, DOCUMENTS)
 COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
-"""Of ``labels.parquet``, beside `COPIED`, and ``segment_bytes`` of a comparison by segments."""
+"""Columns of ``labels.parquet``, besides `COPIED` and ``segment_bytes``."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ class Labels:
     record: LabelsRecord
     """``labels.json``."""
     kept: Documents | None = None
-    """The columns kept of the source; None without any."""
+    """The columns kept from the source; None without any."""
     segment_bytes: np.ndarray | None = None
-    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
-    the token."""
+    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None if the unit is the
+    token."""
     opportunity: np.ndarray | None = None
     """bool ``[N]``: `argap.tokens.copies.Copies`. None, as the next two, in labels of format 1."""
     match_length: np.ndarray | None = None
     """int32 ``[N]``."""
     induction: np.ndarray | None = None
-    """bool ``[N]``: False also where there is no opportunity."""
+    """bool ``[N]``: False without an opportunity."""
 
     @cached_property
     def weight(self) -> np.ndarray:
@@ -83,16 +83,16 @@ class Labels:
 
     @property
     def scored(self) -> np.ndarray:
-        """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
+        """Return the scored tokens, bool ``[N]``: all but the first of each window, or those of scored segments."""
         return self.weight >= 0
 
     @property
     def shown(self) -> np.ndarray:
-        """int64: for each row of positive weight, the row whose labels stand for it.
+        """Return, for each row of positive weight, the row whose labels represent it (int64).
 
-        That is itself, and in a segment of several tokens the one whose repeated bigram training saw least (the first
-        of equals; without one, the token whose bigram it saw least), so that at any threshold the segment is an AR hit
-        where one of its tokens is.
+        Usually that is the row itself. A segment of several tokens is represented by the repeated token with the lowest
+        training count (the first of equals), or by the lowest count if no token is repeated. So at any threshold a
+        segment is an AR hit if one of its tokens is.
         """
         rows = np.flatnonzero(self.scored)
         ends = self.weight[rows] > 0
@@ -104,14 +104,14 @@ class Labels:
         return rows[order][np.unique(segment[order], return_index=True)[1]]
 
     def over_segments(self, logprob: np.ndarray) -> np.ndarray:
-        """Return log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
+        """Copy the log-prob of each segment from its last token to all of its tokens, ``[N]``."""
         inside = not self.weight.all()  # some tokens end no segment
         return np.where(self.scored, logprob[last_rows(self.weight)] if inside else logprob, np.float32(np.nan))
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
-        """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
+        """Return the AR hits, bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
 
-        None, and labels without counts: every repeated bigram.
+        Without a threshold or without counts, every repeated bigram is a hit.
         """
         if self.train_count is None or threshold is None:
             return self.repeated
@@ -119,19 +119,19 @@ class Labels:
 
 
 def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
-    """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
+    """Return extra token columns and their types: segment columns and columns kept from the source."""
     return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
 
 
 def copied_columns(record: LabelsRecord) -> tuple[str, ...]:
-    """Return those of `COPIED` that the labels have: all or none."""
+    """Return `COPIED` if the labels have these columns, else nothing."""
     return COPIED if record.format >= 2 else ()
 
 
 def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
     """Label every token of ``data``, with the exposures that ``index`` gives.
 
-    Raises `MismatchError` where the two were made with different tokenizers.
+    Raises `MismatchError` if their tokenizers differ.
     """
     return next(label_portions(data, index, [data.all]))
 
@@ -139,7 +139,7 @@ def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
 def label_portions(
     data: EvaluationSet, index: BigramIndex | None, portions: Iterable[range] | None = None
 ) -> Iterator[Labels]:
-    """The labels of all windows, some at a time, by default as many as a shard of a run has.
+    """Yield the labels of all windows in portions, by default one per shard of a run.
 
     Raises as `label`.
     """
@@ -170,8 +170,10 @@ def label_portions(
 
 
 def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:
-    """int64 ``[N]``: how often training read the bigram that ends at each token, rounded half to even; 0 at the first
-    position of a window."""
+    """Return how often training read the bigram that ends at each token, int64 ``[N]``.
+
+    Rounded half to even; 0 at the first position of a window.
+    """
     ends = np.flatnonzero(position > 0)
     exposures = np.zeros(len(tokens), dtype=np.int64)
     exposures[ends] = np.rint(index.exposures(tokens[ends - 1], tokens[ends]))
@@ -179,7 +181,7 @@ def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex
 
 
 def with_counts(labels: Labels, tokens: np.ndarray, index: BigramIndex) -> Labels:
-    """``labels`` of the token ids ``tokens [N]`` with the exposures that ``index`` gives. Raises `MismatchError`."""
+    """Add exposures from ``index`` to ``labels``; ``tokens [N]``: their ids. Raises `MismatchError`."""
     evaluation = labels.record.evaluation
     check_tokenizer(index, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
     record = msgspec.structs.replace(labels.record, index=index_record(index))
@@ -187,7 +189,7 @@ def with_counts(labels: Labels, tokens: np.ndarray, index: BigramIndex) -> Label
 
 
 def with_copies(labels: Labels, tokens: np.ndarray, eos: int | None) -> Labels:
-    """Return labels of whole windows with the columns of `argap.tokens.copies` that those of format 1 lack.
+    """Add the columns of `argap.tokens.copies` to labels of whole windows, if they are of format 1.
 
     ``tokens [N]``: their ids; ``eos``: the separating id of packed windows, else None.
     """
@@ -198,7 +200,7 @@ def with_copies(labels: Labels, tokens: np.ndarray, eos: int | None) -> Labels:
 
 
 def index_record(index: BigramIndex) -> IndexRecord:
-    """How ``labels.json`` and ``gap.json`` describe an index."""
+    """Describe an index, for ``labels.json`` and ``gap.json``."""
     return IndexRecord(
         folder=str(index.folder),
         tokenizer=index.tokenizer,
@@ -212,10 +214,10 @@ def index_record(index: BigramIndex) -> IndexRecord:
 
 
 def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the folder; ``labels.json`` comes last, so that a folder with it is whole.
+    """Write a folder of labels; ``labels.json`` comes last, so a folder that has it is complete.
 
-    ``labels``: all, or those of some windows after another, which may be read from the folder itself. The tokenizer
-    goes with them, so that the tokens can be read where the checkpoint is not.
+    ``labels``: all at once, or in portions, which may be read from the same folder. The tokenizer is saved too, so that
+    the tokens can be read without the checkpoint.
     """
     portion: Labels | None = None
     with ParquetPortions(folder / "labels.parquet") as file:
@@ -252,7 +254,7 @@ def _table(labels: Labels) -> pa.Table:
 
 
 def read_labels(folder: Path) -> Labels:
-    """Read a folder of labels. Raises `FormatError` naming the file that is missing or broken."""
+    """Read a folder of labels. Raises `FormatError`, naming the missing or broken file."""
     folder = Path(folder)
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT)
     check_files(folder, [folder / name for name in TABLES])
@@ -263,7 +265,7 @@ def read_labels(folder: Path) -> Labels:
 
 
 def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
-    """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
+    """Read the document of each window, int32 ``[W]``. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
     check_files(folder, [path])
     documents = read_parquet(path, ["document"])["document"].to_numpy()
@@ -272,21 +274,21 @@ def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
 
 
 def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord) -> None:
-    """Raise `FormatError` where a file names a document that the labels do not have."""
+    """Raise `FormatError` if a file refers to a document that the labels lack."""
     count = len(record.sources)
     found = f"a document that the {count:,} sources of labels.json lack"
     check_below(path, documents, count, found)
 
 
 def _unmasked(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the values of a column, False in place of nulls."""
+    """Return the values of a column, with nulls as False."""
     return (column.fill_null(pa.scalar(False)) if column.null_count else column).to_numpy()
 
 
 def labels_of_rows(
     rows: pa.Table, record: LabelsRecord, document_of_window: np.ndarray, kept: Documents | None
 ) -> Labels:
-    """The labels in rows of ``labels.parquet``, all or those of some windows."""
+    """Build labels from rows of ``labels.parquet``, all or those of some windows."""
     domain = rows["domain"].unify_dictionaries().combine_chunks()
     names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
     stored = rows[SEGMENT_BYTES].fill_null(-1).to_numpy() if SEGMENT_BYTES in rows.column_names else None

@@ -1,6 +1,6 @@
-"""Leave documents out of an evaluation set: the windows that belong to them, so that all others stay whole.
+"""Leave documents out of an evaluation set by dropping whole windows, so that the others stay intact.
 
-A window belongs to the document that holds most of it. Where documents are packed, its other tokens go or stay with it.
+A window belongs to the document that holds most of it. With packing, its other tokens are dropped or kept with it.
 """
 
 from dataclasses import replace
@@ -18,18 +18,18 @@ class Kept(NamedTuple):
     """The windows that stay. Legend: N tokens of the whole set."""
 
     rows: np.ndarray
-    """bool ``[N]``: their tokens."""
+    """bool ``[N]``: the tokens of these windows."""
     record: EvaluationRecord
-    """Of these windows alone: its fingerprint is that of a set that has no others."""
+    """The record of these windows, with the fingerprint of a set that has no others."""
 
 
 def keep_others(
     record: EvaluationRecord, tokens: np.ndarray, window: np.ndarray, document_of_window: np.ndarray, left_out: LeftOut
 ) -> Kept:
-    """Return the windows of ``record``'s set that belong to none of the documents ``left_out``.
+    """Return the windows that belong to none of the documents ``left_out``.
 
     ``tokens``, ``window``: int32 ``[N]``, token ids and the window of each. ``document_of_window``: int32 ``[W]``.
-    The result is the same whether the text still has those documents at its end or not.
+    The result does not depend on whether documents left out at the end of the text are still there.
     """
     stays = ~np.isin(document_of_window, left_out.documents)
     rows = stays[window]

@@ -1,4 +1,4 @@
-"""Labels and scores of a result's tokens, some windows at a time."""
+"""Read labels and scores of a result's tokens in portions of whole windows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +18,7 @@ from argap.tokens.table import TokenTable
 
 Made = TypeVar("Made")
 THREADS = 8
-"""At most, so that few portions are in memory."""
+"""Maximum number of threads, to bound the portions in memory."""
 
 
 class Scores(NamedTuple):
@@ -42,21 +42,20 @@ class Portion:
 
 
 def read_portions(table: TokenTable) -> Iterator[Portion]:
-    """All tokens, in order. Raises `FormatError` naming the file that is missing, damaged or of other tokens."""
+    """Yield all tokens, in order. Raises `FormatError`, naming a file that is missing, damaged or of other tokens."""
     return map_portions(table, lambda portion: portion)
 
 
 def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bool = True) -> Iterator[Made]:
-    """Yield what a function makes of each portion of the tokens, in order; it is called in several threads.
+    """Apply a function to each portion of the tokens in several threads, and yield its results in order.
 
-    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and what the function
-    raises.
+    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and as the function.
     """
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
-    left = {"repeated", *(() if copies else COPIED)}  # the distance tells; booleans are read far more slowly
+    left = {"repeated", *(() if copies else COPIED)}  # `repeated` is distance > 0, and booleans are much slower to read
     of_labels = [name for name in table.label_columns if name not in left]
     folders = [run.folder for run in table.runs]
 

@@ -21,9 +21,9 @@ class Repeats(NamedTuple):
 
 
 def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
-    """Find the repeated bigrams of ``windows``, by default all. Overlaps count: in ``a a a`` position 2 is repeated.
+    """Find the repeated bigrams of ``windows``, by default all.
 
-    A bigram that contains the separating EOS is never repeated.
+    Overlaps count: in ``a a a`` position 2 is repeated. A bigram that contains the separating EOS is never repeated.
     """
     windows = data.all if windows is None else windows
     parts = [_find(data, windows[first : first + WINDOWS_AT_ONCE]) for first in range(0, len(windows), WINDOWS_AT_ONCE)]

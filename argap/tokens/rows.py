@@ -1,4 +1,4 @@
-"""The files of several runs and of their labels, read in lockstep: the same tokens of each, some windows at a time."""
+"""Read the files of several runs and their labels in lockstep, in portions of whole windows."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,18 +19,18 @@ from argap.tokens.weights import weights_of
 
 KEYS = ["window", "pos"]
 ROWS = 2**17
-"""Of one part of a run."""
+"""Rows of one read."""
 GAP = 2**14
-"""Tokens that cost less when they are read than the cut does."""
+"""Tokens that are cheaper to read than to cut out."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some windows, position 0 included. Legend: N tokens."""
+    """Rows of whole windows, including position 0. Legend: N tokens."""
 
     labels: pa.Table
     runs: Sequence[pa.Table]
-    """Of each run, the columns that were asked for."""
+    """The columns requested from each run."""
     start: int = 0
     """Tokens of the evaluation set before these."""
 
@@ -51,12 +51,14 @@ class Rows:
 
     @lazy
     def tokens(self) -> np.ndarray:
-        """int32 ``[N]``: ids, where they were asked for."""
+        """Return the ids, int32 ``[N]``, if they were requested."""
         return self.runs[0]["token"].to_numpy()
 
     def among(self, wanted: np.ndarray) -> Iterator["Rows"]:
-        """The stretches that begin and end with a wanted window (bool ``[W]``, by window). Those less than `GAP` tokens
-        apart are one, with what lies between."""
+        """Yield the stretches that begin and end with a wanted window (bool ``[W]``, by window).
+
+        Stretches less than `GAP` tokens apart are merged, with the windows between them.
+        """
         starts = np.flatnonzero(self.pos == 0)
         held = wanted[self.window[starts]]
         if held.all() or not held.any():
@@ -77,7 +79,7 @@ class Rows:
 
 
 class _Deferred(Sequence[pa.Table]):
-    """Tables, each read when it is first asked for: by the thread that works on it."""
+    """Tables read on first access, by the thread that uses them."""
 
     def __init__(self, reads: Sequence[Callable[[], pa.Table]]) -> None:
         self._reads = reads
@@ -95,11 +97,11 @@ class _Deferred(Sequence[pa.Table]):
 def read_rows(
     runs: Sequence[Path], labels: Path, *, of_runs: Sequence[Sequence[str]], of_labels: Sequence[str]
 ) -> Generator[Rows, None, None]:
-    """The rows of run folders and of a folder of labels, a part of the first run at a time: whole windows.
+    """Yield the rows of runs and their labels, whole windows, one part of the first run at a time.
 
-    ``of_runs``, ``of_labels``: the columns wanted of each. Raises `FormatError` naming the file that is damaged or
-    broken, or whose rows are not the same tokens. Files whose checksums are recorded are those that were written from
-    one evaluation set; only without checksums the keys of every row are compared.
+    ``of_runs``, ``of_labels``: the columns to read from each. Raises `FormatError`, naming a file that is damaged or
+    holds other tokens. Files with recorded checksums were written from one evaluation set; without checksums, the keys
+    of every row are compared.
     """
     parts = [token_parts(run) for run in runs]
     described = [labels / "labels.parquet"]
@@ -127,9 +129,9 @@ def read_rows(
 
 
 class _Parts:
-    """Consecutive rows of the parts of a run, each part read by the thread that uses its rows.
+    """Consecutive rows of the parts of a run; each part is read by the thread that uses it.
 
-    Parts must hold as many rows as the first run's; from the first one that does not, a `_Reader` reads them in order.
+    Parts should hold as many rows as the first run's; from the first that does not, a `_Reader` reads them in order.
     """
 
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
@@ -139,7 +141,7 @@ class _Parts:
         self._rest = None if checked_whole else _Reader(folder, files, columns, checked_whole=False)
 
     def take(self, count: int, like: pa.Table | None) -> Callable[[], pa.Table]:
-        """What gives the next ``count`` rows; see `_Reader.take`."""
+        """Return a function that reads the next ``count`` rows; see `_Reader.take`."""
         if self._rest is None and self._files and count_rows(next(self._checked)) == count:
             return partial(self._read, self._files.popleft())
         if self._rest is None:
@@ -152,12 +154,12 @@ class _Parts:
         return pa.concat_tables(tables).combine_chunks()
 
     def expect_end(self) -> None:
-        """Raise `FormatError` where rows are left."""
+        """Raise `FormatError` if rows are left."""
         (self._rest or _Reader(self._folder, self._files, self._columns, checked_whole=True)).expect_end()
 
 
 class _Reader:
-    """Consecutive rows of some Parquet files, in portions of any size."""
+    """Consecutive rows of Parquet files, in portions of any size."""
 
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
         self._folder = folder
@@ -165,7 +167,7 @@ class _Reader:
         self._left: list[pa.Table] = []
 
     def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
-        """The next ``count`` rows, of the same windows and positions as ``like``: else a `FormatError`."""
+        """Return the next ``count`` rows. Raises `FormatError` unless windows and positions equal those of ``like``."""
         rows = sum(map(len, self._left))
         while rows < count and (table := next(self._tables, None)) is not None:
             self._left.append(table)
@@ -180,13 +182,15 @@ class _Reader:
         return table
 
     def expect_end(self) -> None:
-        """Raise `FormatError` where rows are left."""
+        """Raise `FormatError` if rows are left."""
         if any(map(len, self._left)) or any(map(len, self._tables)):
             raise FormatError(f"{self._folder}: more rows than the runs beside it; {SCORED}")
 
 
 def _read(folder: Path, files: Sequence[Path], columns: list[str], *, pages: bool) -> Iterator[pa.Table]:
-    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache. ``pages``: whether
-    those of pages are checked, too."""
+    """Yield files in portions small enough for a CPU cache, after checking their checksums.
+
+    ``pages``: also check the checksums of pages.
+    """
     for path in checked(folder, files):
         yield from read_portions(path, columns, rows=ROWS, threads=False, pages=pages)

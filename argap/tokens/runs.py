@@ -4,8 +4,8 @@
 token:int32, logprob:float32, top1:int32``, and ``rank:int32`` where ranks were asked for. At position 0 of a window
 ``logprob``, ``top1`` and ``rank`` are null.
 
-Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
-log-prob of a segment is that of its last token; the others have null.
+Comparisons of models with different tokenizers (`argap.tokens.aligned`) have a row for each of the reference's tokens.
+The last token of a segment holds the segment's log-prob; the others have null.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,10 +37,10 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 
 FORMAT = 1
 OWN = "own-tokens"
-"""Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
+"""Folder of the runs as scored, next to those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
 SHARD_TOKENS = 2**17
 LARGEST_LOGPROB = 1e-4
-"""The highest one accepted of another program: rounding may lift that of a certain token above 0."""
+"""Highest log-prob accepted from another program: rounding can lift a certain token's above 0."""
 FLOATS = ["logprob"]
 """Columns stored with BYTE_STREAM_SPLIT: a tenth smaller."""
 SCHEMA = pa.schema(
@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
     ]
 )
 RANK = pa.field("rank", pa.int32())
-"""A further column of the runs whose identity says ``rank`` (`argap.scoring.heads.OfTargets`)."""
+"""Extra column of runs whose identity has ``rank`` (`argap.scoring.heads.OfTargets`)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def finished(self) -> RunResult | None:
-        """The outcome; None if the run was interrupted."""
+        """Return the outcome; None if the run is unfinished."""
         return self.record.finished
 
 
@@ -87,7 +87,7 @@ def shard_path(folder: Path, shard: int) -> Path:
 def new_record(
     model: str, checkpoint: str, source: SourceRecord, evaluation: EvaluationRecord, identity: RunIdentity
 ) -> RunRecord:
-    """``run.json`` of a run that begins; ``checkpoint``: its name, whose fingerprint ``identity`` has."""
+    """Return ``run.json`` for a new run; ``checkpoint``: its name (its fingerprint is in ``identity``)."""
     return RunRecord(
         format=FORMAT,
         model=model,
@@ -101,8 +101,10 @@ def new_record(
 
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
-    """Start a run or resume it. Raises as `argap.files.resumable.begin`, and `FormatError` for a broken
-    ``run.json``."""
+    """Start or resume a run.
+
+    Raises as `argap.files.resumable.begin`, and `FormatError` for a broken ``run.json``.
+    """
     begin(folder, record, record.identity, overwrite=overwrite)
     return read_run(folder)
 
@@ -113,12 +115,12 @@ def finish_run(run: Run, result: RunResult) -> Run:
 
 
 def read_run(folder: Path) -> Run:
-    """A run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
+    """Read a run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
     return Run(folder, read_record(folder / "run.json", RunRecord, newest=FORMAT))
 
 
 def open_run(folder: str | Path) -> Run:
-    """A finished run. Raises `FormatError` if ``folder`` is not a run, `ArgapError` if it is unfinished."""
+    """Open a finished run. Raises `FormatError` if ``folder`` is not a run, `ArgapError` if it is unfinished."""
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise FormatError(f"{folder}: no run.json there; expected a run folder as `argap score` writes it")
@@ -136,8 +138,10 @@ def write_shard(
     top1: np.ndarray,
     rank: np.ndarray | None = None,
 ) -> None:
-    """Write the rows of ``windows``. ``logprob``, ``top1`` and ``rank`` have one entry per token, NaN and -1 at
-    position 0. A log-prob that is NaN is stored as null."""
+    """Write the rows of ``windows``.
+
+    ``logprob``, ``top1`` and ``rank`` have one entry per token, at position 0 NaN and -1. NaN is stored as null.
+    """
     position = data.position_of(windows)
     table = pa.table(
         [
@@ -155,23 +159,23 @@ def write_shard(
 
 
 def write_shards(folder: Path, data: EvaluationSet, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write all shards of a run from the log-prob and the top-1 id of every token, each ``[N]`` (`write_shard`)."""
+    """Write all shards of a run from the log-prob and top-1 id of every token, each ``[N]`` (`write_shard`)."""
     for number, windows in enumerate(shards_of(data)):
         rows = data.rows(windows)
         write_shard(shard_path(folder, number), data, windows, logprob[rows], top1[rows])
 
 
 def missing_shards(folder: Path, data: EvaluationSet, shards: Mapping[int, range]) -> dict[int, range]:
-    """Those of ``shards``, windows by number, that a run in ``folder`` has still to score (`whole_parts`)."""
+    """Return the ``shards`` (windows by number) that the run in ``folder`` still has to score (`whole_parts`)."""
     paths = {number: shard_path(folder, number) for number in shards}
     whole = whole_parts(folder, {paths[number]: data.count_in(windows) for number, windows in shards.items()})
     return {number: windows for number, windows in shards.items() if paths[number] not in whole}
 
 
 def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
-    """The parts that are there, every byte as it was written, so that a rerun of the work in ``folder`` skips them.
+    """Return the parts that exist with every byte as written, so that a rerun in ``folder`` can skip them.
 
-    ``rows``: of each part, by its path. Names a part that is there and damaged.
+    ``rows``: expected rows by part. Reports each part that exists but is damaged.
     """
     there, whole = [path for path in rows if path.is_file()], set[Path]()
     try:
@@ -192,9 +196,9 @@ def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
 
 
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """The log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
+    """Read log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
 
-    Raises `FormatError` naming the part that is missing, damaged, or lacks the log-prob of a scored token.
+    Raises `FormatError`, naming a part that is missing, damaged, or lacks the log-prob of a scored token.
     """
     table = _read_columns(run, ["logprob", "top1"], check=_check_part)
     logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
@@ -203,20 +207,20 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_token_ids(run: Run) -> np.ndarray:
-    """The token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
+    """Read the token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
     return _read_columns(run, ["token"])["token"].to_numpy()
 
 
 def read_window_offsets(run: Run) -> np.ndarray:
-    """The window bounds of the run, int64 ``[W + 1]``. Raises `FormatError` as `read_logprobs`."""
+    """Read the window bounds of the run, int64 ``[W + 1]``. Raises `FormatError` as `read_logprobs`."""
     position = _read_columns(run, ["pos"])["pos"].to_numpy()
     return np.append(np.flatnonzero(position == 0), len(position))
 
 
 def tokenizer_of(run: Run) -> Tokenizer:
-    """The tokenizer of a run: saved with it or with the labels beside it, else where it is recorded to be.
+    """Load the tokenizer of a run: saved with it or with the labels next to it, else from its recorded location.
 
-    Raises `ArgapError` where none of those is the run's.
+    Raises `ArgapError` if none of these is the run's tokenizer.
     """
     evaluation = run.record.evaluation
     saved = [
@@ -234,7 +238,7 @@ def tokenizer_of(run: Run) -> Tokenizer:
 
 
 def recorded_text(run: Run) -> EvaluationSpec:
-    """The text and windows of a run, to be read again. Raises `ArgapError` for a run that does not record them."""
+    """Return the text and windows recorded in a run. Raises `ArgapError` if it does not record them."""
     spec = EvaluationSpec().over(run.record.source)
     if not spec.data:
         raise ArgapError(f"{run.folder}: does not record its text; expected a run of `argap score`")
@@ -247,7 +251,7 @@ def check_same_set(
     what: str,
     remedy: str = "score both with the same `data`, `seq_len` and `packing`",
 ) -> None:
-    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
+    """Raise `MismatchError` unless ``run`` scored the set ``evaluation``; ``what`` says where the set is from."""
     own = run.record.evaluation
     if own.fingerprint == evaluation.fingerprint:
         return
@@ -263,20 +267,20 @@ def check_same_set(
 
 
 def check_text(run: Run, now: EvaluationRecord) -> None:
-    """Raise `MismatchError` unless ``run`` scored the text as it is read ``now``."""
+    """Raise `MismatchError` unless ``run`` scored the text as it is ``now``."""
     remedy = "expected the text and windows of the run; where they have changed, score the models again, together"
     check_same_set(run, now, "the text is now", remedy)
 
 
 def token_parts(folder: Path) -> list[Path]:
-    """The Parquet parts of a run, in order."""
+    """Return the Parquet parts of a run, in order."""
     return sorted((folder / "tokens").glob("part-*.parquet"))
 
 
 def _read_columns(
     run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
 ) -> pa.Table:
-    """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
+    """Concatenate columns of all parts; ``check`` raises for a part with impossible values."""
     parts = check_parts(run)
     tables = [read_parquet(path, columns, schema=SCHEMA) for path in parts]
     for path, table in zip(parts, tables, strict=True):
@@ -285,7 +289,7 @@ def _read_columns(
 
 
 def check_parts(run: Run) -> list[Path]:
-    """The parts of a run. Raises `FormatError` naming one that is damaged, and where some are missing."""
+    """Check and return the parts of a run. Raises `FormatError` if one is damaged or missing."""
     parts = token_parts(run.folder)
     rows = sum(count_rows(path) for path in parts)
     check_files(run.folder, parts)
@@ -304,14 +308,14 @@ def check_logprobs(run: Run) -> None:
 
 
 def no_logprob(values: np.ndarray) -> np.ndarray:
-    """bool: which values are not log-probs: NaN and +∞. −∞ is a log-prob, of a token that the model rules out."""
+    """Return which values (bool) are not log-probs: NaN and +∞. A token that the model rules out has −∞."""
     return ~(values < np.inf)
 
 
 def _check_part(run: Run, path: Path, table: pa.Table) -> None:
     """Raise `FormatError` for a scored position without a log-prob."""
     missing = no_logprob(table["logprob"].to_numpy())  # nulls are NaN
-    if run.record.evaluation.unit == "byte":  # the sum of a segment is at its last token, the others have none
+    if run.record.evaluation.unit == "byte":  # only a segment's last token has a log-prob
         missing &= table["logprob"].is_valid().to_numpy()
     if not missing.any():
         return

@@ -1,7 +1,7 @@
-"""Runs whose log-probs are sums over segments: one for each model, all with the rows of the reference's tokens.
+"""Write runs whose log-probs are sums over segments: one per model, all with the rows of the reference's tokens.
 
-What follows (cells, slices, tables) reads them as it reads any run. The runs as scored, each in the tokens of its own
-model, are in the folder `argap.tokens.runs.OWN`.
+Cells, slices and tables read them like any run. The runs as scored, each in its own model's tokens, are in the folder
+`argap.tokens.runs.OWN`.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ from argap.tokens.runs import (
 
 
 def aligned_identity(identity: RunIdentity, text: SegmentedText) -> RunIdentity:
-    """The identity of the run of segments that comes from a run of ``identity``. Segments have no rank."""
+    """Return the identity of the segment run made from a run of ``identity``. Segments have no rank."""
     return msgspec.structs.replace(identity, evaluation_set=text.record.fingerprint, rank=False)
 
 
 def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, overwrite: bool) -> Run:
-    """Write the log-probs of a finished run, of tokenizer number ``tokenizer``, as sums over segments to ``folder``.
+    """Write the log-probs of a finished run, summed over segments, to ``folder``; ``tokenizer``: its number.
 
     Raises as `argap.files.resumable.begin`.
     """
@@ -46,20 +46,20 @@ def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, ov
     aligned = begin_run(folder, record, overwrite=overwrite)
     logprob, top1 = read_logprobs(run)
     sums = text.align(logprob, tokenizer)
-    # The most likely token can be compared with the reference's tokens only where these are the model's own.
+    # Top-1 ids can be compared with the reference's tokens only if the tokenizer is the same.
     ids = top1 if tokenizer == 0 else np.full(len(sums), -1, dtype=np.int32)
     write_shards(folder, text.sets[0], sums, ids)
     return finish_run(aligned, run.finished)
 
 
 def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
-    """Write finished runs of several tokenizers, the reference's first, as runs of segments to ``out``, with labels.
+    """Write finished runs of several tokenizers, the reference's first, as segment runs to ``out``, with labels.
 
-    Their text is read again. Raises `ArgapError` for a run whose text or tokenizer is not there, and `MismatchError`
-    for runs of other texts, for windows that do not hold the same bytes, and where ``out`` has other runs or labels.
+    Reads their text again. Raises `ArgapError` if a run's text or tokenizer is missing, and `MismatchError` for runs of
+    different texts, for windows that do not hold the same bytes, and if ``out`` has other runs or labels.
     """
     check_tokens(runs)
-    first: dict[str, Run] = {}  # of each tokenizer
+    first: dict[str, Run] = {}  # run of each tokenizer
     for run in runs:
         known = first.setdefault(run.record.evaluation.tokenizer_fingerprint, run)
         check_same_set(run, known.record.evaluation, f"{known.folder} holds")
@@ -80,9 +80,9 @@ def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
 
 
 def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
-    """With the counts of the labels beside the reference's run, else of the index that it records, where it is there.
+    """Label the text with training counts from the labels next to the reference's run, else from its recorded index.
 
-    Without either every repeated bigram is a hit, as without an index.
+    If neither is available, every repeated bigram is a hit.
     """
     labels = label(text.sets[0])
     beside = reference.folder.parent / "labels"

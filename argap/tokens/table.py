@@ -1,8 +1,8 @@
-"""The scored tokens of a result as a table, streamed from the files of its runs and labels; never all in memory.
+"""Present the scored tokens of a result as a table, streamed from its runs and labels; never all in memory.
 
-The rows of every run and of the labels are the same tokens in the same order, so that they are read in lockstep,
-a part of the reference's run (whole windows) at a time (`argap.tokens.batches`). Position 0 of a window is not scored
-and not in the table. `argap.records.columns` lists the columns.
+All runs and the labels hold the same tokens in the same order and are read in lockstep, one part of the reference's run
+(whole windows) at a time (`argap.tokens.batches`). Position 0 of a window is not scored and not in the table.
+`argap.records.columns` lists the columns.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from argap.tokens.runs import Run
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
 OF_RUNS = {"runs", "models", "further", "ranked"}
-"""What of a `TokenTable` depends on its runs."""
+"""Attributes of a `TokenTable` that depend on its runs."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,33 @@ class TokenTable:
 
     @cached_property
     def record(self) -> LabelsRecord:
-        """``labels.json``."""
+        """Return ``labels.json``."""
         return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT)
 
     @cached_property
     def documents(self) -> Documents | None:
-        """The columns kept of the source; None without any."""
+        """Return the columns kept from the source; None without any."""
         return read_documents(self.labels)
 
     @property
     def label_columns(self) -> list[str]:
-        """What the labels hold of each token, beside its window and position."""
+        """Return the columns of the labels, without window and position."""
         copied = copied_columns(self.record)
         return [*LABELLED, *copied, "domain", *stored_weights(self.record.evaluation)]
 
     @cached_property
     def kept(self) -> dict[str, pa.DataType]:
-        """The columns kept of the source, and their types."""
+        """Return the columns kept from the source and their types."""
         return {} if self.documents is None else self.documents.types
 
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
-        """The columns beside `COLUMNS`, and their types."""
+        """Return the columns not in `COLUMNS` and their types."""
         return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
 
     @cached_property
     def ranked(self) -> list[str]:
-        """The models whose runs have ranks."""
+        """Return the models whose runs have ranks."""
         return [run.model for run in self.runs if run.record.identity.rank]
 
     @property
@@ -80,12 +80,14 @@ class TokenTable:
 
     @property
     def lacking(self) -> set[str]:
-        """Those of `COLUMNS` that the labels are too old to have."""
+        """Return those of `COLUMNS` that the labels are too old to have."""
         return {*COPIED} - {*copied_columns(self.record)}
 
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
-        """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``,
-        and in ``rank`` for those that have ranks."""
+        """Return the types of some columns, by default all.
+
+        ``nll`` and ``top1`` have a field for each of ``models``, ``rank`` for each that has ranks.
+        """
         chosen = self.models if models is None else models
         further = self.further | ranks_of([model for model in chosen if model in self.ranked])
         schema = schema_of(chosen, further, columns)
@@ -93,25 +95,25 @@ class TokenTable:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of the labels. Raises `FormatError` where its files are damaged."""
+        """Load the tokenizer of the labels. Raises `FormatError` if its files are damaged."""
         check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES])
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def among(self, models: Sequence[str]) -> "TokenTable":
-        """The same tokens of some of the models, the first as the reference. What was read already is shared."""
+        """Restrict the table to some models, the first as the reference. Data already read is shared."""
         by_name = {run.model: run for run in self.runs}
         table = TokenTable(tuple(by_name[model] for model in models), self.labels)
         vars(table).update({name: value for name, value in vars(self).items() if name not in OF_RUNS})
         return table
 
     def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:
-        """``columns`` of whole windows, position 0 included, which has no NLL (NaN); ``start``: tokens before them."""
+        """Return ``columns`` of whole windows; position 0 has NLL NaN. ``start``: number of tokens before them."""
         source = Columns(self, rows, models, start, None)
         return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
 
     @cached_property
     def scored_of_document(self) -> np.ndarray:
-        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document.
+        """Count scored tokens (or bytes, if they are the unit) in each document's windows, int64 ``[D]``.
 
         Raises `FormatError` for damaged labels.
         """
@@ -127,12 +129,12 @@ class TokenTable:
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
-        """int32 ``[W]``. Raises `FormatError` for damaged labels."""
+        """Read the document of each window, int32 ``[W]``. Raises `FormatError` for damaged labels."""
         return read_document_of_window(self.labels, self.record)
 
     @cached_property
     def pieces(self) -> pa.StringArray:
-        """The text of each token id."""
+        """Return the text of each token id."""
         return pa.array(self.tokenizer.pieces, pa.string())
 
     @cached_property
@@ -141,12 +143,12 @@ class TokenTable:
 
     @cached_property
     def has_letters(self) -> np.ndarray:
-        """bool ``[vocab]``: ids whose text has a letter or digit."""
+        """Return which ids have a letter or digit in their text, bool ``[vocab]``."""
         return has_letters(self.tokenizer)
 
 
 class Columns:
-    """The columns of some rows, each made when it is asked for."""
+    """The columns of some rows, each computed on demand."""
 
     def __init__(
         self, table: TokenTable, rows: Rows, models: Sequence[str], start: int, units: np.ndarray | None
@@ -160,11 +162,11 @@ class Columns:
 
     @lazy
     def _last(self) -> np.ndarray:
-        """int64 ``[N]``: `argap.tokens.weights.last_rows`."""
+        """Return the row of the last token of each token's segment (`argap.tokens.weights.last_rows`)."""
         return last_rows(self._rows.weight)
 
     def column(self, name: str) -> pa.Array:
-        """One value a row; ``name``: as in `argap.tokens.batches.TokenReader.columns`."""
+        """Return one value per row; ``name``: as in `argap.tokens.batches.TokenReader.columns`."""
         if self._table.documents is not None and name in self._table.kept:
             return self._table.documents.column(name, self._start, len(self._rows.pos))
         if name == "segment":
@@ -186,11 +188,11 @@ class Columns:
 
     @lazy
     def scored(self) -> np.ndarray:
-        """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
+        """Return which rows have a log-prob or are in a segment that has one, bool ``[N]``."""
         return self._rows.weight >= 0
 
     def tokens(self, *, previous: bool) -> np.ndarray:
-        """int32 ``[N]``: ids; ``previous``: of the tokens before, wrong at position 0 alone, which is not scored."""
+        """Return ids, int32 ``[N]``; ``previous``: of the previous tokens, wrong only at position 0 (not scored)."""
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
@@ -205,7 +207,7 @@ class Columns:
 
     @lazy
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:
-        """The document of each window, and its tokens: what windows share is looked up once for each."""
+        """Return the document and the number of tokens of each window, so that lookups run once per window."""
         starts = np.flatnonzero(self._rows.pos == 0)
         documents = self._table.document_of_window[self._rows.window[starts]]
         return documents, np.diff(starts, append=len(self._rows.pos))

@@ -1,6 +1,6 @@
-"""What each token counts: 1, or the bytes of the segment that it ends where models were compared by segments.
+"""Weigh each token: 1, or the bytes of the segment that it ends if models were compared by segments.
 
-What is computed from tokens reads this one column and does not ask which unit it is in.
+Code that computes from tokens reads this one column and does not ask for the unit.
 """
 
 import numpy as np
@@ -17,8 +17,11 @@ def stored_weights(evaluation: EvaluationRecord) -> list[str]:
 
 
 def weights(position: np.ndarray, segment_bytes: np.ndarray | None) -> np.ndarray:
-    """Return what each row counts, int32 ``[N]``: a positive number where it has a log-prob of its own, 0 inside a
-    segment, and -1 where nothing is scored: at the first position of a window, and outside all segments."""
+    """Return the weight of each row, int32 ``[N]``.
+
+    It is positive if the row has a log-prob of its own, 0 inside a segment, and -1 if the row is not scored: at the
+    first position of a window and outside all segments.
+    """
     return np.where(position > 0, np.int32(1), np.int32(-1)) if segment_bytes is None else segment_bytes
 
 
@@ -29,7 +32,9 @@ def weights_of(labels: pa.Table) -> np.ndarray:
 
 
 def last_rows(weight: np.ndarray) -> np.ndarray:
-    """Return for each row the one that has its log-prob, int64 ``[N]``: itself, or the last of its segment; any row
-    where nothing is scored."""
+    """Return the row that holds each row's log-prob, int64 ``[N]``: itself, or the last of its segment.
+
+    A row that is not scored gets an arbitrary one.
+    """
     ends = np.flatnonzero(weight > 0)
     return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(weight)))]

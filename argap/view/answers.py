@@ -1,6 +1,6 @@
-"""What the page asks for, as records. Nothing here knows of HTTP.
+"""Compute answers for the page, as records, without any HTTP.
 
-Legend: a setting is τ (exposures) and a reference, which the page may choose other than the result's own.
+A setting is τ (exposures) and a reference; the page may choose another reference than the result's own.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from argap.view.thresholds import Thresholds, at_every_threshold
 from argap.view.windows import Window, WindowReader
 
 LISTED = 200
-"""Tokens or windows in one list."""
+"""Most tokens or windows in one list."""
 
 
 class Setting(NamedTuple):
@@ -82,7 +82,7 @@ class Answers:
         return max(known) if known and len(known) == len(found) else None
 
     def warm(self, interrupt: Interrupt) -> None:
-        """Prepare the first slice before it is asked for; an error is its answer's to tell."""
+        """Prepare for slices before the first is requested; errors are left to the answer that needs it."""
         with suppress(ArgapError), interruptible(interrupt):
             prepare(self.result.token_table)
 
@@ -108,7 +108,7 @@ class Answers:
             raise ArgapError(f"`models` {', '.join(unknown)}: not compared here; known are {known}")
 
     def thresholds(self, reference: str, *, intervals: bool) -> Thresholds:
-        """The table at every τ."""
+        """Return the table at every τ."""
         self.check(Setting(self.result.threshold, reference))
         return self._once.get(
             ("thresholds", reference, intervals),
@@ -116,23 +116,23 @@ class Answers:
         )
 
     def _cells(self, *by: str, models: Sequence[str] | None = None) -> pd.DataFrame:
-        """The cells by some of their keys."""
+        """Return the cells summed over all keys except ``by``."""
         chosen = self.result.models if models is None else models
         path = self.result.folder / "cells.parquet"
         return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen))
 
     @cached_property
     def _keys(self) -> tuple[str, ...]:
-        """The keys of the cells; those of a suite leave some out."""
+        """Return the keys of the cells; a suite's cells lack some."""
         return keys_of(self.result.folder / "cells.parquet")
 
     @property
     def _of_hits(self) -> list[str]:
-        """The keys that tell the AR hits."""
+        """Return the keys that identify the AR hits."""
         return [name for name in ("document", "repeated", "frequency") if name in self._keys]
 
     def gap(self, setting: Setting) -> Gap:
-        """``gap.json`` at a setting."""
+        """Return ``gap.json`` at a setting."""
         self.check(setting)
         own = self.result.record
         if setting == (own.threshold, own.reference):
@@ -142,12 +142,12 @@ class Answers:
 
     @property
     def _partitions(self) -> list[str]:
-        """The partitions that the cells allow."""
+        """Return the partitions that the cells support."""
         return [by for by in get_args(By) if by == "slice" or by in self._keys]
 
     @cached_property
     def grouped(self) -> tuple[str, ...]:
-        """Columns of the tokens that break the gap down, besides the partitions that every result has."""
+        """Return the token columns that can break the gap down, apart from the partitions of every result."""
         if self._no_tokens():
             return ()
         same = {*get_args(By), *(("repeated",) if self.result.threshold is None else ())}
@@ -162,14 +162,14 @@ class Answers:
         return Breakdown(column, tuple(Bar(part, part.about.where or "") for part in scored))
 
     def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
-        """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""
+        """Return the partition ``by`` at a setting; a token column takes a pass over the tokens."""
         if by in self.grouped:
             return self._once.get(("by", by, setting), lambda: self._by_column(by, setting, interrupt))
         parts = self.parts(by, setting)
         return Breakdown(by, tuple(Bar(each, condition_of(each, by, self.gap(setting))) for each in parts))
 
     def parts(self, by: str, setting: Setting) -> list[Part]:
-        """What `argap.result.Result.parts` gives, at a setting."""
+        """Return `argap.result.Result.parts` at a setting."""
         self.check(setting)
         gap = self.result.record
         if setting == (gap.threshold, gap.reference):
@@ -197,9 +197,9 @@ class Answers:
         *,
         empty: bool = False,
     ) -> tuple[Part, ...]:
-        """Conditions, each with a name, on the reference and ``models``, in one pass over the tokens.
+        """Score named conditions on the reference and ``models``, in one pass over the tokens.
 
-        Raises what `argap.slices.of_tokens.score_slices` raises, and `Interrupted`.
+        Raises the errors of `argap.slices.of_tokens.score_slices`, and `Interrupted`.
         """
         self.check(setting, models)
         chosen = [setting.reference, *(each for each in self.result.models if each in {*models} - {setting.reference})]
@@ -214,7 +214,7 @@ class Answers:
         return self._once.get(("slices", tuple(named), setting, tuple(chosen), empty), compute)
 
     def restated(self, setting: Setting) -> Result:
-        """The result at a setting: its tables and breakdowns, from the cells."""
+        """Return the result at a setting, with its tables and breakdowns computed from the cells."""
         gap = self.gap(setting)
         if gap is self.result.record:
             return self.result
@@ -224,7 +224,7 @@ class Answers:
         return restated
 
     def window(self, window: int, models: Sequence[str]) -> Window:
-        """A window with the figures of ``models``, each once."""
+        """Return a window with the losses and predictions of ``models``, without duplicates."""
         self.check(Setting(self.result.threshold, self.result.reference), models)
         return self._windows.read(window, list(dict.fromkeys(models)))
 
@@ -233,7 +233,7 @@ class Answers:
         return WindowReader(self.result.token_table)
 
     def worst_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
-        """The windows in which ``model`` loses most to ``reference``, a token, worst first."""
+        """Return the windows in which ``model`` loses most to ``reference`` per token, worst first."""
         self.check(Setting(self.result.threshold, reference), [model])
         if "window" not in self._keys:
             raise ArgapError("the cells of this result do not name windows")
@@ -252,7 +252,7 @@ class Answers:
     def largest_losses(
         self, where: str | None, setting: Setting, model: str, interrupt: Interrupt, *, in_order: bool = False
     ) -> Matches:
-        """The tokens of a condition at which ``model`` loses most, largest loss first, or in the order of the text."""
+        """Return the tokens of a condition on which ``model`` loses most, largest loss first, or in text order."""
         self.check(setting, [model])
 
         def compute() -> Matches:
@@ -265,12 +265,12 @@ class Answers:
         return self._once.get(("losses", where, setting, model, in_order), compute)
 
     def search(self, text: str, interrupt: Interrupt) -> Matches:
-        """Where ``text`` stands, in order; capitals count only where ``text`` has some."""
+        """Find ``text``, in order; case matters only if ``text`` has capitals."""
         found = find_text(self.result.token_table, text, limit=LISTED + 1, interrupt=interrupt)
         return Matches(tuple(found[:LISTED]), len(found) > LISTED)
 
     def _table_for(self, conditions: Sequence[str], models: Sequence[str]) -> TokenTable:
-        """The tokens of some models; of all where a condition may name any of them."""
+        """Return the tokens with the columns of ``models``; of all models if a condition may name any."""
         table = self.result.token_table
         others = [each for each in table.models if each not in models]
         named = any(name in where.lower() for where in conditions for name in BY_MODEL)

@@ -1,6 +1,6 @@
-"""The server's addresses: the page's files at ``/``, answers in JSON below ``/api/``, files to keep below it.
+"""Route requests: the page's files at ``/``, answers in JSON below ``/api/``, downloads below ``/api/keep/``.
 
-An answer is computed in a thread; where the browser goes away before it is ready, its query is interrupted.
+Each answer is computed in a thread; if the browser disconnects first, the query is interrupted.
 """
 
 import mimetypes
@@ -27,7 +27,7 @@ from argap.view.guard import Guard
 from argap.view.keep import KINDS, keep
 
 PAGE = Path(__file__).parent / "page"
-mimetypes.add_type("text/javascript", ".js")  # some systems' registries say text/plain, which browsers refuse
+mimetypes.add_type("text/javascript", ".js")  # some systems register text/plain, which browsers refuse
 Compute = Callable[[Asked, Interrupt], Any]
 Respond = Callable[[Asked, Interrupt], Response]
 
@@ -46,7 +46,7 @@ COMPUTED: dict[str, Compute] = {
 
 
 def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
-    """The application that serves ``answers`` to browsers which know ``token``, at 127.0.0.1 and ``port``."""
+    """Return the application that serves ``answers`` on 127.0.0.1 at ``port``, to browsers that have ``token``."""
     routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
     routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
     routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
@@ -67,9 +67,9 @@ def _file(kind: str) -> Respond:
 
 
 def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Callable[[Request], Any]:
-    """Run ``respond`` in a thread; interrupt it where the browser disconnects or the server stops.
+    """Run ``respond`` in a thread; interrupt it if the browser disconnects or the server stops.
 
-    ``refused``: the status of an `ArgapError`. To the page a refusal is an answer, which its console need not log.
+    ``refused``: the status of an `ArgapError`. The page treats a refusal as an answer, so its console need not log it.
     """
 
     def answer(request: Request, interrupt: Interrupt) -> Response:

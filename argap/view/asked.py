@@ -1,4 +1,4 @@
-"""What a request asks for, read from the parameters of its address."""
+"""Read the parameters of a request."""
 
 from starlette.datastructures import QueryParams
 
@@ -7,7 +7,7 @@ from argap.view.answers import Answers, Setting
 
 
 class Asked:
-    """The parameters of a request. Raises `ArgapError` for those that are missing or malformed."""
+    """The parameters of a request. Raises `ArgapError` for missing or malformed ones."""
 
     def __init__(self, given: QueryParams, answers: Answers) -> None:
         self._given = given
@@ -38,7 +38,7 @@ class Asked:
 
     @property
     def named(self) -> list[tuple[str, str]]:
-        """Conditions with their names."""
+        """Return conditions with their names."""
         wheres, names = self._given.getlist("where"), self._given.getlist("name")
         if not wheres or len(wheres) != len(names):
             raise ArgapError(f"`where` and `name` come in pairs, found {len(wheres)} and {len(names)}")

@@ -1,11 +1,11 @@
-"""The tokens of a part of a breakdown, as a condition that the slice box takes."""
+"""Write the tokens of a part of a breakdown as a condition for the slice box."""
 
 from argap.records import AR_HITS, Bin, Gap, Part
 from argap.slices.conditions import hits_of, literal
 
 
 def condition_of(part: Part, by: str, gap: Gap) -> str:
-    """SQL over the columns of `argap.tokens.table` that selects the tokens of ``part``, one of the partition ``by``."""
+    """Return SQL over the columns of `argap.tokens.table` that selects the tokens of ``part`` in partition ``by``."""
     if by == "slice":
         hits = hits_of(gap.threshold)
         return hits if part.bin == AR_HITS else f"NOT ({hits})"

@@ -1,8 +1,8 @@
-"""Who may read the page: a browser on this machine that was given the token, and nobody else.
+"""Let only a browser on this machine that was given the token read the page.
 
-The server listens on 127.0.0.1. The ``Host`` header must name it, so that a name that an attacker points at 127.0.0.1
-(DNS rebinding) is refused. Data needs the token, which the address holds once; after that a cookie does, which scripts
-cannot read and other sites cannot send. Nothing can be written: only GET and HEAD are answered.
+The server listens on 127.0.0.1. The ``Host`` header must name that address, which stops DNS rebinding (an attacker's
+name that resolves to 127.0.0.1). Data needs the token, which is in the first address only; after that it is in a
+cookie that scripts cannot read and other sites cannot send. Nothing can be written: only GET and HEAD are answered.
 """
 
 import secrets
@@ -27,7 +27,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that lets only the user's own browser in, and sets the headers of every answer."""
+    """ASGI middleware that admits only the user's own browser and sets the headers of every answer."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class Guard:
         await (self._refusal(scope) or self._app)(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to a request that goes no further: refused, or sent on without the token in its address."""
+        """Return an error, or a redirect that removes the token from the address; None lets the request pass."""
         headers = Headers(scope=scope)
         if headers.get("host") not in self._hosts:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost alone\n", 403)
@@ -65,7 +65,7 @@ class Guard:
         return None
 
     def _welcome(self, given: QueryParams) -> Response:
-        """To the same page without the token in its address. A wrong token sets no cookie."""
+        """Redirect to the same page without the token in its address; a wrong token sets no cookie."""
         rest = urlencode([pair for pair in given.multi_items() if pair[0] != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", 303)
         if secrets.compare_digest(given["token"].encode(), self._token.encode()):

@@ -1,4 +1,4 @@
-"""Parts of the page as files: CSV and Parquet as `argap.result.Result` has them, Markdown and LaTeX as printed."""
+"""Export parts of the page as files: CSV and Parquet as in `argap.result.Result`, Markdown and LaTeX as printed."""
 
 import io
 import re
@@ -28,13 +28,14 @@ FORMATS = {
 }
 KINDS = ("table", "breakdown", "slices", "tokens")
 MOST_TOKENS = 1_000_000
-"""Rows of a file of tokens: the first of the condition."""
+"""Most rows in a file of tokens; the first that match the condition are kept."""
 
 
 def keep(kind: str, ask: Asked, interrupt: Interrupt) -> tuple[bytes, str, str]:
-    """A file's content, media type and name: ``kind`` is one of `KINDS`, the ``format`` asked for one of `FORMATS`.
+    """Return a file's content, media type and name.
 
-    Raises `ArgapError` for an unknown format, and for tokens as text.
+    ``kind``: one of `KINDS`; the request names one of `FORMATS`. Raises `ArgapError` for an unknown format, and for
+    tokens as text.
     """
     wanted = ask.text("format")
     if wanted not in FORMATS:
@@ -103,7 +104,7 @@ def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
 
 
 def parts_table(by: str, parts: Sequence[Part], models: Sequence[str], unit: Unit) -> Table:
-    """One row for each part of a partition: its size, share, and each model's part of its gap, with its interval."""
+    """Return one row per part of a partition: its size, share, and each model's contribution with its interval."""
     known = [model for model in models if parts and all(part[model].contribution is not None for part in parts)]
     rows = []
     for part in parts:

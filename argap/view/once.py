@@ -1,4 +1,4 @@
-"""Answers that are computed once and kept: two pages, or one that asks again, share them."""
+"""Compute each answer once and keep it for other pages and repeated requests."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -10,7 +10,7 @@ KEPT = 64
 
 
 class Once:
-    """The last `KEPT` answers. Safe across threads: while one computes an answer, others that need it wait."""
+    """The last `KEPT` answers. Thread-safe: while one thread computes an answer, others that need it wait."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -18,7 +18,7 @@ class Once:
         self._locks: dict[Hashable, Lock] = {}
 
     def get(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The answer kept under ``key``, computed now if there is none. What ``compute`` raises is not kept."""
+        """Return the answer kept under ``key``, or compute it now. Errors of ``compute`` are not kept."""
         with self._lock:
             if key in self._answers:
                 self._answers.move_to_end(key)

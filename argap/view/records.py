@@ -1,4 +1,4 @@
-"""What `argap.view.answers` gives to the page, which reads these records as JSON."""
+"""Define the records that `argap.view.answers` sends to the page as JSON."""
 
 from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, Part, Record, Unit
 from argap.slices.library import SliceSpec
@@ -13,7 +13,7 @@ class Mark(Record, frozen=True):
 
 
 class Shown(Record, frozen=True, omit_defaults=False):
-    """What the page shows of ``gap.json``: at its own τ and reference."""
+    """The parts of ``gap.json`` that the page shows, at its own τ and reference."""
 
     reference: str
     threshold: int | None
@@ -31,33 +31,33 @@ class Shown(Record, frozen=True, omit_defaults=False):
 
     @classmethod
     def of(cls, gap: Gap) -> "Shown":
-        """Pick what is shown."""
+        """Pick the parts of ``gap`` to show."""
         slices = {"all": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other, "slices": tuple(gap.named)}
         return cls(**slices, **{name: getattr(gap, name) for name in cls.__struct_fields__ if name not in slices})
 
 
 class Overview(Record, frozen=True):
-    """All that the first sight of the page needs."""
+    """Everything that the page needs on loading."""
 
     name: str
     gap: Shown
     hits: str
-    """What the hits are called (`argap.records.Gap.hits`)."""
+    """The name of the hits (`argap.records.Gap.hits`)."""
     thresholds: tuple[int, ...]
     counted: int | None
-    """The highest training count of a repeated bigram here; None: above the last bin, or not counted."""
+    """The highest training count of a repeated bigram here; None if above the last bin or not counted."""
     marks: tuple[Mark, ...]
     notes: tuple[str, ...]
-    """Of the table, at every τ and reference."""
+    """Notes to the table, valid at every τ and reference."""
     no_tokens: str | None
-    """Why the tokens cannot be shown; None where they can."""
+    """Why the tokens cannot be shown; None if they can."""
     own_reference: str | None
-    """Why the reference cannot be switched; None where it can."""
+    """Why the reference cannot be switched; None if it can."""
     library: tuple[SliceSpec, ...]
     columns: tuple[str, ...]
-    """Of the tokens, for conditions."""
+    """Token columns for conditions."""
     grouped: tuple[str, ...]
-    """Columns of the tokens that break the gap down."""
+    """Token columns that can break the gap down."""
     version: str
 
 
@@ -69,14 +69,14 @@ class Bar(Record, frozen=True):
 
 
 class Breakdown(Record, frozen=True):
-    """The gap taken apart by one partition of the tokens."""
+    """The gap broken down by one partition of the tokens."""
 
     by: str
     bars: tuple[Bar, ...]
 
 
 class WindowScore(Record, frozen=True):
-    """A window and what a model loses in it."""
+    """A window and a model's loss in it."""
 
     window: int
     document: int
@@ -84,12 +84,12 @@ class WindowScore(Record, frozen=True):
     source: str
     n: int
     delta: float
-    """ΔNLL, model minus reference: nats a token."""
+    """ΔNLL, model minus reference, in nats per token."""
 
 
 class Matches(Record, frozen=True):
-    """Tokens that were looked for."""
+    """Tokens found by a search."""
 
     matches: tuple[Match, ...]
     more: bool
-    """Whether there are further ones."""
+    """Whether there are more."""

@@ -1,4 +1,4 @@
-"""Tokens worth looking at: those at which a model loses most, and those where a text stands."""
+"""Find tokens worth looking at: those on which a model loses most, and occurrences of a text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -27,7 +27,7 @@ AROUND = 40
 
 
 class Match(Record, frozen=True):
-    """A token that was looked for, with some text around it, all on one line."""
+    """A token found by a search, with some text around it, all on one line."""
 
     window: int
     pos: int
@@ -35,17 +35,17 @@ class Match(Record, frozen=True):
     text: str
     after: str
     tokens: int = 1
-    """How many tokens the match reaches over."""
+    """Number of tokens that the match spans."""
     nll: tuple[float, float] | None = None
-    """Of the model and of the reference, in nats; None in a search for text."""
+    """NLL of the model and of the reference, in nats; None in a search for text."""
 
 
 def lost_most(
     table: TokenTable, where: str, model: str, reference: str, *, limit: int, in_order: bool = False
 ) -> list[Match]:
-    """The tokens of a condition with the largest NLL of ``model`` minus that of ``reference``, largest first.
+    """Return the tokens of a condition with the largest NLL of ``model`` minus that of ``reference``, largest first.
 
-    ``in_order``: the first ones of the text instead. Raises `ArgapError` for a condition that is refused.
+    ``in_order``: the first ones in the text instead. Raises `ArgapError` for an invalid condition.
     """
     condition = checked(table, where)
     assert isinstance(condition, Condition)
@@ -69,9 +69,9 @@ def lost_most(
 
 
 def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt) -> list[Match]:
-    """Where ``text`` stands within one window, in order, whatever the tokens that it is made of.
+    """Find ``text`` within single windows, in order, however it is tokenized.
 
-    Capitals count only where ``text`` has some (of ASCII letters). Raises `ArgapError` for an empty text.
+    Case (of ASCII letters) matters only if ``text`` has capitals. Raises `ArgapError` for an empty text.
     """
     if not text:
         raise ArgapError("`text` is empty; expected the text to look for")
@@ -105,8 +105,10 @@ def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, ends: np.ndarray) -> Iterator[Match]:
-    """The matches that begin at the bytes ``starts`` of a part, stay in one window and do not overlap; ``ends``: of its
-    tokens."""
+    """Yield the matches that start at the bytes ``starts`` of a part, stay in one window and do not overlap.
+
+    ``ends``: byte offset of each token's end.
+    """
     rows = _whole(path, ["window", "pos", "token"])
     window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
     content = table.piece_bytes.text(ids)[0].tobytes()
@@ -125,7 +127,7 @@ def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, en
 
 
 def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:
-    """Where each begins, also within another."""
+    """Yield the start of each occurrence, overlapping ones included."""
     start = content.find(wanted)
     while start >= 0:
         yield start
@@ -133,5 +135,5 @@ def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def _line(piece: str) -> str:
-    """A text on one line, cut where it is very long."""
+    """Return a text on one line, cut if it is very long."""
     return visible(piece[:LONGEST]) + ("…" if len(piece) > LONGEST else "")

@@ -12,15 +12,15 @@ from argap.runtime.interrupt import Interrupt
 
 HOST = "127.0.0.1"
 PORT = 8717
-"""Where the page is unless another program is there: a fixed one keeps links alive."""
+"""The page's port unless another program uses it; a fixed port keeps links alive."""
 NEEDED = ("starlette", "uvicorn")
 
 
 def serve(result: Result, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
     """Serve ``result`` until interrupted.
 
-    ``port``: 0 for any that is free; None: `PORT`, or any free one where that is taken. ``browser``: open the page.
-    ``ready``: called with the address. Raises `ArgapError` where ``port`` is taken or a package is missing, and
+    ``port``: 0 for any free port; None for `PORT`, or any free port if that is taken. ``browser``: open the page.
+    ``ready``: called with the address. Raises `ArgapError` if ``port`` is taken or a package is missing, and
     `KeyboardInterrupt` at the end.
     """
     try:
@@ -37,7 +37,7 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     number = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     answers = Answers(result)
-    _ = answers.overview  # so that the page is there at once
+    _ = answers.overview  # so that the page loads at once
     app = view_app(answers, token=token, port=number)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
@@ -58,7 +58,7 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
 
 
 def listen(port: int | None) -> socket.socket:
-    """A socket that listens on 127.0.0.1 at ``port``; see `serve`."""
+    """Return a socket that listens on 127.0.0.1 at ``port``; see `serve`."""
     if port is not None and not 0 <= port < 2**16:
         raise ArgapError(f"`port` {port}: expected 0 to 65535")
     candidates = (PORT, 0) if port is None else (port,)

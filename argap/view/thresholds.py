@@ -1,4 +1,4 @@
-"""The share of the gap at every τ that the cells of a result allow."""
+"""Compute the share of the gap at every τ that the cells of a result support."""
 
 import pandas as pd
 
@@ -29,10 +29,10 @@ class Thresholds(Record, frozen=True):
 
 
 def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, intervals: bool) -> Thresholds:
-    """All figures of the AR hits and the other tokens at each of `thresholds_of`.
+    """Return the estimates on AR hits and other tokens at each τ of `thresholds_of`.
 
-    ``cells``: with at least ``document``, ``repeated`` and, with training counts, ``frequency``. Without ``intervals``
-    all documents count as one, which takes milliseconds. Raises as `check_setting`.
+    ``cells`` have at least ``document``, ``repeated`` and, with training counts, ``frequency``. Without ``intervals``
+    all documents count as one, which takes milliseconds. Raises the errors of `check_setting`.
     """
     check_setting(gap, gap.threshold, reference)
     thresholds: tuple[int | None, ...] = thresholds_of(gap) or (None,)

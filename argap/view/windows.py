@@ -1,4 +1,4 @@
-"""One window of a result, read without the others: every token with its labels and the figures of some models."""
+"""Read one window of a result without the others: every token with its labels, and the log-probs of some models."""
 
 import codecs
 from bisect import bisect_left
@@ -27,7 +27,7 @@ from argap.tokens.weights import weights_of
 PART = "⋯"
 """Shown for a token that only begins a character."""
 LONGEST = 400
-"""Characters of one token that are shown."""
+"""Characters shown of one token."""
 
 
 class ModelInWindow(Record, frozen=True):
@@ -35,7 +35,7 @@ class ModelInWindow(Record, frozen=True):
 
     model: str
     nll: tuple[float | None, ...]
-    """−log p in nats; None where a token is not scored: position 0 is context."""
+    """−log p in nats; None for tokens that are not scored, such as position 0."""
     right: tuple[bool, ...]
     """Whether the model's most likely token is the true one."""
     top1: tuple[str, ...]
@@ -45,7 +45,7 @@ class ModelInWindow(Record, frozen=True):
 
 
 class Window(Record, frozen=True):
-    """A window's tokens in order, from position 0; all sequences have one entry a token."""
+    """A window's tokens in order, from position 0; all sequences have one entry per token."""
 
     window: int
     document: int
@@ -54,7 +54,7 @@ class Window(Record, frozen=True):
     tokens: tuple[str, ...]
     """Texts with their control characters made visible; a line break is ``↵`` and a newline."""
     cut: dict[int, int]
-    """Of tokens longer than `LONGEST` characters: all of their characters, by position."""
+    """Full length of tokens longer than `LONGEST` characters, by position."""
     ids: tuple[int, ...]
     repeated: tuple[bool, ...]
     distance: tuple[int, ...]
@@ -62,12 +62,12 @@ class Window(Record, frozen=True):
     train_count: tuple[int, ...] | None
     """Exposures; None without an index."""
     kept: dict[str, tuple[str, ...]]
-    """The columns kept of the source, as text."""
+    """Columns kept from the source, as text."""
     models: tuple[ModelInWindow, ...]
 
 
 class WindowReader:
-    """Finds windows in the Parquet files of a result's runs and labels by the statistics in their footers."""
+    """Finds windows in the Parquet files of a result's runs and labels, using the statistics in their footers."""
 
     def __init__(self, table: TokenTable) -> None:
         self._table = table
@@ -75,9 +75,9 @@ class WindowReader:
         self._runs = {run.model: _Rows(run.folder, token_parts(run.folder)) for run in table.runs}
 
     def read(self, window: int, models: Sequence[str]) -> Window:
-        """Window ``window`` (from 0), with the figures of ``models``.
+        """Read window ``window`` (from 0), with the losses and predictions of ``models``.
 
-        Raises `ArgapError` for a window that is not there, and `FormatError` for broken files.
+        Raises `ArgapError` for a window that does not exist, and `FormatError` for broken files.
         """
         count = self._table.record.evaluation.windows
         if not 0 <= window < count:
@@ -113,7 +113,7 @@ class WindowReader:
 
 
 def _columns(run: Run) -> list[str]:
-    """The columns to read of a run."""
+    """Return the columns to read from a run."""
     return [*KEYS, "token", "logprob", "top1", *([RANK.name] if run.record.identity.rank else [])]
 
 
@@ -132,19 +132,19 @@ def _of_model(
 
 
 def _value(value: Any) -> str:
-    """A value of a kept column; labels of spans are joined."""
+    """Return a value of a kept column as text; labels of spans are joined."""
     return "" if value is None else visible(", ".join(value) if isinstance(value, list) else str(value))[:LONGEST]
 
 
 def _texts(ids: np.ndarray, table: TokenTable) -> tuple[tuple[str, ...], dict[int, int]]:
-    """Each token as it is shown, and the length of those that are cut.
+    """Return each token's displayed text, and the length of those that are cut.
 
-    A character that several tokens make up stands at the last of them; the others show `PART`.
+    A character split over several tokens is shown at the last of them; the others show `PART`.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     pieces = [decoder.decode(table.tokenizer.piece_bytes[each], final=k == len(ids) - 1) for k, each in enumerate(ids)]
     if pieces[0]:
-        pieces[0] = table.tokenizer.decode([int(ids[0])])  # some tokenizers begin a text without the token's space
+        pieces[0] = table.tokenizer.decode([int(ids[0])])  # some tokenizers drop the first token's leading space
     cut = {k: len(piece) for k, piece in enumerate(pieces) if len(piece) > LONGEST}
     texts = (
         shown(piece) if piece or not table.tokenizer.piece_bytes[each] else PART
@@ -154,7 +154,7 @@ def _texts(ids: np.ndarray, table: TokenTable) -> tuple[tuple[str, ...], dict[in
 
 
 def shown(piece: str) -> str:
-    """A token's text with nothing hidden in it, cut after `LONGEST` characters; newlines stay behind their sign.
+    """Return a token's text with nothing hidden in it, cut after `LONGEST` characters; newlines follow their sign.
 
     >>> shown("a\\n\\tb")
     'a↵\\n→b'
@@ -173,7 +173,7 @@ class _Group(NamedTuple):
 
 
 class _Rows:
-    """The rows of some Parquet files below a folder that are sorted by window. Raises `FormatError` for broken ones."""
+    """The rows of Parquet files below a folder, sorted by window. Raises `FormatError` for broken files."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
         self._folder = folder
@@ -181,7 +181,7 @@ class _Rows:
 
     @cached_property
     def _groups(self) -> tuple[list[int], list[_Group]]:
-        """The last window of each row group, and where the row group is."""
+        """Return the last window of each row group, and where the row group is."""
         last: list[int] = []
         groups: list[_Group] = []
         before = 0
@@ -200,7 +200,7 @@ class _Rows:
         return last, groups
 
     def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table:
-        """Columns of a group of a file that is as it was written."""
+        """Read columns of a row group, after checking that its file is unchanged."""
         check_files(self._folder, [group.path])
         with _opened(group.path) as file:
             check_columns(group.path, file.schema_arrow, columns)
@@ -210,7 +210,7 @@ class _Rows:
         return FormatError(f"{self._folder}: no window {window}; {SCORED}")
 
     def before(self, window: int) -> int:
-        """How many rows there are before those of a window, which is there."""
+        """Return the number of rows before those of a window, which must exist."""
         last, groups = self._groups
         if (at := bisect_left(last, window)) == len(groups):
             raise self._lacks(window)
@@ -218,7 +218,7 @@ class _Rows:
         return group.before + int(np.searchsorted(self._read(group, ["window"])["window"].to_numpy(), window))
 
     def of(self, window: int, columns: Sequence[str]) -> pa.Table:
-        """The rows of one window, in one chunk."""
+        """Return the rows of one window, in one chunk."""
         last, groups = self._groups
         found: list[pa.Table] = []
         for group in groups[bisect_left(last, window) :]:

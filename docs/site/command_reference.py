@@ -1,4 +1,4 @@
-"""The page of all commands, made from what `--help` prints: usage, help, arguments and options."""
+"""Generate the page of all commands from the output of `--help`: usage, help, arguments and options."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ progress and logs to stderr. Exit codes: 0 done, 1 an expected failure (one line
 interrupted.
 """
 
-Command = Any  # of click, which typer may vendor
+Command = Any  # click's, which typer may vendor
 
 
 def command_reference() -> str:
@@ -27,7 +27,7 @@ def command_reference() -> str:
 
 
 def _leaves(command: Command, words: list[str]) -> Iterator[tuple[list[str], Command]]:
-    """Commands that run something, in the order of ``--help``."""
+    """Yield the commands that run something, in the order of ``--help``."""
     for name, child in command.commands.items():
         if hasattr(child, "commands"):
             yield from _leaves(child, [*words, name])
@@ -58,7 +58,7 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Help is plain text: flags become code, signs of Markdown are escaped, except in backticks."""
+    """Turn plain help text into Markdown: flags become code, and Markdown's signs are escaped except in backticks."""
     parts = re.split(r"(`[^`]+`)", text.replace("\b", "").strip())
     return "".join(part if part[:1] == "`" else _escape(part) for part in parts)
 

@@ -1,6 +1,6 @@
-"""Gives each of several parameters that a docstring describes together its own type and default.
+"""Give each parameter in a group that a docstring describes together its own type and default.
 
-The parser of numpy's docstrings gives all of them those of the first.
+The parser of numpy docstrings gives them all the type and default of the first.
 """
 
 import griffe

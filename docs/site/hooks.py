@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: the site's files are named by their paths in the repository, not in docs/.
+"""Provide the hooks of mkdocs.yml, which name the site's files by their paths in the repository, not in docs/.
 
 A link that works in the repository then works on the site. A page in docs/ that the navigation does not name is
 appended to its last section, so a new page needs no change here.
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]) -> File:
-    """The site's file for a path of the repository; a page outside docs/ stands in the navigation only if named."""
+    """Return the site's file for a path in the repository; pages outside docs/ are in the navigation only if named."""
     name = path.relative_to(root).as_posix()
     shown = as_page(path, root)
     listed = name in in_navigation or name.startswith("docs/")
@@ -65,5 +65,5 @@ def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]
 
 
 def _destination(name: str, usual: str) -> str:
-    """Pages of docs/ are at the root of the site."""
+    """Put pages of docs/ at the root of the site."""
     return usual.removeprefix("docs/") if name.startswith("docs/") else usual

@@ -1,4 +1,4 @@
-"""The page of the Python surface: the public names of the package, with their docstrings by mkdocstrings."""
+"""Generate the page of the Python API: the public names of the package, with their docstrings by mkdocstrings."""
 
 import argap
 

@@ -1,4 +1,4 @@
-"""What the site shows of the repository: the pages that the navigation names, and all that pages link to.
+"""Choose what the site shows of the repository: pages named in the navigation, and everything pages link to.
 
 The pages are read on the site and in the repository, so their links are relative paths that work in both.
 """
@@ -15,7 +15,7 @@ UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
 def named(nav: object) -> list[str]:
-    """The files that the navigation names, in order."""
+    """Return the files that the navigation names, in order."""
     if isinstance(nav, str):
         return [nav]
     entries = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ()
@@ -23,13 +23,13 @@ def named(nav: object) -> list[str]:
 
 
 def append_unnamed(nav: list[dict[str, list]], pages: set[str]) -> None:
-    """Put pages that the navigation does not name at the end of its last section."""
+    """Append pages that the navigation does not name to its last section."""
     (last,) = nav[-1].values()
     last += sorted(pages - set(named(nav)))
 
 
 def linked(pages: list[Path], root: Path) -> list[Path]:
-    """The pages below ``root``, and all that they link to there, also over other pages; sorted."""
+    """Return the pages below ``root`` and everything there that they link to, directly or indirectly; sorted."""
     found = {page.resolve() for page in pages}
     queue = list(found)
     while queue:
@@ -48,7 +48,7 @@ def _targets(page: Path, root: Path) -> Iterator[Path]:
 
 
 def as_page(path: Path, root: Path) -> str | None:
-    """The Markdown of a page that shows a notebook, a source file or a folder; None: the file is copied as it is."""
+    """Return Markdown that shows a notebook, a source file or a folder; None for files copied unchanged."""
     name = path.relative_to(root).as_posix()
     if path.is_dir():
         names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir())
@@ -68,7 +68,7 @@ def plain_bars(markdown: str) -> str:
 
 
 def _notebook(path: Path, name: str) -> str:
-    """The cells of a notebook. (Notebooks are committed without outputs.)"""
+    """Return the cells of a notebook as Markdown. (Notebooks are committed without outputs.)"""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])

@@ -1,4 +1,4 @@
-"""The style of all figures, and saving them reproducibly: every run writes the same bytes.
+"""Set the style of all figures, and save them reproducibly: every run writes the same bytes.
 
 The palette is Okabe and Ito's, which is safe for colour-blind readers; models also differ by marker. Names of models
 and domains come from users, so they are never parsed as math text, and characters missing from the font become boxes.
@@ -31,9 +31,9 @@ INK = "#222222"
 FAINT = "#6b6b6b"
 GRID = "#dddddd"
 GREY = "#8f8f8f"
-"""Models that are not of interest, in figures of many models."""
+"""Colour of other models in figures of many."""
 SHARE = "#b8b8b8"
-"""Bars of shares of tokens, and of tokens that are not repeated."""
+"""Colour of bars for shares of tokens, and for tokens that are not repeated."""
 MAX_NAME = 36
 DATED = {
     "svg": ("Date", "Creator", "Format", "Type"),
@@ -41,7 +41,7 @@ DATED = {
     "png": ("Software",),
 }
 """Metadata that would change from run to run, or with matplotlib's version."""
-LABEL = 7  # points: names at lines
+LABEL = 7  # font size in points of names at lines
 NO_GLYPH = "□"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
@@ -61,7 +61,7 @@ RC: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "axes.titley": 1.0,  # where it would be: ticks are below, and looking for them takes an eighth of the time
+    "axes.titley": 1.0,  # the default place; without it matplotlib looks for ticks above, an eighth of the time
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "xtick.color": INK,
@@ -82,11 +82,11 @@ RC: dict[Any, Any] = {
 
 
 DPI = 200
-"""Of files of pixels, and of images inside others."""
+"""Resolution of PNG files, and of images inside vector files."""
 
 
 def variables() -> dict[str, str]:
-    """The page's CSS variable of each colour of a figure, which in a dark scheme has another value."""
+    """Return the page's CSS variable for each colour used in figures, so that a dark scheme can change them."""
     named = {INK: "ink", FAINT: "faint", GRID: "grid", GREY: "other", SHARE: "share", "#ffffff": "paper"}
     names = {colour: f"var(--{name})" for colour, name in named.items()}
     for k, colour in enumerate(COLOURS):
@@ -106,24 +106,24 @@ class Look(NamedTuple):
 
     @property
     def curve(self) -> dict[str, Any]:
-        """Arguments of `matplotlib.axes.Axes.plot` for a line with markers, grey ones below the others."""
+        """Return arguments of `matplotlib.axes.Axes.plot` for a line with markers; grey lines go below the others."""
         order = 1.8 if self.colour == GREY else 2.0
         return {"color": self.colour, "marker": self.marker, "linestyle": self.line, "zorder": order}
 
     @property
     def width(self) -> float:
-        """Of a line, in points: grey ones are many."""
+        """Return the line width in points; grey lines are thinner because there are many."""
         return 0.8 if self.colour == GREY else 1.6
 
     @property
     def pale(self) -> tuple[float, float, float]:
-        """The colour, two thirds of the way to white."""
+        """Return the colour mixed with two thirds of white."""
         red, green, blue = to_rgb(self.colour)
         return (2 + red) / 3, (2 + green) / 3, (2 + blue) / 3
 
 
 def looks(models: list[str]) -> dict[str, Look]:
-    """Assign a look to each model, in order. From the eighth on, lines are dashed and colours get other markers."""
+    """Assign a look to each model, in order; from the eighth on, lines are dashed and markers change."""
     size = len(COLOURS)
     return {
         model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
@@ -132,7 +132,7 @@ def looks(models: list[str]) -> dict[str, Look]:
 
 
 def highlight(models: list[str], of_interest: Sequence[str]) -> dict[str, Look]:
-    """A look for each model where there are more than colours: those of interest in colour, all others grey."""
+    """Assign a look to each model; with more models than colours, those outside ``of_interest`` are grey."""
     if len(models) <= len(COLOURS):
         return looks(models)
     coloured = looks([model for model in models if model in of_interest])
@@ -140,7 +140,7 @@ def highlight(models: list[str], of_interest: Sequence[str]) -> dict[str, Look]:
 
 
 def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure with ``count`` panels in rows of at most ``across``, ``head`` inches high plus ``row`` inches per row.
+    """Return a figure with ``count`` panels in rows of at most ``across``; each row adds ``row`` inches to ``head``.
 
     The lowest panel of each column has x tick labels, even if the last row is incomplete.
     """
@@ -183,11 +183,9 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg
 
 
 def lay_out(figure: Figure) -> None:
-    """Fix the positions that the figure's layout engine gives its panels. Otherwise every file would compute them again
-    and draw the figure once more.
+    """Fix the panel positions that the layout engine computes, so that it does not run again for each file format.
 
-    Measuring takes far longer than the rest, so only one of the panels with the same labels is measured: the labels of
-    all of them need the same room.
+    Measuring takes most of the time, so panels with the same labels, which need the same room, are measured once.
     """
     engine = figure.get_layout_engine()
     if engine is None:
@@ -211,7 +209,10 @@ def lay_out(figure: Figure) -> None:
 
 
 def _labels(axes: Axes) -> Hashable:
-    """The same for panels that share their scales and have the same labels at the same sides; texts may stand out."""
+    """Return a key for the room that a panel's labels need, equal for panels with shared scales and the same labels.
+
+    Panels with texts or a legend of their own get a unique key.
+    """
     groups = [shared.get_siblings(axes) for shared in (axes.get_shared_x_axes(), axes.get_shared_y_axes())]
     if min(map(len, groups)) == 1 or axes.texts or axes.get_legend():
         return id(axes)
@@ -222,13 +223,13 @@ def _labels(axes: Axes) -> Hashable:
 
 
 def grid(axes: Axes, values: Literal["x", "y", "both"] = "y") -> None:
-    """Grid lines at the ticks of the axis with the values, and no tick marks."""
+    """Draw grid lines at the ticks of the value axis, without tick marks."""
     axes.grid(axis=values)
     axes.tick_params(length=0)
 
 
 def dashed(axes: Axes, at: float) -> None:
-    """A dashed vertical line at a reference value: a threshold, or chance."""
+    """Draw a dashed vertical line at a reference value, such as a threshold or chance."""
     axes.axvline(at, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
 
 
@@ -249,8 +250,10 @@ def short_ticks(axis: Axis) -> None:
 def name_lines(
     figure: Figure, axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float
 ) -> None:
-    """Name the lines of ``axes``: in a legend to the right of the figure, or of more models than colours those of
-    ``ends`` as `label_at_line` does."""
+    """Name the lines of ``axes`` in a legend to the right of the figure.
+
+    With more models than colours, name only the lines in ``ends``, as `label_at_line` does.
+    """
     if len(look) > len(COLOURS):
         label_at_line(axes, ends, look, high)
     else:
@@ -258,8 +261,10 @@ def name_lines(
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
-    """Put a legend above the panels, in at most ``columns`` columns: in fewer if the names would not fit the figure,
-    or if the same number of rows needs fewer. Without handles there is none."""
+    """Put a legend above the panels in at most ``columns`` columns; without handles there is none.
+
+    It has fewer columns if the names would not fit the figure, or if fewer columns give as many rows.
+    """
     count = len(handles)
     for across in dict.fromkeys(ceil(count / rows) for rows in range(ceil(count / columns) or 1, count + 1)):
         legend = figure.legend(handles=handles, loc="outside upper left", ncols=across)
@@ -270,7 +275,7 @@ def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
 
 
 def legend_of_models(figure: Figure, look: dict[str, Look]) -> None:
-    """Above the panels: the models in colour by name, and how many are grey."""
+    """Put a legend above the panels: the coloured models by name, and the number of grey ones."""
     coloured = [model for model in look if look[model].colour != GREY]
     handles = [Line2D([], [], markersize=5, label=plain(model), **look[model].curve) for model in coloured]
     if grey := len(look) - len(coloured):
@@ -279,10 +284,10 @@ def legend_of_models(figure: Figure, look: dict[str, Look]) -> None:
 
 
 def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:
-    """Name each line right of ``axes``, at its end ``(x, y)``; names that would overlap are moved apart.
+    """Name each line to the right of ``axes``, at its end ``(x, y)``; overlapping names are moved apart.
 
-    ``ends``: by model, in data coordinates, once the limits of the axes are final. ``high``: the height of the axes in
-    inches, roughly.
+    ``ends``: by model, in data coordinates; call this once the limits of the axes are final. ``high``: approximate
+    height of the axes in inches.
     """
     step = LABEL / 72 * 1.25 / high
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -311,7 +316,7 @@ def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[s
 
 
 def spread(heights: Sequence[float], step: float) -> list[float]:
-    """Move heights apart until neighbours are at least ``step`` apart, around the middle of each crowd.
+    """Move heights until neighbours are at least ``step`` apart, keeping the centre of each cluster.
 
     >>> spread([0.0, 0.0, 5.0], 1.0)
     [-0.5, 0.5, 5.0]

@@ -1,7 +1,8 @@
-"""The values behind a figure's lines and bars, for a page that shows them under the pointer or by keyboard.
+"""Export the values behind a figure's lines and bars, for a page that shows them on hover or by keyboard.
 
-A figure's function says what its panels hold with `tell`; `told` gives it in fractions of each panel, which no layout
-changes. The page finds the panels in the SVG file, where matplotlib numbers them in the order of ``figure.axes``.
+A figure function registers its panels' values with `tell`; `told` returns them as fractions of each panel, which no
+layout changes. The page finds the panels in the SVG file, where matplotlib numbers them in the order of
+``figure.axes``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ class Series(Record, frozen=True):
 
     name: str
     across: tuple[float | None, ...]
-    """Fractions of the panel, from the bottom, or from the left where the panel's ``along`` is y; None: no point."""
+    """Fractions of the panel, from the bottom, or from the left if the panel's ``along`` is y; None: no point."""
     texts: tuple[str, ...]
 
 
@@ -29,20 +30,20 @@ class Panel(Record, frozen=True):
     """The values of a panel."""
 
     axes: int
-    """Its number in the SVG file, from 1."""
+    """The panel's number in the SVG file, from 1."""
     along: Literal["x", "y"]
     """The axis of ``at``."""
     at: tuple[float, ...]
     """Fractions of the panel."""
     heads: tuple[str, ...]
-    """What stands at each ``at``: a bin, a threshold."""
+    """A heading for each ``at``, such as a bin or a threshold."""
     series: tuple[Series, ...]
     guide: bool = True
     """Whether a line across the panel marks the point."""
 
 
 Values = Mapping[str, Sequence[tuple[float | None, str]]]
-"""Of each series, in data coordinates, the value across and its words."""
+"""Each series' values in data coordinates, with their text."""
 _TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool]]" = (
     WeakKeyDictionary()
 )
@@ -57,12 +58,12 @@ def tell(
     along: Literal["x", "y"] = "x",
     guide: bool = True,
 ) -> None:
-    """Say what a panel shows: at each of ``at`` (data coordinates along one axis) its head and each series' value."""
+    """Register a panel's values: at each of ``at`` (data coordinates on one axis) a heading and each series' value."""
     _TOLD[axes] = (along, at, heads, series, guide)
 
 
 def told(figure: Figure) -> tuple[Panel, ...]:
-    """What the figure's panels were said to show; call it once their limits are final."""
+    """Return the registered values of the figure's panels; call it once their limits are final."""
     panels = []
     for number, axes in enumerate(figure.axes, 1):
         if axes not in _TOLD:
@@ -89,7 +90,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
 
 
 def _inside(axes: Axes, along: str, values: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Where values across lie in the panel; None where there is none or it lies outside."""
+    """Return the positions of values across the panel; None for missing values and those outside it."""
     other = "y" if along == "x" else "x"
     found = []
     for value in values:
@@ -99,7 +100,7 @@ def _inside(axes: Axes, along: str, values: Sequence[float | None]) -> tuple[flo
 
 
 def _fraction(axes: Axes, which: str, value: float) -> float:
-    """A value of one axis as a fraction of the panel."""
+    """Convert a value on one axis to a fraction of the panel."""
     point = (value, axes.get_ylim()[0]) if which == "x" else (axes.get_xlim()[0], value)
     x, y = (axes.transData + axes.transAxes.inverted()).transform(point)
     return round(float(x if which == "x" else y), 4)

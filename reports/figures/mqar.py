@@ -1,4 +1,4 @@
-"""Figures and the table of an MQAR sweep, and the figure of pretrained models on MQAR."""
+"""Draw and tabulate MQAR sweeps, and draw pretrained models on MQAR."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,10 +46,10 @@ METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the a
 
 
 def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
-    """Draw a sweep's figures into its folder and write ``solve.csv`` and, of several seeds, ``seeds.csv`` and
-    ``seeds.md``; return the first table, and all of them as text.
+    """Draw a sweep's figures into its folder and write its tables; return the first table, and all as text.
 
-    A sweep over tasks gets the table and figure of `argap.reports.figures.tasks` instead.
+    The tables are ``solve.csv`` and, for several seeds, ``seeds.csv`` and ``seeds.md``. A sweep over tasks gets the
+    table and figure of `argap.reports.figures.tasks` instead.
     """
     from argap.synthetics.sweeps.store import read_runs, read_sweep
 
@@ -73,7 +73,7 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
 
 
 def seeds_table(seeds: pd.DataFrame) -> Table:
-    """The table of `across_seeds`, in percent."""
+    """Return the table of `across_seeds`, in percent."""
     titles = ("N", "D", "Model", "Width", "Seeds", "Accuracy", "Standard deviation", "Range")
     rows = []
     for row in seeds.to_dict("records"):
@@ -89,10 +89,10 @@ def seeds_table(seeds: pd.DataFrame) -> Table:
 
 @style()
 def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
-    """Test accuracy of each model against ``axis``, one panel per length: the form of figure 2 of arXiv 2312.04927.
+    """Draw each model's test accuracy against ``axis``, one panel per length and number of pairs.
 
-    Each point is the learning rate and seed with the best validation accuracy. With ``pairs`` as the axis there is
-    a panel for each length and width.
+    This is the form of figure 2 of arXiv 2312.04927. Each point is the learning rate and seed with the best validation
+    accuracy. With ``pairs`` as the axis there is a panel for each length and width.
     """
     best = best_runs(runs)
     best = best.assign(at=pd.to_numeric(best[axis]))
@@ -103,7 +103,7 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
     names = list(dict.fromkeys(runs["name"]))
     look = looks(names)
     for (length, other), axes in zip(shapes, each, strict=True):
-        for name, beneath in zip(names, np.linspace(1, 0, len(names)), strict=True):  # lines that coincide are all seen
+        for name, beneath in zip(names, np.linspace(1, 0, len(names)), strict=True):  # keep coinciding lines visible
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
             # An unclipped line without points would have an infinite extent and collapse the layout.
@@ -127,7 +127,7 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
 
 @style()
 def solve_figure(solved: pd.DataFrame) -> Figure:
-    """The cost of each mixer's smallest model that reaches 99%: one panel per measure, one tick per task.
+    """Draw the cost of each mixer's smallest model that reaches 99%: one panel per measure, one tick per task.
 
     A mixer without a point does not solve the task at any width tried.
     """
@@ -153,7 +153,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
 
 
 def solve_text(solved: pd.DataFrame) -> str:
-    """The table of `smallest_solving` as Markdown; em dashes and the best accuracy if no width tried reaches 99%."""
+    """Return `smallest_solving` as a Markdown table; unsolved tasks have em dashes and the best accuracy."""
     lines = [
         "| N | D | model | width | operations | state | parameters | best accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -170,10 +170,10 @@ def solve_text(solved: pd.DataFrame) -> str:
 
 @style()
 def pretrained_figure(scores: PretrainedScores) -> Figure:
-    """Perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
+    """Draw perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
 
-    The form of figure 7 of arXiv 2312.04927. Of more models than colours those of the least and the greatest
-    perplexity are in colour.
+    This is the form of figure 7 of arXiv 2312.04927. With more models than colours, the three with the lowest and the
+    three with the highest perplexity are in colour.
     """
     rows = [row for row in scores.rows if row.slice == "ar"]
     names = scores.models
@@ -201,14 +201,14 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
 
 
 def _extremes(rows: list[ScoreRow], names: list[str]) -> list[str]:
-    """The three models of the least and of the greatest perplexity, over all numbers of pairs."""
+    """Return the three models with the lowest and the three with the highest perplexity, over all numbers of pairs."""
     losses = {name: sum(np.log(row.ppl) for row in rows if row.model == name) for name in names}
     order = sorted(names, key=lambda name: losses[name])
     return [*order[:3], *order[-3:]]
 
 
 def _tell_pairs(axes: Axes, rows: list[ScoreRow], metric: str, names: list[str]) -> None:
-    """Every model's value and interval at each number of pairs."""
+    """Register every model's value and interval at each number of pairs."""
     at = sorted({row.pairs for row in rows})
     found = {(row.model, row.pairs): (getattr(row, metric), getattr(row, f"{metric}_ci95")) for row in rows}
 
@@ -245,12 +245,12 @@ def _log_axis(axes: Axes) -> None:
 
 
 def _spaced(pairs: str) -> str:
-    """``4,8,16`` as ``4, 8, 16``."""
+    """Format ``4,8,16`` as ``4, 8, 16``."""
     return pairs.replace(",", ", ")
 
 
 def _powers(axes: Axes, ticks: list[int]) -> None:
-    """A horizontal axis of powers of two, with plain numbers."""
+    """Set up a horizontal axis of powers of two, with plain numbers."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)

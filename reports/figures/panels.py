@@ -1,4 +1,4 @@
-"""The parts of a panel that the figures of a result share: curves, bars, the line at τ, ticks and percentages."""
+"""Draw what the figures of a result have in common: curves, bars, the line at τ, ticks and percentages."""
 
 from collections.abc import Callable, Sequence
 from math import floor
@@ -12,23 +12,23 @@ from argap.records import Bin, Estimate, Gap, Interval, Part
 from argap.reports.figures.drawing import FAINT, INK, Look, dashed, grid, note
 from argap.reports.tables.numbers import percent, short, signed, signed_range, threshold_text
 
-FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
+FEW = 30  # tokens; a mean over fewer is mostly noise, and its point is hollow
 TOP_DOMAINS = 12
-LABELLED = 0.015  # share of the gap from which a bar carries its percentage
+LABELLED = 0.015  # smallest share of the gap that gets a percentage at its bar
 
 
 def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
-    """Each bin's position on the axis, by its label."""
+    """Return each bin's position on the axis, by label."""
     return {each.label: k for k, each in enumerate(bins)}
 
 
 def by_frequency(gap: Gap, repeated: bool) -> list[Part]:
-    """The half of the partition by frequency whose bigrams are repeated in their window, or are not."""
+    """Return the half of the partition by frequency for bigrams that are, or are not, repeated in their window."""
     return [part for part in gap.parts("frequency") if part.repeated == repeated]
 
 
 def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
-    """A model's NLL in each bin (nats); points of few tokens are hollow."""
+    """Draw a model's NLL in each bin (nats); bins with few tokens have hollow points."""
     nll = np.array([part[model].nll for part in parts], dtype=np.float64)
     axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=look.width)
     for enough, face in ((True, look.colour), (False, "white")):
@@ -38,18 +38,20 @@ def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look
 
 
 def heads(parts: Sequence[Part], gap: Gap, named: Callable[[str], str] = str) -> list[str]:
-    """What each bin is, for `argap.reports.figures.hover.tell`: ``books: 1,234 tokens (0.4%)``; ``named``: of its
-    label."""
+    """Return a heading for each bin, for `argap.reports.figures.hover.tell`: ``books: 1,234 tokens (0.4%)``.
+
+    ``named``: formats a bin's label.
+    """
     return [f"{named(part.bin)}: {part.n:,} {gap.unit}s ({percent(part.share_of_tokens)})" for part in parts]
 
 
 def bar_values(parts: Sequence[Part], model: str, delta: float) -> list[tuple[float, str]]:
-    """Each bin's contribution, and in words with its interval and its share of ``delta``."""
+    """Return each bin's contribution as a number and as text with its interval and its share of ``delta``."""
     return [(value_of(part[model]), _in_words(part[model], delta)) for part in parts]
 
 
 def value_of(each: Estimate) -> float:
-    """A contribution that is finite."""
+    """Return a contribution, which must be known."""
     assert each.contribution is not None
     return each.contribution
 
@@ -61,7 +63,7 @@ def _in_words(each: Estimate, delta: float) -> str:
 
 
 def deltas_to_share(gap: Gap) -> dict[str, float]:
-    """ΔNLL of each model compared, of which its bars can have a share: 0 for one that is level."""
+    """Return the ΔNLL that each model's bars are a share of; 0 for a level model."""
     return {model: 0.0 if gap.directions[model] == "level" else delta for model, delta in gap.deltas.items()}
 
 
@@ -75,11 +77,10 @@ def draw_bars(
     ends: Sequence[Interval | None],
     small: bool = False,
 ) -> None:
-    """Each bin's contribution (nats), the larger ones with their percentage of ``delta``, of `deltas_to_share`.
+    """Draw each bin's contribution (nats); larger ones get their percentage of ``delta`` (see `deltas_to_share`).
 
-    ``full``: which bars have the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a
-    whisker; None: not known. ``small``: percentages in small print, without
-    the sign.
+    ``full``: bars in the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a whisker;
+    None if unknown. ``small``: print the percentages smaller and without the sign.
     """
     grid(axes)
     axes.bar(x, values, width=0.8, color=[look.colour if each else look.pale for each in full])
@@ -87,7 +88,7 @@ def draw_bars(
     if known:
         axes.vlines([at for at, _ in known], *zip(*(pair for _, pair in known), strict=True), color=INK, linewidth=0.8)
     axes.axhline(0, color=FAINT, linewidth=0.8)
-    axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
+    axes.spines["bottom"].set_visible(False)  # bars start at zero, which may lie above the lower end
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for at, value, pair in zip(x, values, ends, strict=True):
         if not delta or abs(value) < LABELLED * abs(delta):
@@ -98,7 +99,7 @@ def draw_bars(
 
 
 def threshold_position(gap: Gap) -> float:
-    """Where τ lies on an axis of frequency bins: between the last bin of AR hits and the next."""
+    """Return the position of τ on an axis of frequency bins: between the last bin of AR hits and the next."""
     assert gap.threshold is not None  # figures by frequency need training counts
     highs = [each.high for each in gap.bins.frequency]
     if gap.threshold not in highs:
@@ -107,12 +108,12 @@ def threshold_position(gap: Gap) -> float:
 
 
 def draw_threshold(axes: Axes, gap: Gap) -> None:
-    """A dashed line at τ."""
+    """Draw a dashed line at τ."""
     dashed(axes, threshold_position(gap))
 
 
 def name_the_hits(axes: Axes, gap: Gap, foot: bool = False) -> None:
-    """Label the side of the line at τ where the AR hits are; ``foot``: at the foot, where bars hang from the top."""
+    """Label the side of the line at τ with the AR hits; ``foot``: at the foot, where bars hang from the top."""
     assert gap.threshold is not None
     text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 0 if foot else 1)
     off, va = (2, "bottom") if foot else (-2, "top")
@@ -120,9 +121,9 @@ def name_the_hits(axes: Axes, gap: Gap, foot: bool = False) -> None:
 
 
 def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
-    """Ticks at the bins that end with 0, 1, 10, 100 …
+    """Set ticks at the bins that end with 0, 1, 10, 100 …
 
-    The axis ends with the last bin in use, and not before τ, whose label would otherwise lie outside.
+    The axis ends with the last bin in use, but not before τ, so that the label of τ stays inside.
     """
     number = bin_numbers(gap.bins.frequency)
     last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.parts("frequency"))])
@@ -133,7 +134,7 @@ def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
 
 
 def training_count(gap: Gap) -> str:
-    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
+    """Return the label of an axis of frequency bins; an index of a single pass counts occurrences."""
     if gap.index is not None and gap.index.passes != 1:
         return "Times that training saw the bigram"
     return "Occurrences of the bigram in the training text"
@@ -150,7 +151,7 @@ def add_headroom(panels: np.ndarray) -> None:
 
 
 def broken(label: str) -> str:
-    """A long label of a bin on two lines.
+    """Break a long bin label over two lines.
 
     >>> broken("1,025–2,048")
     '1,025–\\n2,048'
@@ -162,17 +163,17 @@ def broken(label: str) -> str:
 
 
 def percent_of(value: float, delta: float) -> str:
-    """A part of a gap or lead in percent; empty where ``delta`` is 0, the model level."""
+    """Format a part of a gap or lead in percent; empty if ``delta`` is 0, for a level model."""
     return percent(value / delta, 0) if delta else ""
 
 
 def share_text(value: float, delta: float) -> str:
-    """``73%`` of the gap or lead, or nats where there is none to take a share of."""
+    """Format a part as ``73%`` of the gap or lead, or in nats if the model is level."""
     return percent_of(value, delta) or f"{signed(value)} nats"
 
 
 def top_domains(gap: Gap) -> list[Part]:
-    """The domains with the largest parts of the gaps; the rest as one, so that the parts still add up."""
+    """Return the domains with the largest parts of the gaps, and the rest as one, so that the parts still add up."""
     parts, models = gap.parts("domain"), list(gap.deltas)
     ranked = sorted(parts, key=lambda part: (-sum(abs(value_of(part[model])) for model in models), part.bin))
     if len(ranked) <= TOP_DOMAINS + 1:

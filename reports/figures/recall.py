@@ -1,4 +1,4 @@
-"""Recall of every model on every task, as bars; and gaps on the golds beside AR gaps."""
+"""Draw the recall of every model on every task as bars, and gaps on the golds against AR gaps."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,8 +25,10 @@ ACROSS = 3
 
 @style()
 def recall_figure(result: RecallResult) -> Figure:
-    """A panel a task: percent of the answers that contain the gold, with 95% intervals. The reference is grey; the
-    dashed line is the greatest score by chance."""
+    """Draw one panel per task: percent of the answers that contain the gold, with 95% intervals.
+
+    The reference is grey; the dashed line is the highest score by chance.
+    """
     models = sorted(result.models, key=lambda model: model != result.reference)
     at = np.arange(len(models))[::-1]
     figure, panels = panel_rows(len(result.tasks), across=ACROSS, head=0.5, row=0.7 + 0.24 * len(models))
@@ -54,8 +56,10 @@ def recall_figure(result: RecallResult) -> Figure:
 
 @style()
 def link_figure(result: RecallResult) -> Figure | None:
-    """A panel a task: each model's gap to the reference on the golds against its AR gap, in nats, hollow on all AR hits
-    and filled at the distances of the golds. None where no model has all three."""
+    """Draw each model's gap on the golds against its AR gap, in nats, one panel per task; None if nothing is known.
+
+    Both gaps are to the reference. Points are hollow for all AR hits and filled for AR hits at the golds' distances.
+    """
     gaps = {
         link.task: [
             (point.model, point.gold_gap_nll, (point.ar_gap_nll, point.ar_gap_at_distances))

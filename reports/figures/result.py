@@ -1,7 +1,7 @@
-"""Figures of a result: how good each model is, and where the gap to the reference lies.
+"""Draw the figures of a result: how good each model is, and where the gap to the reference lies.
 
 Each function takes the `Gap` of a ``gap.json`` and returns a matplotlib figure, 7.2 inches wide; `draw_all` writes them
-all. NLLs and parts of the gap are in nats per token, or per byte where the tokenizers differ.
+all. NLLs and parts of the gap are in nats per token, or per byte if the tokenizers differ.
 
     from pathlib import Path
     from argap.records import read_gap
@@ -74,7 +74,7 @@ class Drawn(NamedTuple):
     """A figure that was written."""
 
     path: Path
-    """Of its SVG."""
+    """Path of the SVG."""
     panels: tuple[Panel, ...]
     """The values that it shows."""
 
@@ -82,7 +82,7 @@ class Drawn(NamedTuple):
 def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
     """Write every figure to ``folder`` in the given formats, by name.
 
-    A reference alone, or without a finite gap to it, has only the first figure, a text of one domain has no figure by
+    A reference alone, or without a finite gap to it, has only the first figure. A text with one domain has no figure by
     domain, and a result without training counts has none by frequency. More than `MANY` models are drawn as small
     multiples.
     """
@@ -101,17 +101,17 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
 
 
 def written(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
-    """Write figures, each to the file of its name."""
+    """Write each figure to a file of its name."""
     return {name: Drawn(save(figure, folder, name, formats), told(figure)) for name, figure in figures.items()}
 
 
 @style()
 def nll_by_frequency(gap: Gap) -> Figure:
-    """NLL against the training count of the bigram, after figure 1 of arXiv 2312.04927.
+    """Draw NLL against the training count of the bigram, after figure 1 of arXiv 2312.04927.
 
-    2 × 2 panels: repeated bigrams left, all others right; NLL above (a curve a model, hollow points for fewer than 30
-    tokens), the percentage of the scored tokens below. The dashed line is τ. Of many models those of interest are in
-    colour.
+    2 × 2 panels: repeated bigrams left, all others right; above NLL (one curve per model, hollow points for fewer than
+    30 tokens), below the percentage of the scored tokens. The dashed line is τ. With many models, those of interest are
+    in colour.
     """
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
@@ -122,7 +122,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
         parts = by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
-        for model in grey + coloured:  # those of interest above the others
+        for model in grey + coloured:  # coloured curves on top
             draw_curve(above, x, parts, model, look[model])
         below.bar(x, [100 * part.share_of_tokens for part in parts], color=SHARE, width=0.8)
         bins = heads(parts, gap, seen)
@@ -150,7 +150,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
 
 @style()
 def gap_by_frequency(gap: Gap) -> Figure:
-    """Each frequency bin's part of the gap, one row of panels a model: repeated bigrams left, all others right.
+    """Draw each frequency bin's part of the gap, one row of panels per model: repeated bigrams left, all others right.
 
     AR hits have the model's colour, all other tokens a pale one. The bars of a row add up to the model's gap. Raises
     `ArgapError` for a reference alone, as do `gap_by_bin` and `gap_by_domain`.
@@ -182,9 +182,9 @@ def gap_by_frequency(gap: Gap) -> Figure:
 
 @style()
 def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
-    """Each bin's part of the gap by distance or by position, one panel a model.
+    """Draw each bin's part of the gap by distance or by position, one panel per model.
 
-    Tokens that are not repeated are pale: none of them is an AR hit. The bars of a panel add up to the model's gap.
+    Tokens that are not repeated, and so never AR hits, are pale. The bars of a panel add up to the model's gap.
     """
     look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(deltas)), layout="constrained")
@@ -207,9 +207,9 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 
 @style()
 def gap_by_domain(gap: Gap) -> Figure:
-    """Each domain's part of the gap, the largest first, one panel a model.
+    """Draw each domain's part of the gap, largest first, one panel per model.
 
-    Beyond 13 domains the smallest are one bar, so that the bars of a panel add up to the model's gap.
+    Beyond 13 domains the smallest share one bar, so that the bars of a panel add up to the model's gap.
     """
     look, deltas = looks(gap.models), _deltas(gap)
     parts = top_domains(gap)
@@ -228,7 +228,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         axes.set_title(f"{plain(model, 20)}\n{signed(gap.deltas[model])} nats")
         tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
         for at, value in zip(y, values, strict=True):
-            right = value > 0 or max(values) > 0  # beyond a bar to the left, where no other is on the right
+            right = value > 0 or max(values) > 0  # label left bars on their left only if no bar points right
             if right:
                 note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
             else:
@@ -243,12 +243,12 @@ def gap_by_domain(gap: Gap) -> Figure:
 
 
 def _finite(gap: Gap) -> list[str]:
-    """The models whose NLL is finite."""
+    """Return the models with a finite NLL."""
     return [model for model in gap.models if gap.on_all[model].nll is not None]
 
 
 def _deltas(gap: Gap) -> dict[str, float]:
-    """As `deltas_to_share`, refusing a reference alone."""
+    """Return `deltas_to_share`, refusing a reference alone."""
     if not gap.deltas:
         raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
     return deltas_to_share(gap)

@@ -1,6 +1,6 @@
-"""Each bin's part of the gap for many models: small panels with one scale, or a map, lowest ΔNLL first.
+"""Draw each bin's part of the gap for many models: small panels with one scale, or a map, lowest ΔNLL first.
 
-They have the models that `argap.reports.tables.overview.shown` chooses.
+`argap.reports.tables.overview.shown` chooses the models.
 """
 
 from textwrap import wrap
@@ -40,7 +40,7 @@ LOOK = Look(COLOURS[0], "o", "-")
 AHEAD = COLOURS[1]
 """Shade of the cells in which a model is ahead."""
 DARK, PALE = "#1a1a1a", "#fefefe"
-"""Of text on shaded cells: colours that do not follow the page's scheme (`argap.reports.figures.drawing.variables`)."""
+"""Text on shaded cells: fixed colours, not mapped to the page's scheme (`argap.reports.figures.drawing.variables`)."""
 LABELS = {
     "distance": "Tokens back to the bigram's nearest occurrence, from",
     "position": "Position in the window, from",
@@ -49,8 +49,11 @@ LABELS = {
 
 @style()
 def small_frequency(gap: Gap) -> Figure:
-    """A panel a model: repeated bigrams by training frequency, AR hits in full colour, and in grey those that are not
-    repeated. The bars of a panel add up to the model's ΔNLL."""
+    """Draw one panel per model: its gap on repeated bigrams and on all others, by training frequency.
+
+    AR hits have the full colour, other repeated bigrams a pale one, and bigrams that are not repeated are grey. The
+    bars of a panel add up to the model's ΔNLL.
+    """
     figure, panels = _panels(gap)
     number = bin_numbers(gap.bins.frequency)
     for row, axes in zip(shown(gap), panels, strict=True):
@@ -72,7 +75,7 @@ def small_frequency(gap: Gap) -> Figure:
 
 @style()
 def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
-    """A panel a model: its gap by distance or position; tokens that are not repeated are pale."""
+    """Draw one panel per model: its gap by distance or position; tokens that are not repeated are pale."""
     figure, panels = _panels(gap)
     parts, deltas = gap.parts(by), deltas_to_share(gap)
     number = bin_numbers(getattr(gap.bins, by))
@@ -91,8 +94,10 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 
 @style()
 def domain_map(gap: Gap) -> Figure:
-    """A row a model, lowest ΔNLL first, and a column a domain, the largest parts first: percent of the model's ΔNLL
-    in each cell (nats where it is level), shaded by nats."""
+    """Draw a map with one row per model, lowest ΔNLL first, and one column per domain, largest part first.
+
+    Cells are labelled in percent of the model's ΔNLL (nats for a level model) and shaded by nats.
+    """
     rows, parts, deltas = shown(gap), top_domains(gap), deltas_to_share(gap)
     values = np.array([[value_of(part[row.model]) for part in parts] for row in rows])
     layout = ConstrainedLayoutEngine(w_pad=0.1)  # a name is drawn a little wider than it was measured
@@ -136,7 +141,7 @@ def domain_map(gap: Gap) -> Figure:
 
 
 def _wrapped(part: Part, gap: Gap) -> str:
-    """A domain's name on at most three lines, and its share of the tokens."""
+    """Return a domain's name on at most three lines, and its share of the tokens."""
     lines = wrap(plain(part.bin, 28), 14)
     return "\n".join([*lines[:3], percent(part.share_of_tokens, 0)])
 
@@ -154,7 +159,7 @@ def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
 
 
 def _below(figure: Figure, gap: Gap, label: str = "") -> None:
-    """Below all panels: the label of their axis, and which models the figure leaves out."""
+    """Write the axis label, and which models are left out, below all panels."""
     lines = [label] if label else []
     if len(shown(gap)) < len(gap.deltas):
         lines.append(f"Of {len(gap.deltas)} models, the {ENDS} with the lowest ΔNLL and the {ENDS} with the highest")
@@ -170,7 +175,7 @@ def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list
 
 
 def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
-    """Both halves of the partition by frequency are series of a panel; a bin may be missing from either."""
+    """Register both halves of the partition by frequency as series; a bin may be missing from either."""
     at = sorted({number[part.bin] for part in gap.parts("frequency")})
     values: dict[str, list[tuple[float | None, str]]] = {}
     for repeated, name in ((True, "repeated"), (False, "not repeated")):
@@ -185,11 +190,11 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:
-    """The gap in nats, and what the table says of its part on the AR hits."""
+    """Title a panel with the gap in nats and the share on the AR hits, as the table prints it."""
     due = share_cell(gap.on_hits[model])
     axes.set_title(f"{plain(model, 19)}\n{signed(gap.deltas[model])}, {due}", fontsize=7.5)
 
 
 def _start(label: str) -> str:
-    """The first number of a bin's label."""
+    """Return the first number of a bin's label."""
     return label.partition("–")[0]

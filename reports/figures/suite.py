@@ -1,4 +1,4 @@
-"""Figures of a suite: distances, prevalence, and the gap by distance and count."""
+"""Draw the figures of a suite: distances, prevalence, and the gap by distance and count."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from argap.suite.result import SizeResult
 COLUMNS, MANY_COLUMNS = 3, 5
 """Panels side by side; of more than `MANY` models."""
 SMALL = {"fontsize": 6.8, "fontweight": "normal"}
-"""A title of 19 characters above one of five panels."""
+"""Text style that fits a title of 19 characters above one of five panels."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
@@ -74,7 +74,7 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Drawn]:
 
 @style()
 def distances(result: SizeResult) -> Figure:
-    """Distances of AR hits in each domain, in bins of doubling width, with the fitted power law."""
+    """Draw the distances of AR hits in each domain, in bins of doubling width, with the fitted power law."""
     histogram = result.distances()
     exponents = {str(row["domain"]): row for row in result.exponents().to_dict("records")}
     names = list(exponents)
@@ -108,7 +108,7 @@ def distances(result: SizeResult) -> Figure:
 
 @style()
 def prevalence(result: SizeResult) -> Figure:
-    """The share of tokens that repeat a bigram of their window, by domain and by position."""
+    """Draw the share of tokens that repeat a bigram of their window, by domain and by position."""
     table = result.prevalence()
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -140,7 +140,7 @@ def prevalence(result: SizeResult) -> Figure:
 
 @style()
 def heat(result: SizeResult) -> Figure:
-    """Each model's excess loss over the reference on repeated tokens, in nats per token, by distance and count.
+    """Draw each model's excess loss over the reference on repeated tokens, in nats per token, by distance and count.
 
     Cells with fewer than `FEW` tokens are empty.
     """
@@ -171,7 +171,7 @@ def heat(result: SizeResult) -> Figure:
 
 
 def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average a density on 1 … L over the bins 1, 2–3, 4–7, 8–15 …; returns geometric centres and means."""
+    """Average a density on 1 … L over the bins 1, 2–3, 4–7, 8–15 …; return geometric centres and means."""
     edges = np.unique(np.minimum(2 ** np.arange(np.ceil(np.log2(len(density))) + 2), len(density) + 1)).astype(int)
     pairs = list(pairwise(edges.tolist()))
     centre = np.array([np.sqrt(a * (b - 1)) for a, b in pairs])
@@ -180,13 +180,13 @@ def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _share(part: pd.DataFrame, by: str, order: list) -> list[float]:
-    """The share of repeated tokens in each group."""
+    """Return the share of repeated tokens in each group."""
     group, n, repeated = (part[name].to_numpy() for name in (by, "n", "repeated"))
     return [repeated[group == each].sum() / n[group == each].sum() for each in order]
 
 
 def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, columns: list) -> np.ndarray:
-    """Loss in nats per token, ``[rows, columns]``; NaN for cells with fewer than `FEW` tokens, or an infinite loss."""
+    """Return the loss in nats per token, ``[rows, columns]``; NaN if infinite or from fewer than `FEW` tokens."""
     lost = (table[PREFIX + reference] - table[PREFIX + model]).to_numpy()
     n = table["n"].to_numpy()
     mean = np.full((len(rows), len(columns)), np.nan)
@@ -196,7 +196,7 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
 
 
 def _tell_map(axes: Axes, values: np.ndarray, columns: list[Bin], rows: list[Bin]) -> None:
-    """A row of the map is a series: what it loses at each distance."""
+    """Register each row of the map as a series over distances."""
     series: dict[str, list[tuple[float | None, str]]] = {}
     for k in reversed(range(len(rows))):
         series[seen(rows[k].label)] = [

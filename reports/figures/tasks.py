@@ -1,4 +1,4 @@
-"""Table and figure of a sweep over tasks: accuracy by task and model, beside the published scores of MAD."""
+"""Tabulate and draw a sweep over tasks: accuracy by task and model, beside the published scores of MAD."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ NOT_THE_SAME = (
 def write_tasks(out: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Write ``tasks.md``, ``tasks.csv`` and the figure of a sweep's finished runs.
 
-    Returns the rows of the CSV, and the table as text.
+    Return the rows of the CSV, and the table as text.
     """
     best = best_by_task(runs)
     text = markdown(task_table(best))
@@ -38,10 +38,10 @@ def write_tasks(out: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def best_by_task(runs: pd.DataFrame) -> pd.DataFrame:
-    """The run with the best *validation* accuracy for each task, member and width, in the order of the sweep.
+    """Return the run with the best *validation* accuracy for each task, member and width, in the order of the sweep.
 
-    ``printed`` is the published accuracy of the same mixer on the same task, also as a fraction (NaN if there is
-    none). ``model`` is the member, followed by the width if a sweep has several widths.
+    ``printed`` is the published accuracy of the same mixer on the same task, also as a fraction (NaN if there is none).
+    ``model`` is the member, followed by the width if a sweep has several widths.
     """
     several = len(set(runs["width"])) > 1
     models = [f"{n}, width {w}" if several else n for n, w in zip(runs["name"], runs["width"], strict=True)]
@@ -61,7 +61,7 @@ def _published(member: str, task: str) -> float | None:
 
 
 def task_table(best: pd.DataFrame) -> Table:
-    """One row per model, each followed by the published row of its mixer; then the published rows of other mixers."""
+    """Return one row per model, each followed by its mixer's published row; then the published rows of other mixers."""
     tasks, models = list(dict.fromkeys(best["task"])), dict(zip(best["model"], best["name"], strict=True))
     columns = ("Model", "Figures", *(task.replace("_", " ") for task in (*tasks, "average")))
     left = list(PUBLISHED) if _of_mad(tasks) else []
@@ -95,7 +95,7 @@ def _cells(percents: Sequence[float | None]) -> Iterator[str]:
 
 @style()
 def task_figure(best: pd.DataFrame) -> Figure:
-    """Accuracy of each model, one panel per task: ours as a dot, the published one of the same mixer as a ring."""
+    """Draw each model's accuracy, one panel per task: ours as a dot, the published one of the same mixer as a ring."""
     tasks, models = best["task"].unique().tolist(), best["model"].unique().tolist()
     figure, panels = panel_rows(len(tasks), across=ACROSS, head=0.75, row=0.5 + 0.21 * len(models))
     for task, axes in zip(tasks, panels, strict=True):

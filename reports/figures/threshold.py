@@ -1,4 +1,4 @@
-"""The AR hits' share of the gap or lead as a curve over the threshold τ."""
+"""Draw the AR hits' share of the gap or lead as a curve over the threshold τ."""
 
 from textwrap import fill
 
@@ -30,21 +30,21 @@ from argap.reports.tables.overview import of_interest
 from argap.reports.tables.words import gap_word
 
 LOWEST = -0.5  # keep in sync with "below −50%" in the figure
-"""Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
+"""Lower limit of plotted shares. Models far below 0 have a small gap that has little to do with recall."""
 BANDS = 4
 """Models with intervals as bands; more of them have whiskers at the marked thresholds."""
 LINE = 88
-"""Characters of a line above the curves."""
+"""Characters per line above the curves."""
 NAMED = 24
-"""Names that fit beside the curves; of more models only those of interest are named."""
+"""Names that fit beside the curves; with more models, only those of interest are named."""
 
 
 @style()
 def share_by_threshold(gap: Gap) -> Figure:
-    """Top: the AR hits' share of each model's gap or lead by threshold τ. Bottom: the share of tokens that are AR hits.
+    """Draw the AR hits' share of each model's gap or lead (top) and of the tokens (bottom) over the threshold τ.
 
-    Models that are level, those always below `LOWEST` and those whose share at the result's threshold is unresolved are
-    named but not drawn. Where none is resolved, all are drawn, their names in parentheses.
+    Models that are level, always below `LOWEST`, or unresolved at the result's threshold are named but not drawn. If
+    none is resolved, all are drawn, with their names in parentheses.
     """
     models = [row.model for row in gap.compared]
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
@@ -56,12 +56,12 @@ def share_by_threshold(gap: Gap) -> Figure:
     look = highlight(gap.models, of_interest(gap, ends))
     marks = _marks(gap)
     above.set_xscale("symlog", linthresh=1)
-    order = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends
+    order = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend lists curves in the order of their right ends
     every = max(1, len(tau) // 12)
     for model in order:
         drawn = look[model].curve | {"linewidth": look[model].width, "markersize": 4, "markevery": every}
         above.plot(tau, shares[model], label=_label(gap, model), **drawn)
-    low, high = above.get_ylim()  # of the curves: an interval may be far longer
+    low, high = above.get_ylim()  # limits of the curves; an interval may be far longer
     above.set_ylim(max(low, LOWEST), high)
     coloured = [model for model in order if look[model].colour != GREY]
     for k, model in enumerate(coloured):
@@ -94,7 +94,7 @@ def share_by_threshold(gap: Gap) -> Figure:
 
 
 def _omitted(gap: Gap, highest: dict[str, float]) -> dict[str, str]:
-    """Why models are not drawn. ``highest``: the largest share of each, NaN where the model is level."""
+    """Say why models are not drawn. ``highest``: each model's largest share, NaN if it is level."""
     found = {}
     for model, top in highest.items():
         if np.isnan(top):
@@ -106,7 +106,7 @@ def _omitted(gap: Gap, highest: dict[str, float]) -> dict[str, str]:
 
 
 def _not_drawn(omitted: dict[str, str]) -> str:
-    """In lines that fit the figure: which models are not drawn, by the reason."""
+    """List the models that are not drawn, by reason, in lines that fit the figure."""
     by_reason: dict[str, list[str]] = {}
     for model, reason in omitted.items():
         by_reason.setdefault(reason, []).append(plain(model))
@@ -115,7 +115,7 @@ def _not_drawn(omitted: dict[str, str]) -> str:
 
 
 def _name_marks(axes: Axes, marks: list[int]) -> None:
-    """``τ = 1,250`` at the foot of each line."""
+    """Write ``τ = 1,250`` at the foot of each line."""
     for mark in marks:
         text = f"τ = {threshold_text(mark)}"
         note(axes, text, (mark, 0), (3, 3), xycoords=("data", "axes fraction"), color=FAINT)
@@ -126,7 +126,7 @@ def _raw(due: Estimate) -> float:
 
 
 def _value(due: Estimate) -> tuple[float | None, str]:
-    """A point of a curve, and in words with its interval."""
+    """Return a point of a curve as a number and as text with its interval."""
     raw = _raw(due)
     if np.isnan(raw):
         return None, ""
@@ -136,7 +136,7 @@ def _value(due: Estimate) -> tuple[float | None, str]:
 
 
 def _marks(gap: Gap) -> list[int]:
-    """The result's threshold and the one scaled to the training tokens."""
+    """Return the result's threshold and the one scaled to the training tokens."""
     assert gap.index is not None  # figures by frequency need training counts
     assert gap.threshold is not None
     return sorted({gap.threshold, resolve_threshold("scaled", gap.index.exposed_tokens)})
@@ -151,7 +151,7 @@ def _label(gap: Gap, model: str) -> str:
 
 
 def _draw_intervals(axes: Axes, gap: Gap, model: str, look: Look, marks: list[int] | None, shift: float) -> None:
-    """The 95% intervals of a model: a band, or at ``marks`` whiskers, those of several models side by side."""
+    """Draw a model's 95% intervals: as a band, or as whiskers at ``marks``, side by side for several models."""
     known = {int(point.bin): ends for point in gap.curve if (ends := point[model].share_ci95) is not None}
     if marks is None:
         low, high = np.array(list(known.values())).reshape(-1, 2).T

@@ -1,4 +1,4 @@
-"""Figures over the course of training: the loss of each model, and its NLL and gap on AR hits."""
+"""Draw figures over the course of training: each model's loss, and its NLL and gap on AR hits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ Losses = tuple[np.ndarray, np.ndarray]
 
 @style()
 def learning_curves(result: SizeResult) -> Figure:
-    """Training loss minus the reference's, by tokens; both are running means over 2% of the run.
+    """Draw training loss minus the reference's, by tokens; both are running means over 2% of the run.
 
     All models see the same batches, so the difference cancels most of the noise. The first tenth of the run, where the
     models hardly differ, is omitted.
@@ -46,7 +46,7 @@ def learning_curves(result: SizeResult) -> Figure:
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
     reference = _running_loss(result, result.reference)
     over = {model: _above(_running_loss(result, model), reference) for model in models}
-    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend has the order of the final losses
+    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend lists models by final loss
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
         drawn = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": max(1, int(shown.sum()) // 8)}
@@ -66,10 +66,10 @@ def learning_curves(result: SizeResult) -> Figure:
 
 @style()
 def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], reference: str, gap: Gap) -> Figure:
-    """NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
+    """Draw NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
 
-    ``models``: in the order of the legend; ``gap``: says what the hits are, and the unit. The share has no point where
-    there is no gap.
+    ``models``: in the order of the legend. ``gap``: names the hits and the unit. The share has no point where there is
+    no gap.
     """
     models = [model for model in models if model in set(trajectory["model"])]
     look = looks(models)
@@ -112,7 +112,7 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
 
 
 def _tell_curves(axes: Axes, over: dict[str, Losses]) -> None:
-    """At most 40 points of each curve, at the same tokens for all: they see the same batches."""
+    """Register at most 40 points of each curve, at the same tokens for all models, which see the same batches."""
     at = min((tokens for tokens, _ in over.values()), key=len)
     at = at[at >= at[-1] / 10]
     at = at[np.unique(np.linspace(0, len(at) - 1, 40).astype(int))]
@@ -126,20 +126,20 @@ def _tell_curves(axes: Axes, over: dict[str, Losses]) -> None:
 
 
 def _tell_by_tokens(axes: Axes, said: dict[str, dict[float, tuple[float, str]]]) -> None:
-    """Say each model's values, by training tokens; a model may lack some of the others' tokens."""
+    """Register each model's values by training tokens; a model may lack some of the others' token counts."""
     at = sorted({tokens for values in said.values() for tokens in values})
     series = {model: [values.get(tokens, (None, "")) for tokens in at] for model, values in said.items()}
     tell(axes, [tokens / 1e6 for tokens in at], [f"{short(tokens)} tokens" for tokens in at], series)
 
 
 def _above(losses: Losses, reference: Losses) -> Losses:
-    """Losses minus the reference's, at the token counts that both have."""
+    """Return losses minus the reference's, at the token counts that both have."""
     tokens, own, other = np.intersect1d(losses[0], reference[0], return_indices=True)
     return tokens, losses[1][own] - reference[1][other]
 
 
 def _running_loss(result: SizeResult, model: str) -> Losses:
-    """The running mean of a model's training loss."""
+    """Return the running mean of a model's training loss."""
     log = result.log(model)
     loss = log["loss"].rolling(max(1, len(log) // 50), min_periods=1).mean()
     return log["tokens"].to_numpy(), np.asarray(loss)

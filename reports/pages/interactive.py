@@ -1,4 +1,4 @@
-"""What the page's script shows: the result at every τ, as text, and the values behind the figures."""
+"""Prepare the data of the page's script: the result at every τ, as text, and the values behind the figures."""
 
 from collections.abc import Mapping
 
@@ -28,9 +28,9 @@ class State(Record, frozen=True):
 
     tau: str
     share: str
-    """Of the scored tokens, that are hits."""
+    """Share of the scored tokens that are hits."""
     point: int
-    """Its number on the curve."""
+    """The number of its point on the curve."""
     tables: tuple[TableText, ...]
     headlines: tuple[tuple[str, str], ...]
     overview: Overview | None
@@ -44,12 +44,12 @@ class PageData(Record, frozen=True):
     own: int
     """The state of the result's own τ."""
     states: tuple[State, ...]
-    """Ascending in τ; empty where τ cannot move."""
+    """Ascending in τ; empty if τ cannot move."""
     figures: Mapping[str, tuple[Panel, ...]]
 
 
 def page_data(gap: Gap, figures: Mapping[str, tuple[Panel, ...]]) -> PageData:
-    """The data block of a result's page; ``figures``: the panels of each."""
+    """Return the data block of a result's page. ``figures``: the panels of each figure."""
     made, point = at_thresholds(gap), {int(each.bin): k for k, each in enumerate(gap.curve)}
     taus = [each.threshold for each in made]
     states = tuple(_state(each, point[each.threshold]) for each in made if each.threshold is not None)
@@ -58,11 +58,11 @@ def page_data(gap: Gap, figures: Mapping[str, tuple[Panel, ...]]) -> PageData:
 
 
 def at_thresholds(gap: Gap) -> list[Gap]:
-    """The result at each τ of its curve that ends a frequency bin, ascending; the result itself at its own.
+    """Return the result at each τ of its curve that ends a frequency bin, ascending; unchanged at its own τ.
 
-    Ends with the first τ at which all repeated bigrams are hits. Empty without a curve: without an index, for a
-    reference alone, and where an NLL is infinite. Only the estimates by slice are those of τ, the other
-    tokens' without intervals; the other partitions and slices stay as they are.
+    The last τ is the first at which all repeated bigrams are hits. Empty if there is no curve (no index, or a reference
+    alone) or an NLL is infinite. Only the estimates by slice change with τ, and those of other tokens have no
+    intervals; the other partitions and slices stay as they are.
     """
     highs = {each.high for each in gap.bins.frequency}
     points = {int(point.bin): point for point in gap.curve if int(point.bin) in highs}
@@ -78,7 +78,7 @@ def at_thresholds(gap: Gap) -> list[Gap]:
 
 
 def _at(gap: Gap, tau: int, point: Part) -> Gap:
-    """The result at the threshold of ``point``."""
+    """Return the result at the threshold of ``point``."""
     hits = list(point.moved(SLICE, AR_HITS).estimates.values())
     rest = [_rest(gap.on_all[each.model], each) for each in hits]
     nll = {each.model: each.nll for each in hits}
@@ -88,7 +88,7 @@ def _at(gap: Gap, tau: int, point: Part) -> Gap:
 
 
 def _row(row: GapRow, nll: dict[str, float | None], reference: str) -> GapRow:
-    """A model's row; ``nll``: every model's on the hits."""
+    """Return a model's row with the share it closes on the hits. ``nll``: NLL on the hits, by model."""
     if row.closed is None:
         return row
     closed = share_closed(nll[row.model], nll[row.closed.base], nll[reference])
@@ -96,7 +96,7 @@ def _row(row: GapRow, nll: dict[str, float | None], reference: str) -> GapRow:
 
 
 def _rest(whole: Estimate, hits: Estimate) -> Estimate:
-    """The tokens that are no hits, without intervals."""
+    """Return the estimate on the tokens that are not hits, without intervals."""
     assert whole.nll is not None  # a result has scored tokens
     n = whole.n - hits.n
     nll = (whole.n * whole.nll - hits.n * (hits.nll or 0.0)) / n if n else None

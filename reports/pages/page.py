@@ -1,4 +1,4 @@
-"""What the HTML pages share: their templates, the script with the data that it shows, and figures inside a page.
+"""Render HTML pages: templates, the script and its data, and inline figures.
 
 All text from models, corpora and folders is escaped.
 """
@@ -24,9 +24,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 def render_page(
     name: str, data: Record, filters: Mapping[str, Callable[..., object]] | None = None, **content: Any
 ) -> str:
-    """The page of a template, with the filters ``visible`` and ``filters``. Raises for undefined variables.
+    """Render a template with the filters ``visible`` and ``filters``. Raises for undefined variables.
 
-    ``data``: what the page's script shows. The page's policy has the hash that allows this script alone.
+    ``data``: the data for the page's script. The page's content security policy contains the hash that allows only this
+    script.
     """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -46,7 +47,7 @@ def render_page(
 
 
 def _data_block(data: Record) -> Markup:
-    """The content of a script element of type ``application/json``: ASCII, and no tag ends or begins in it."""
+    """Return JSON for a script element of type ``application/json``: ASCII, with no sign that opens or closes a tag."""
     text = json.dumps(msgspec.to_builtins(data), separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -54,8 +55,11 @@ def _data_block(data: Record) -> Markup:
 
 
 def inline_svg(path: Path, name: str) -> Markup:
-    """An SVG file of ours as an element: no prologue, comments or namespaces, ids that no other figure has, colours
-    that follow the page's scheme."""
+    """Turn an SVG file of ours into an inline element.
+
+    It has no prologue, comments or namespaces, its ids are unique to the figure, and its colours follow the page's
+    scheme.
+    """
     from argap.reports.figures.drawing import variables
 
     colours = variables()
@@ -72,5 +76,5 @@ def inline_svg(path: Path, name: str) -> Markup:
 
 
 def _rounded(found: re.Match[str]) -> str:
-    """A coordinate with two decimals: a hundredth of a point, where matplotlib writes a millionth."""
+    """Round a coordinate to a hundredth of a point; matplotlib writes a millionth."""
     return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Recall as a table and as a page: scores, breakdowns, flips, and examples with the gold marked."""
+"""Show recall as tables and as a page: scores, breakdowns, flips, and examples with the gold marked."""
 
 import csv
 import re
@@ -24,9 +24,9 @@ from argap.reports.tables.numbers import DASH, mean_nll, percent
 from argap.reports.tables.provenance import for_others
 
 SHOWN = 6
-"""Examples shown per task, those on which the models differ first."""
+"""Examples shown per task, starting with those on which the models differ."""
 ALPHA, NAMED = 0.05, 4
-"""Of the test of differences; differences named one by one."""
+"""Significance level of the test of differences; most differences to list by name."""
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -37,15 +37,18 @@ class ShownExample:
 
     task: str
     sample: Sample
-    """Of the reference, or of the first model."""
+    """The reference's sample, or the first model's."""
     text: Markup
     answers: list[tuple[str, Sample]]
     """Every model with its own sample."""
 
 
 def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
-    """One row a model and task; the notes are protocol, data and flips. The best of each task is in bold, the reference
-    left out. ``survived``: also the share of prompts that contain the gold."""
+    """Return one row per model and task; the notes give protocol, data and flips.
+
+    The best of each task is in bold, apart from the reference. ``survived``: add the share of prompts that contain the
+    gold.
+    """
     titles = ["Model", "Task", "Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold NLL", "Examples"]
     rows = []
     for row in result.rows:
@@ -62,7 +65,7 @@ def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
 
 
 def tasks_table(result: RecallResult) -> Table:
-    """One row a model, one column a task: percent of the answers that contain the gold, with its standard error."""
+    """Return one row per model and one column per task: percent of answers with the gold, and its standard error."""
     scores = {(row.model, row.task): row for row in result.rows}
     tasks = [task.label for task in result.tasks]
     models = sorted(result.models, key=lambda model: model != result.reference)
@@ -75,7 +78,7 @@ def tasks_table(result: RecallResult) -> Table:
 
 
 def failures_table(result: RecallResult) -> Table:
-    """One row a model and task: for how many wrong answers each reason of `Failures` is the first that applies."""
+    """Return one row per model and task: wrong answers, counted by the first reason of `Failures` that applies."""
     rows = tuple((row.model, row.task, *_counts(row.failures)) for row in result.rows)
     note = (
         "Wrong answers, each under the first reason that applies. Left: the gold's first token was the model's most "
@@ -98,7 +101,7 @@ def _with_error(row: Score | None) -> str:
 
 
 def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
-    """lm-eval's values on its own tasks, one row for each model, task and metric."""
+    """Return lm-eval's values on its own tasks, one row per model, task and metric."""
     rows = []
     for model, results in by_model.items():
         for task, values in results["results"].items():
@@ -113,7 +116,7 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
 
 
 def published(path: Path) -> Table:
-    """The rows of a CSV of published figures. Raises `ArgapError` for a file that is missing, empty or not CSV."""
+    """Read a CSV of published results as a table. Raises `ArgapError` for a file that is missing, empty or not CSV."""
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
     try:
@@ -128,8 +131,10 @@ def published(path: Path) -> Table:
 
 
 def write_recall_page(folder: Path) -> Path:
-    """Write ``recall.html``, ``recall.svg`` and, where there are AR gaps, ``link.svg`` beside ``recall.json``, and
-    return the path of the page."""
+    """Write ``recall.html`` and its figures beside ``recall.json``; return the path of the page.
+
+    The figures are ``recall.svg`` and, if there are AR gaps, ``link.svg``.
+    """
     from argap.reports.figures.recall import link_figure, recall_figure
     from argap.reports.figures.result import written
 
@@ -158,7 +163,7 @@ def write_recall_page(folder: Path) -> Path:
 
 
 def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
-    """The finding in one sentence, and what stands behind it."""
+    """Return the finding in one sentence, and the sentences that support it."""
     means = {model: fmean(row.contains for row in result.rows if row.model == model) for model in result.models}
     tasks = [task.label for task in result.tasks]
     over = tasks[0] if len(tasks) == 1 else f"the {len(tasks)} tasks, on average"
@@ -188,12 +193,12 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
 
 
 def _score(value: float | None) -> str:
-    """A fraction in percent: ``16.7``."""
+    """Format a fraction in percent: ``16.7``."""
     return DASH if value is None else f"{100 * value:.1f}"
 
 
 def _scope(result: RecallResult) -> list[str]:
-    """Printed below every score: protocol, data, truncation, and the flips against the reference."""
+    """Return the notes below every score: protocol, data, truncation, and the flips against the reference."""
     p = result.protocol
     cut = "nothing cut" if p.context is None else f"cut to {p.context} tokens with the answer ({p.truncate})"
     read = ", read twice" if p.twice else ""
@@ -221,7 +226,7 @@ def _scope(result: RecallResult) -> list[str]:
 
 
 def link_text(link: GapLink) -> str:
-    """How the models' AR gaps go with their gaps on a task."""
+    """Say how AR gaps correlate with recall gaps on a task, across models."""
     plain = Correlations(link.pearson, link.spearman, link.pearson_gold, link.spearman_gold)
     said = [f"AR gap across {len(link.points)} models against {_said(plain)}"]
     if there := sum(point.ar_gap_at_distances is not None for point in link.points):
@@ -240,7 +245,7 @@ def _said(of: Correlations) -> str:
 
 
 def _shown(folder: Path, result: RecallResult) -> list[ShownExample]:
-    """A few examples of each task, with the answer of every model."""
+    """Pick a few examples of each task, with the answer of every model."""
     models = result.models
     shown = []
     for task in result.tasks:
@@ -255,7 +260,7 @@ def _shown(folder: Path, result: RecallResult) -> list[ShownExample]:
 
 
 def _marked(sample: Sample) -> Markup:
-    """The prompt with every gold and the query marked; parts far from both are left out."""
+    """Return the prompt with every gold and the query marked; text far from both is left out."""
     text = sample.prompt
     query = text.rfind("\n") + 1
     golds = [match.span() for match in re.finditer(re.escape(sample.gold), text[:query], re.IGNORECASE)]

@@ -1,6 +1,6 @@
-"""The report as one HTML file that needs no network: style, figures, text, and a script without which it is complete.
+"""Render the report as one HTML file that needs no network: style, figures, text, and an optional script.
 
-More than `MANY` models share one summary, and the tables of parts are split so that each fits a printed page.
+With more than `MANY` models there is one summary, and the tables of parts are split to fit a printed page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ BREAKDOWNS = {
 
 @dataclass(frozen=True)
 class PartsTable:
-    """Sets of scored tokens as text: slices, or a partition, whose last row is the sum of all.
+    """Sets of scored tokens as text: slices, or a partition, whose last row is the total.
 
     A cell's second line is its 95% interval.
     """
@@ -49,7 +49,7 @@ class PartsTable:
 
 @dataclass(frozen=True)
 class Further:
-    """A section of the page beside those of every result."""
+    """An extra section of the page."""
 
     title: str
     tables: Mapping[str, Table]
@@ -59,12 +59,12 @@ class Further:
 
 
 def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", further: Further | None = None) -> str:
-    """The whole page. ``figures``: those of `argap.reports.figures.result.draw_all`. ``further``: one more section.
+    """Render the whole page. ``figures``: from `argap.reports.figures.result.draw_all`. ``further``: an extra section.
 
-    Everything that comes from models, corpora and folders is escaped.
+    All text from models, corpora and folders is escaped.
     """
     more = {} if further is None else further.figures
-    # Of many models the lowest ΔNLL first; as many as fit across a printed page share a table of parts.
+    # Many models are sorted by ΔNLL, and each table of parts has as many as fit across a printed page.
     rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
     return render_page(
@@ -102,7 +102,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
 
 
 def _slices_table(gap: Gap) -> PartsTable:
-    """The rows of `slices_table` under their models, each interval below its figure."""
+    """Return the rows of `slices_table` grouped by model, with each interval below its value."""
     table = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit)
     groups: dict[str, list[list[str]]] = {}
     for model, name, n, share, ppl, delta, part, ends, due, due_ends, hits in table.rows:
@@ -115,7 +115,7 @@ def _slices_table(gap: Gap) -> PartsTable:
 
 
 def _parts_table(gap: Gap, parts: Sequence[Part], title: str, rows: Sequence[GapRow]) -> PartsTable:
-    """A partition for the reference and the models of ``rows``."""
+    """Return the table of a partition for the reference and the models of ``rows``."""
     models = [gap.reference, *(row.model for row in rows)]
     groups: dict[str, list[list[str]]] = {}
     compared = [row.model for row in rows]
@@ -146,8 +146,10 @@ def _nll(value: float | None, gap: Gap) -> str:
 
 
 def _contribution(each: Estimate) -> str:
-    """``+0.132 · 26%`` and on a second line its interval: nats, and percent of the gap or lead where there is one, in
-    parentheses where it is unresolved."""
+    """Format a contribution in nats, its share, and its interval on a second line: ``+0.132 · 26%``.
+
+    The share is in percent of the gap or lead, if there is one; in parentheses if unresolved.
+    """
     if each.contribution is None:
         return DASH
     text = signed(each.contribution)

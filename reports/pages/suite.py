@@ -18,18 +18,18 @@ from argap.suite.result import SizeResult, read_sizes
 
 
 class Written(NamedTuple):
-    """What `write_suite` read and wrote."""
+    """The results read and the tables written by `write_suite`."""
 
     results: list[SizeResult]
     tables: list[Table]
-    """Of ``table.md``, the first of each size with the size as its title."""
+    """The tables of ``table.md``; the first of each size has the size as its title."""
 
 
 def write_suite(suite: Suite, out: Path) -> Written:
     """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
-    A result whose writing was killed is put in place first. Sizes without a result are skipped; a note names the
-    members that a size lacks. Raises `FormatError` if there is no result, or a file is missing or invalid.
+    If writing a result was interrupted, it is put in place first. Sizes without a result are skipped; a note names the
+    members missing from a size. Raises `FormatError` if there is no result, or a file is missing or invalid.
     """
     for folder in (out / size for size in suite.sizes):
         if whole(folder) != folder:
@@ -57,7 +57,7 @@ def write_suite(suite: Suite, out: Path) -> Written:
 
 
 def left_out_note(left_out: LeftOut) -> str:
-    """Return the sentence on documents that a result was restated without."""
+    """Return the note on documents that were left out when a result was restated."""
     values = (f"{column} {value}" for column, each in left_out.where.items() for value in each)
     note = f"Restated without {len(left_out.documents)} documents ({', '.join(values)}), {left_out.scored:,} tokens"
     return f"{note}; {', '.join(left_out.unchanged)} still includes them." if left_out.unchanged else f"{note}."

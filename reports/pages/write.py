@@ -1,4 +1,4 @@
-"""Write the files for people beside a ``gap.json``; `argap.results.layout` names and removes them."""
+"""Write the report files beside a ``gap.json``; `argap.results.layout` names and removes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,14 +24,16 @@ def write_report(
     gap: Gap | None = None,
     further: "Further | None" = None,
 ) -> Path:
-    """Write ``report.html``, ``table.md``, ``table.tex``, ``table.csv``, for slices beyond the AR hits ``slices.csv``,
-    and ``figures/``; return the path of the page.
+    """Write a result's page, tables and figures; return the path of the page.
+
+    The files are ``report.html``, ``table.md``, ``table.tex``, ``table.csv``, ``figures/`` and, if the result has named
+    slices, ``slices.csv``.
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
     ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
-    ``("svg", "png", "pdf")`` writes a PNG (200 dpi) and a PDF of each as well. ``gap``: the result itself, by default
-    its ``gap.json``. ``further``: one more section of the page. Raises `FormatError` for a ``gap.json`` that is missing
-    or incomplete.
+    ``("svg", "png", "pdf")`` also writes a PNG (200 dpi) and a PDF of each. ``gap``: the result itself, by default read
+    from ``gap.json``. ``further``: an extra section of the page. Raises `FormatError` for a ``gap.json`` that is
+    missing or incomplete.
     """
     from argap.reports.figures.result import draw_all
     from argap.reports.pages.result import render
@@ -55,7 +57,7 @@ def write_report(
 
 
 def card(gap: Gap) -> str:
-    """A result as a section of a model card, in Markdown: the finding in words, the tables and where they come from."""
+    """Return a result as a section of a model card, in Markdown: the finding in words, tables and provenance."""
     summary = overview(gap)
     sentences = [sentence for sentence, _ in headlines(gap)]
     if summary is not None:

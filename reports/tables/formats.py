@@ -1,4 +1,4 @@
-"""A table as text, for a terminal, Markdown and LaTeX, and records as CSV."""
+"""Print a table as text for a terminal, Markdown or LaTeX, and write records as CSV."""
 
 import csv
 import io
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 Form = Literal["terminal", "markdown", "latex"]
-"""How a table is printed."""
+"""Output format of a table."""
 FORMULA = ("=", "+", "-", "@")
-"""What a spreadsheet takes for the beginning of a formula."""
-WIDEST = 1000  # columns; wider than any table
-HEADING = 9  # columns that a heading may take before it breaks
+"""First characters that a spreadsheet reads as a formula."""
+WIDEST = 1000  # characters; wider than any table
+HEADING = 9  # characters of a heading before it wraps
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
 LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: "\\" + sign for sign in "&%$#_{}"},
     **{sign: f"${sign}$" for sign in "<>|"},
-    **{sign: f"{{{sign}}}" for sign in "[]"},  # no option of a line's end
+    **{sign: f"{{{sign}}}" for sign in "[]"},  # else the previous row's end would read [ as its option
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "—": "---",
@@ -43,7 +43,7 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, one tuple a model, and the notes below them."""
+    """Cells as text, one tuple per row, and the notes below them."""
 
     columns: Sequence[str]
     """Headings."""
@@ -53,10 +53,10 @@ class Table:
     """Row and column of the cells in bold."""
     title: str = ""
     left: Collection[int] = (0,)
-    """The columns whose cells are set on the left."""
+    """Columns that are left-aligned."""
 
     def aligned(self) -> list[tuple[str, Literal["left", "right"]]]:
-        """Each heading, and where its column is set."""
+        """Return each heading with the alignment of its column."""
         return [(title, "left" if k in self.left else "right") for k, title in enumerate(self.columns)]
 
 
@@ -67,10 +67,11 @@ def best_in(
     highest: bool = False,
     groups: Sequence[object] | None = None,
 ) -> frozenset[tuple[int, int]]:
-    """The cells that hold the best value of their column, the lowest unless ``highest``, and those that print the same.
+    """Return the row and column of every cell that prints the best value of its column, ties included.
 
-    ``columns``: the values of some columns, one a row; None: not compared. ``groups``: the best of each. Where all
-    print the same, none is best.
+    The best value is the lowest, or the highest if ``highest``.
+    ``columns``: values by column, one per row; None is not compared. ``groups``: the group of each row, to
+    pick the best within each group. If all cells print the same, none is best.
     """
     found = set()
     for column, values in columns.items():
@@ -87,7 +88,7 @@ def best_in(
 
 
 def terminal(table: Table) -> "RichTable":
-    """A rich table, without the notes; model names are never read as markup."""
+    """Return a rich table without the notes; model names are never parsed as markup."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -105,8 +106,10 @@ def terminal(table: Table) -> "RichTable":
 
 
 def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
-    """Print tables for people, or as text for a document. One wider than the terminal is printed whole, and its
-    lines wrap."""
+    """Print tables to the terminal, or as Markdown or LaTeX.
+
+    A table wider than the terminal is printed in full, and its lines wrap.
+    """
     if form != "terminal":
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
         return
@@ -123,7 +126,7 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
 
 
 def markdown(table: Table) -> str:
-    """A GitHub table with the notes below it."""
+    """Return a GitHub table with the notes below it."""
     titles = [in_markdown(title) for title in table.columns]
     rule = ["---" if align == "left" else "---:" for _, align in table.aligned()]
     lines = [
@@ -138,7 +141,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A tabular with rules of the package booktabs, the notes below it."""
+    """Return a LaTeX tabular in booktabs style with the notes below it."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(cells) + r" \\"
@@ -160,7 +163,7 @@ def latex(table: Table) -> str:
 
 
 def _marked(table: Table, written: Callable[[str], str]) -> list[list[tuple[str, bool]]]:
-    """Every cell as it is written, and whether it is one of the best."""
+    """Return the text of every cell, with True for the best ones."""
     return [[(written(cell), (k, j) in table.best) for j, cell in enumerate(row)] for k, row in enumerate(table.rows)]
 
 
@@ -169,9 +172,9 @@ def _in_latex(text: str) -> str:
 
 
 def csv_of(records: Sequence[Mapping[str, Any]], fields: Collection[str] = ()) -> str:
-    """The ``fields`` of each record, one line each; by default all that some record has.
+    """Return records as CSV with the given ``fields``; by default every field that any record has.
 
-    Numbers have twelve digits: the last digits of an interval depend on the order in which a processor sums.
+    Numbers have twelve digits: the last digits of an interval depend on the processor's order of summation.
     """
     out = io.StringIO()
     named = fields or dict.fromkeys(name for record in records for name in record)
@@ -183,12 +186,12 @@ def csv_of(records: Sequence[Mapping[str, Any]], fields: Collection[str] = ()) -
 
 
 def csv_of_frame(frame: "pd.DataFrame") -> str:
-    """`csv_of` the rows of a data frame."""
+    """Return the rows of a data frame as CSV; see `csv_of`."""
     return csv_of(frame.to_dict("records"), list(frame.columns))  # pyright: ignore[reportArgumentType]
 
 
 def _in_csv(value: Any) -> Any:
-    """A number with twelve digits; text on one line, behind an apostrophe where a spreadsheet would compute it."""
+    """Return a number with twelve digits, or text on one line, with an apostrophe before anything like a formula."""
     if isinstance(value, float):
         return f"{value:.12g}"
     if not isinstance(value, str):
@@ -198,7 +201,7 @@ def _in_csv(value: Any) -> Any:
 
 
 def in_markdown(text: str) -> str:
-    """Text that cannot break the table, nor turn into markup or HTML."""
+    """Escape text so that it cannot break the table or turn into markup or HTML."""
     text = " ".join(text.split())
     for sign in "\\`*_{}[]<>|#!":
         text = text.replace(sign, "\\" + sign)

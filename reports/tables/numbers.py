@@ -1,6 +1,6 @@
-"""How numbers are written in tables, figures and sentences: percent, nats, perplexities and large counts.
+"""Format numbers for tables, figures and sentences: percent, nats, perplexities and large counts.
 
-Minus signs are true ones (U+2212), and a value that rounds to zero has none.
+Minus signs are U+2212, and a value that rounds to zero has none.
 """
 
 import math
@@ -8,13 +8,13 @@ import math
 from argap.records import Estimate, Unit
 
 DASH = "—"
-"""Where there is no number."""
+"""Shown if there is no number."""
 INFINITY = "∞"
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """A fraction in percent.
+    """Format a fraction as a percentage.
 
     >>> percent(0.731), percent(-0.0004), percent(0.26, 0)
     ('73.1%', '0.0%', '26%')
@@ -23,7 +23,7 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def percent_range(low: float, high: float) -> str:
-    """Two fractions in percent, with "to" where a minus sign would be lost beside the dash.
+    """Format two fractions as a range in percent, with "to" if a dash would run into a minus sign.
 
     >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041), percent_range(-0.0001, 0.051)
     ('70.2–75.4%', '−3.0 to 4.1%', '0.0–5.1%')
@@ -33,7 +33,7 @@ def percent_range(low: float, high: float) -> str:
 
 
 def nats(value: float) -> str:
-    """A difference of NLLs.
+    """Format a difference of NLLs.
 
     >>> nats(0.5061)
     '0.506'
@@ -42,7 +42,7 @@ def nats(value: float) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """A difference of NLLs with its sign.
+    """Format a difference of NLLs with its sign.
 
     >>> signed(0.5061), signed(-0.5061, 2)
     ('+0.506', '−0.51')
@@ -51,7 +51,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def signed_range(ends: tuple[float, float] | None) -> str:
-    """Both ends of an interval with their signs, a dash where there is none.
+    """Format both ends of an interval with their signs; a dash if there is no interval.
 
     >>> signed_range((-0.01, 0.5061)), signed_range(None)
     ('−0.010 to +0.506', '—')
@@ -60,7 +60,7 @@ def signed_range(ends: tuple[float, float] | None) -> str:
 
 
 def mean_nll(value: float | None) -> str:
-    """A mean NLL in nats, a dash where there is none.
+    """Format a mean NLL in nats; a dash if there is none.
 
     >>> mean_nll(2.399), mean_nll(None), mean_nll(float("nan"))
     ('2.40', '—', '—')
@@ -69,7 +69,7 @@ def mean_nll(value: float | None) -> str:
 
 
 def nats_interval(ends: tuple[float, float] | None) -> str:
-    """Both ends of an interval in nats, a dash where there is none.
+    """Format both ends of an interval in nats; a dash if there is no interval.
 
     >>> nats_interval((-0.01, 0.5061)), nats_interval(None)
     ('−0.010 to 0.506', '—')
@@ -78,7 +78,7 @@ def nats_interval(ends: tuple[float, float] | None) -> str:
 
 
 def perplexity(value: float) -> str:
-    """Two decimals, fewer where the perplexity is large.
+    """Format a perplexity with two decimals, or fewer if it is large.
 
     >>> perplexity(11.014), perplexity(1234.4), perplexity(2e7)
     ('11.01', '1,234', '2.0e+07')
@@ -89,12 +89,12 @@ def perplexity(value: float) -> str:
 
 
 def loss_name(unit: Unit) -> str:
-    """What `loss` writes: perplexity, or bits per byte, each with its NLL."""
+    """Return the column heading for `loss`: perplexity or bits per byte, each with its NLL."""
     return "PPL (NLL)" if unit == "token" else "bits/byte (NLL)"
 
 
 def loss(scores: Estimate, unit: Unit) -> str:
-    """``PPL (NLL)``, ∞ where both are; under the unit ``byte`` bits per byte, and the NLL in nats per byte.
+    """Format ``PPL (NLL)``, or for unit ``byte`` bits per byte and the NLL in nats per byte; ∞ if both are infinite.
 
     >>> of = ("m", "all", "all")
     >>> loss(Estimate(*of, 9, 1.0, 2.399, 11.014), "token"), loss(Estimate(*of, 9, 1.0, 0.6931, 2.0), "byte")
@@ -111,7 +111,7 @@ def loss(scores: Estimate, unit: Unit) -> str:
 
 
 def short(value: float) -> str:
-    """A count for an axis, to three significant digits.
+    """Format a count for an axis, to three significant digits.
 
     >>> short(10_000), short(1_500_000), short(50), short(0.01)
     ('10k', '1.5M', '50', '0.01')
@@ -121,7 +121,7 @@ def short(value: float) -> str:
 
 
 def whole(value: int) -> str:
-    """A count for an axis with little room, rounded down to whole units.
+    """Format a count for a narrow axis, rounded down to whole units.
 
     >>> whole(2048), whole(500)
     ('2k', '500')
@@ -131,7 +131,7 @@ def whole(value: int) -> str:
 
 
 def parameters(count: int | None) -> str:
-    """A model's number of parameters, a dash where it is unknown.
+    """Format a model's number of parameters; a dash if it is unknown.
 
     >>> parameters(6_912_345), parameters(125_000_000), parameters(1_400_000_000)
     ('6.9 M', '125 M', '1.4 B')
@@ -143,7 +143,7 @@ def parameters(count: int | None) -> str:
 
 
 def seen(label: str) -> str:
-    """A bin of training counts in words.
+    """Say a bin of training counts in words.
 
     >>> seen("0"), seen("1"), seen("3–5")
     ('never in training', 'once in training', '3–5 times in training')
@@ -153,7 +153,7 @@ def seen(label: str) -> str:
 
 
 def threshold_text(threshold: float) -> str:
-    """τ. Counts are whole, so a scaled threshold means its whole part.
+    """Format τ. Counts are whole numbers, so a scaled threshold is rounded down.
 
     >>> threshold_text(1250)
     '1,250'
@@ -162,5 +162,5 @@ def threshold_text(threshold: float) -> str:
 
 
 def _scaled(value: float) -> tuple[float, str]:
-    """A count in the largest unit that it reaches."""
+    """Return a count in its largest unit, and that unit."""
     return next(((value / size, unit) for size, unit in UNITS if value >= size), (value, ""))

@@ -1,4 +1,4 @@
-"""Many models at a glance: a sentence or two for all of them, and a bar each, ordered by ΔNLL."""
+"""Summarise many models: a sentence or two about all of them, and one bar each, ordered by ΔNLL."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ out more than one."""
 
 @dataclass(frozen=True)
 class Bar:
-    """A model's ΔNLL as a bar. Positions are percentages of the width, of which ``zero`` is 0 nats."""
+    """A model's ΔNLL as a bar. Positions are percentages of the width; 0 nats is at `Overview.zero`."""
 
     model: str
     gap: str
     share: str
-    """Of the gap or lead, on the AR hits."""
+    """Share of the gap or lead on the AR hits."""
     hits: tuple[float, float]
     """Left end and width of the part on the AR hits."""
     other: tuple[float, float]
     """Left end and width of the rest, which is drawn from the end of the AR hits to ΔNLL."""
     total: float
-    """Where ΔNLL ends."""
+    """Position of ΔNLL."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,22 @@ class Overview:
 
 
 def by_gap(gap: Gap) -> list[GapRow]:
-    """The models compared whose ΔNLL is finite, lowest first."""
+    """Return the compared models with a finite ΔNLL, lowest first."""
     finite = [row for row in gap.compared if row.model in gap.deltas]
     return sorted(finite, key=lambda row: (gap.deltas[row.model], row.model))
 
 
 def shown(gap: Gap) -> list[GapRow]:
-    """The models of the summary and of the panels, lowest ΔNLL first: all, or the two `ENDS` of their order."""
+    """Return the models of the summary and of the panels, lowest ΔNLL first.
+
+    If there are too many, these are the first and the last `ENDS` of them.
+    """
     rows = by_gap(gap)
     return rows if len(rows) <= 2 * ENDS + 1 else rows[:ENDS] + rows[-ENDS:]
 
 
 def overview(gap: Gap) -> Overview | None:
-    """The summary of a result of more than `MANY` models compared; None for fewer."""
+    """Summarise a result with more than `MANY` compared models; None for fewer."""
     rows = by_gap(gap)
     if len(rows) <= MANY:
         return None
@@ -80,12 +83,12 @@ def overview(gap: Gap) -> Overview | None:
 
 
 def _distance(delta: float) -> str:
-    """``0.030 behind`` the reference, or ahead."""
+    """Format ΔNLL as ``0.030 behind`` or ``0.030 ahead``."""
     return f"{nats(abs(delta))} {'behind' if delta > 0 else 'ahead'}"
 
 
 def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
-    """What the AR hits hold of the gaps and of the leads, the models that are exceptions, and what is unresolved."""
+    """Say how much of the gaps and leads falls on the AR hits, and which models are exceptions or unresolved."""
     found = []
     for towards in ("behind", "ahead"):
         models = [row.model for row in rows if row.direction == towards]
@@ -112,7 +115,9 @@ def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
 
 
 def of_interest(gap: Gap, drawn: Container[str] | None = None) -> list[str]:
-    """Models that figures of many models show in colour: the reference, and of those ``drawn`` (None: all) the two
-    closest to it and farthest from it in NLL."""
+    """Return the models shown in colour in figures of many models.
+
+    These are the reference and, among ``drawn`` (None: all), the two models closest to it in NLL and the two farthest.
+    """
     rows = [row for row in by_gap(gap) if drawn is None or row.model in drawn]
     return [gap.reference, *dict.fromkeys(row.model for row in rows[:2] + rows[-2:])]

@@ -1,4 +1,4 @@
-"""The check of the paper's printed percentages (`argap.metric.paper`) as tables."""
+"""Show the check of the paper's printed percentages (`argap.metric.paper`) as tables."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from argap.reports.tables.numbers import percent, percent_range
 
 
 def check_tables() -> list[Table]:
-    """Gaps due to AR, and shares of BaseConv's gap that are closed."""
+    """Return the table of gaps due to AR and the table of the shares of BaseConv's gap that are closed."""
     return [_gaps(check_gaps()), _closed()]
 
 
@@ -59,7 +59,7 @@ def _gaps(checks: list[GapCheck]) -> Table:
 
 
 def _why_shares_differ(rows: Sequence[PublishedRow]) -> tuple[str, str]:
-    """Say what the tables show of the share of AR hits, which they do not print."""
+    """Say what the tables imply about the share of AR hits, which they do not print."""
     names = ", ".join(f"{row.model} {row.scale}" for row in rows if row not in HYBRID_TABLE)
     hybrids = ", ".join(f"{row.model.removeprefix('BaseConv + ')} {row.scale}" for row in rows if row in HYBRID_TABLE)
     return (
@@ -100,6 +100,6 @@ def _yes(agrees: bool) -> str:
 
 
 def _range(fractions: Range) -> str:
-    """``43.9–44.8%``, or one number if both ends print the same."""
+    """Format ``43.9–44.8%``, or one number if both ends print the same."""
     low, high = fractions
     return percent(low) if percent(low) == percent(high) else percent_range(low, high)

@@ -1,4 +1,4 @@
-"""Where a result comes from, as names and values: for the page and for model cards. Their paths are `for_others`."""
+"""List where a result comes from as names and values, for pages and model cards; paths pass through `for_others`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
 
 
 def provenance(gap: Gap) -> list[tuple[str, str]]:
-    """What was measured with what."""
+    """List the text, index, tokenizer, runs and versions behind a result, as names and values."""
     evaluation, index = gap.evaluation, gap.index
     return [
         ("Text", ", ".join(map(for_others, evaluation.data))),
@@ -38,7 +38,7 @@ def provenance(gap: Gap) -> list[tuple[str, str]]:
 
 
 def for_others(path: str) -> str:
-    """A path as it may be published: an absolute one from the working directory, or only its name if it lies elsewhere.
+    """Make a path fit to publish: relative to the working directory, or only the name if it lies outside.
 
     >>> for_others("runs/m1"), for_others("hub:org/text"), for_others("/elsewhere/data/text")
     ('runs/m1', 'hub:org/text', 'text')
@@ -50,12 +50,12 @@ def for_others(path: str) -> str:
 
 
 def between_pairs(scores: PretrainedScores) -> str:
-    """What stands between the pairs of a test of recall, in words."""
+    """Say in words what fills the space between the pairs of a recall test."""
     return scores.between.replace(scores.text, for_others(scores.text)) if scores.text else scores.between
 
 
 def _short(run: str) -> str:
-    """A folder as it is; of a fingerprint the first twelve digits."""
+    """Shorten a fingerprint to twelve digits; return a folder unchanged."""
     return run[:12] if len(run) == 64 and not set(run) - set("0123456789abcdef") else run
 
 

@@ -1,9 +1,8 @@
-"""The result as tables: the paper's Table 1 with ΔNLL, where the difference lies, and slices.
+"""Show a result as tables: the paper's Table 1 with ΔNLL, where the difference lies, and slices.
 
 A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). Differences are signed, in nats:
-positive where a model is behind the reference, negative where it is ahead. An em dash means that there is no number; a
-raised letter after a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must
-not be claimed.
+positive if a model is behind the reference, negative if it is ahead. An em dash means that there is no number. A
+raised letter after a percentage points to its note. A percentage in parentheses is unresolved and must not be claimed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +34,7 @@ ABOVE = "above 100%: all other tokens go the other way; the paper's rule caps it
 
 
 def gap_table(gap: Gap) -> Table:
-    """One row a model: parameters, its loss on all tokens, the AR hits and the others, and ΔNLL with its interval."""
+    """Return one row per model: parameters, loss on all tokens, AR hits and others, and ΔNLL with its interval."""
     slices = (gap.on_all, gap.on_hits, gap.on_other)
     hits = "AR hits" if gap.index else "Repeated"
     titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", "ΔNLL", ENDS)
@@ -57,8 +56,10 @@ def gap_table(gap: Gap) -> Table:
 
 
 def where_table(gap: Gap) -> Table | None:
-    """The AR hits' and the other tokens' contributions to each model's ΔNLL, and the hits' share of it; None for a
-    reference alone."""
+    """Return the contributions of AR hits and other tokens to each model's ΔNLL, and the share of the hits.
+
+    None if only the reference was scored.
+    """
     if not gap.compared:
         return None
     models, hits = [row.model for row in gap.compared], gap.on_hits
@@ -81,8 +82,10 @@ def where_table(gap: Gap) -> Table | None:
 
 
 def ladder_table(gap: Gap) -> Table | None:
-    """The AR hits at τ = 0, scaled, 1,250, the result's own and ∞, where the result has them; None without a curve, and
-    for more than `MANY` models."""
+    """Return the AR hits at τ = 0, scaled, 1,250, the result's own and ∞, as far as available.
+
+    None without a curve, and for more than `MANY` models.
+    """
     points = {int(point.bin): point for point in gap.curve}
     if not 0 < len(gap.compared) <= MANY or len(points) < 2 or gap.index is None:
         return None
@@ -108,7 +111,7 @@ def ladder_table(gap: Gap) -> Table | None:
 
 
 def closed_table(gap: Gap) -> Table | None:
-    """The share of a base model's gap that each other model closes; None for a comparison without a base."""
+    """Return the share of a base model's gap that each other model closes; None for a comparison without a base."""
     closed = {row.model: row.closed for row in gap.rows if row.closed is not None}
     if not closed:
         return None
@@ -131,8 +134,10 @@ def slices_table(
     unit: Unit = "token",
     notes: Sequence[str] = (),
 ) -> Table:
-    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts; ``notes``: printed below
-    those that the table needs."""
+    """Return one row per model and slice.
+
+    ``models``: show only these. ``unit``: the unit that ``n`` counts. ``notes``: further notes, printed last.
+    """
     chosen = [model for model in slices[0].estimates if models is None or model in models]
     pairs = [(part, part[model]) for model in chosen for part in slices]
     marks = marks_of(each for _, each in pairs)
@@ -173,25 +178,27 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 
 
 def tables_of(gap: Gap) -> list[Table]:
-    """All tables of a result, in the order to show them."""
+    """Return all tables of a result in display order."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
     return [*main_tables(gap), *(table for table in (ladder_table(gap), slices) if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:
-    """Those that follow τ."""
+    """Return the tables that depend on τ."""
     return [table for table in (gap_table(gap), where_table(gap), closed_table(gap)) if table is not None]
 
 
 def csv_text(gap: Gap) -> str:
-    """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats per
-    ``unit``."""
+    """Return one CSV line per model; fields without a value are empty.
+
+    NLLs, differences and their intervals are in nats per ``unit``.
+    """
     worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
     return csv_of([_record(row, gap) | worth for row in gap.rows])
 
 
 def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
-    """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
+    """Return one CSV line per slice and model; fields without a value are empty, differences and intervals in nats."""
     return csv_of([_slice_record(part, each) | {"unit": unit} for part in slices for each in part.estimates.values()])
 
 
@@ -204,7 +211,7 @@ def _slice_record(part: Part, each: Estimate) -> dict[str, Any]:
 
 
 def figures_of(prefix: str, each: Estimate) -> dict[str, Any]:
-    """Differences, contribution and share with their intervals as fields of a CSV line."""
+    """Return difference, contribution and share, with their intervals, as fields of a CSV line."""
     figures: dict[str, Any] = {}
     for name in ("delta", "contribution", "share"):
         figures |= {f"{prefix}{name}": getattr(each, name)} | ends_of(f"{prefix}{name}", getattr(each, f"{name}_ci95"))
@@ -212,14 +219,14 @@ def figures_of(prefix: str, each: Estimate) -> dict[str, Any]:
 
 
 def nats_cells(each: Estimate) -> tuple[str, str]:
-    """A contribution and its interval: ``+0.506``, ``+0.470 to +0.540``."""
+    """Format a contribution and its interval: ``+0.506``, ``+0.470 to +0.540``."""
     return DASH if each.contribution is None else signed(each.contribution), signed_range(each.contribution_ci95)
 
 
 def share_cell(each: Estimate, marks: dict[str, str] | None = None) -> str:
-    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model that is level.
+    """Format a share as ``73.1%``, or ``(73.1%)`` if it is unresolved; a dash for the reference and for level models.
 
-    ``marks``: those of `marks_of`, which follow it.
+    ``marks``: note letters by reason, from `marks_of`, appended to the cell.
     """
     text = DASH if each.share is None else percent(each.share)
     text = f"({text})" if each.share is not None and each.reason else text
@@ -227,18 +234,18 @@ def share_cell(each: Estimate, marks: dict[str, str] | None = None) -> str:
 
 
 def interval_cell(each: Estimate) -> str:
-    """``70.2–75.4%``."""
+    """Format the interval of a share: ``70.2–75.4%``."""
     return DASH if each.share_ci95 is None else percent_range(*each.share_ci95)
 
 
 def marks_of(shares: Iterable[Estimate]) -> dict[str, str]:
-    """A letter for each note that these shares need, in their order."""
+    """Assign a letter to each note that these shares need, in order of appearance."""
     reasons = dict.fromkeys(reason for each in shares for reason in _reasons(each))
     return dict(zip(reasons, MARKS, strict=False))
 
 
 def notes_of(marks: dict[str, str]) -> list[str]:
-    """The notes to `marks_of`."""
+    """Return the notes for the letters of `marks_of`."""
     return [f"{mark} {reason}." for reason, mark in marks.items()]
 
 
@@ -262,7 +269,7 @@ def _scope(gap: Gap) -> str:
 
 
 def few_documents(gap: Gap) -> list[str]:
-    """A note where the documents are too few for the intervals; a single one has none, and the table says so."""
+    """Return a note if there are too few documents for the intervals; none for one document, which has no intervals."""
     if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
         return []
     return [
@@ -272,7 +279,7 @@ def few_documents(gap: Gap) -> list[str]:
 
 
 def _reasons(each: Estimate) -> list[str]:
-    """The notes that a share needs."""
+    """Return the notes that a share needs."""
     if each.reason == NO_SHARE and each.share is None:
         return [LEVEL_NOTE]
     rule = []
@@ -282,14 +289,14 @@ def _reasons(each: Estimate) -> list[str]:
 
 
 def _closed_cell(share: ClosedShare | None) -> str:
-    """``97.4% (96.1%)``: in perplexity (in NLL)."""
+    """Format the share that is closed, in perplexity (in NLL): ``97.4% (96.1%)``."""
     if share is None or share.ppl is None or share.nll is None:
         return DASH
     return f"{percent(share.ppl)} ({percent(share.nll)})"
 
 
 def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
-    """A model as the fields of a CSV line."""
+    """Return a model as the fields of a CSV line."""
     whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
     record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
     record |= {"parameters": row.parameters, "run": row.run} | scores_of(row.model, gap)
@@ -302,13 +309,13 @@ def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
 
 
 def scores_of(model: str, gap: Gap) -> dict[str, Any]:
-    """The tokens, NLL and perplexity of each slice, and the share of the AR hits."""
+    """Return the tokens, NLL and perplexity of each slice, and the AR hits' share of the tokens."""
     slices = (("overall", gap.on_all), ("ar_hits", gap.on_hits), ("other", gap.on_other))
     scores = {f"{name}_{key}": getattr(part[model], key) for name, part in slices for key in ("n", "nll", "ppl")}
     return scores | {"ar_hits_share_of_tokens": gap.on_hits.share_of_tokens}
 
 
 def ends_of(name: str, ends: Interval | None) -> dict[str, float | None]:
-    """Both ends of a 95% interval."""
+    """Return both ends of a 95% interval as fields of a CSV line."""
     low, high = ends or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}

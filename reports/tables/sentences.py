@@ -1,4 +1,4 @@
-"""The result in words: one sentence a model, for each case of the metric, and the figures' captions."""
+"""Put the result into words: one sentence per model for each case of the metric, and the captions of the figures."""
 
 from argap.metric.intervals import contains_zero
 from argap.records import Estimate, Gap
@@ -31,7 +31,7 @@ CAPTIONS = {
     "gap_by_position": "Where the difference lies, by position in the window. A model's bars add up to its ΔNLL.",
     "gap_by_domain": "Where the difference lies, by domain of the text. A model's bars add up to its ΔNLL.",
 }
-"""Caption of each figure of the report, by the name of its file."""
+"""Caption of each figure of the report, by file name."""
 MANY_CAPTIONS = {
     "gap_by_frequency": (
         "Where the difference lies, by training frequency, the lowest ΔNLL first. Blue: AR hits. Pale: other repeated "
@@ -57,14 +57,14 @@ AT_THE_ENDS = (
     "Of {models} models, the {ends} with the lowest ΔNLL and the {ends} with the highest are shown; the tables of "
     "parts have all of them."
 )
-SEVEN = 7  # keep in sync with `argap.reports.figures.drawing.COLOURS`, which sentences do not load
+SEVEN = 7  # keep in sync with `argap.reports.figures.drawing.COLOURS`, which is not imported here
 COLOURED = ("nll_by_frequency", "share_by_threshold")
 ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
-"""One of `argap.records.Gap.hits`."""
+"""The singular of `argap.records.Gap.hits`."""
 
 
 def caption(gap: Gap, name: str) -> str:
-    """The caption of a figure as it is drawn for this result."""
+    """Return the caption of a figure as drawn for this result."""
     if len(gap.compared) <= MANY:
         return CAPTIONS[name]
     text = MANY_CAPTIONS.get(name, CAPTIONS[name]).format(unit=gap.unit)
@@ -74,7 +74,7 @@ def caption(gap: Gap, name: str) -> str:
 
 
 def headlines(gap: Gap) -> list[tuple[str, str]]:
-    """A sentence and its numbers for each model compared."""
+    """Return a sentence and its numbers for each compared model."""
     return [(headline(row.model, gap), detail(row.model, gap)) for row in gap.compared]
 
 
@@ -101,7 +101,7 @@ def headline(model: str, gap: Gap) -> str:
 
 
 def _against_each_other(hits: Estimate, gap: Gap) -> str:
-    """Where a model that is level is behind or ahead on the AR hits, beyond the interval; the rest makes up for it."""
+    """Say whether a level model is behind or ahead on the AR hits beyond the interval, balanced by the rest."""
     ends = hits.contribution_ci95
     if ends is None or hits.contribution is None or contains_zero(ends):
         return ""
@@ -110,7 +110,7 @@ def _against_each_other(hits: Estimate, gap: Gap) -> str:
 
 
 def detail(model: str, gap: Gap) -> str:
-    """ΔNLL, its part on the AR hits and their share of it, with intervals; empty where ΔNLL is not finite."""
+    """Return ΔNLL and its part and share on the AR hits, with intervals; empty if ΔNLL is not finite."""
     whole, hits = gap.on_all[model], gap.on_hits[model]
     if whole.delta is None or hits.contribution is None:
         return ""

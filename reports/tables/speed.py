@@ -1,4 +1,4 @@
-"""Output of ``argap models bench``: throughput and memory of training and generation, as JSON and a figure."""
+"""Write throughput and memory of training and generation, from ``argap models bench``, as JSON and a figure."""
 
 from pathlib import Path
 
@@ -26,19 +26,22 @@ class SpeedResult(Record, frozen=True):
     num_hidden_layers: int
     vocab_size: int
     device: str
-    """Its name, or the CPU and its threads."""
+    """Name of the GPU, or the CPU and its threads."""
     dtype: str
     compile: bool
     backend: str
-    """As asked for; each row says whose operators ran."""
+    """The requested backend; each row says whose operators ran."""
     versions: dict[str, str]
     git: str | None
     rows: list[Speed]
 
 
 def read_speed(case: SpeedCase, out: Path) -> list[Speed]:
-    """The rows of the ``speed.json`` in ``out`` that are comparable with ``case``: measured by the same versions on the
-    same device, at its size and dtype. None without a file. Raises `FormatError` for a damaged one."""
+    """Read the rows of ``speed.json`` in ``out`` that are comparable with ``case``; none without a file.
+
+    Rows are comparable if they have its size and dtype and were measured by the same versions on the same device.
+    Raises `FormatError` for a damaged file.
+    """
     path = out / FILE
     if not path.exists():
         return []
@@ -47,14 +50,14 @@ def read_speed(case: SpeedCase, out: Path) -> list[Speed]:
 
 
 def write_speed(rows: list[Speed], out: Path) -> SpeedResult:
-    """Write ``speed.json`` to ``out``. ``rows``: of cases of one size, device and dtype."""
+    """Write ``speed.json`` to ``out``. All ``rows`` have the same size, device and dtype."""
     result = _result(rows[0], rows)
     write_json(out / FILE, as_json(result), seal=False)
     return result
 
 
 def _result(case: SpeedCase, rows: list[Speed]) -> SpeedResult:
-    """``rows`` with what they have in common with ``case``, measured here and now."""
+    """Return ``rows`` with the settings of ``case`` and the environment of this run."""
     threads = torch.get_num_threads()
     on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     name = on_cpu if case.device == "cpu" else torch.cuda.get_device_name(case.device)
@@ -64,10 +67,10 @@ def _result(case: SpeedCase, rows: list[Speed]) -> SpeedResult:
 
 @style()
 def speed(bench: SpeedResult) -> Figure:
-    """Tokens per second (top) and peak memory (bottom), with one column each for training and generation.
+    """Draw tokens per second (top) and peak memory (bottom), with one column each for training and generation.
 
-    The x axis lists the shapes, length × batch, in the given order; with
-    equal tokens per step this is figure 4 of arXiv 2406.06484. Cases that ran out of memory are omitted.
+    The x axis lists the shapes, length × batch, in the given order; with equal tokens per step this is figure 4 of
+    arXiv 2406.06484. Cases that ran out of memory are omitted.
     """
     rows = bench.rows
     modes = [mode for mode in TITLES if any(row.mode == mode for row in rows)]

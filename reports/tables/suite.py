@@ -1,4 +1,4 @@
-"""A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
+"""Show a suite as tables: the gap in the form of the paper's Table 1, each member's cost, and the published shares."""
 
 from math import isnan, nan
 from typing import Any
@@ -35,9 +35,9 @@ DOUBT = "†"
 
 
 def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
-    """All tables of one size: gap, share closed, seeds, cost, thresholds, rare bigrams, MQAR and the paper's figures.
+    """Return all tables of one size: gap, share closed, seeds, cost, thresholds, rare bigrams, MQAR, and the paper's.
 
-    Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
+    Tables without data are skipped. ``labels``: names used in the paper's tables, by member.
     """
     gap = result.gap
     tables = [gap_table(gap), _with_spread(result), closed_table(gap), *further_tables(result, labels).values()]
@@ -45,7 +45,7 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
 
 
 def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Table]:
-    """Those of `tables_of_size` that other results do not have, by title."""
+    """Return the tables of `tables_of_size` that only suites have, by title."""
     tables = {
         "Seeds": seeds_table(result),
         "Cost": cost_table(result),
@@ -58,7 +58,7 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
 
 
 def seeds_table(result: SizeResult) -> Table | None:
-    """NLL, gap and share of each seed of the members trained from several; None where there is none."""
+    """Return NLL, gap and share by seed for members trained from several seeds; None if there are no such members."""
     if not result.seeds:
         return None
     by_member: dict[str, list[SeedScores]] = {}
@@ -91,7 +91,7 @@ def seeds_table(result: SizeResult) -> Table | None:
 
 
 def cost_table(result: SizeResult) -> Table:
-    """Parameters, FLOPs, state size and training throughput of every model in the gap table."""
+    """Return parameters, FLOPs, state size and training throughput of every model in the gap table."""
     titles = ("Model", "Params", "GFLOPs", "State", "Tokens/s in training", "Training loss at the end")
     rows = []
     for model in result.gap.models:
@@ -107,15 +107,17 @@ def cost_table(result: SizeResult) -> Table:
 
 
 def recall_table(result: SizeResult) -> Table | None:
-    """NLL of the values that return after their keys, and of the tokens between the pairs, by the number of pairs; None
-    where it was not measured. In files of format 1 the other slice also has the keys and the first values."""
+    """Return NLL on the values after repeated keys and on the tokens between pairs, by number of pairs.
+
+    None if it was not measured. In files of format 1 the other slice also contains the keys and the first values.
+    """
     scores = result.mqar()
     if scores is None:
         return None
     nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
 
     def cell(model: str, pairs: int) -> str:
-        other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
+        other = nll.get((model, pairs, "other"))  # None if there are no tokens between the pairs
         return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 
     columns = ("Model", *(f"{pairs} pairs" for pairs in scores.pairs))
@@ -134,8 +136,10 @@ def recall_table(result: SizeResult) -> Table | None:
 
 
 def threshold_table(result: SizeResult) -> Table:
-    """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
-    to the tokens that training read."""
+    """Return the share of the gap at three thresholds.
+
+    They are the paper's threshold, counted in occurrences and in exposures, and the one scaled to the training tokens.
+    """
     index, passes = result.gap.index, result.passes
     assert index is not None  # of a suite
     at = {int(point.bin): point for point in result.curve}
@@ -166,10 +170,10 @@ def threshold_table(result: SizeResult) -> Table:
 
 
 def rare_table(result: SizeResult) -> Table | None:
-    """NLL on bigrams seen never or once in training, by whether the window repeats them (arXiv 2312.04927, appendix G).
+    """Return NLL on bigrams seen never or once in training, by whether the window repeats them.
 
-    The difference isolates recall from memorised bigrams. Columns without tokens are left out, as those of bigrams seen
-    once where training read its text several times; None where all are.
+    The difference isolates recall from memorised bigrams (arXiv 2312.04927, appendix G). Empty columns are left out,
+    for example bigrams seen once if training read its text several times; None if no column is left.
     """
     number, cells = {bin_.high: k for k, bin_ in enumerate(result.gap.bins.frequency)}, result.cells
     n = cells["n"].to_numpy()
@@ -204,8 +208,7 @@ def rare_table(result: SizeResult) -> Table | None:
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
-    """This suite's percentages next to those published in the Zoology paper for the same mixers; None where no model
-    compared has a label."""
+    """Return this suite's percentages beside those published for the same mixers; None if no model has a label."""
     scales = ("70M", "125M", "360M", "1.4B")
     checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
     rows, doubts = [], []
@@ -231,9 +234,9 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table | None:
 
 
 def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Table:
-    """One row for each number of training tokens, three columns a model, the reference's first without a share.
+    """Return one row per number of training tokens and three columns per model; the reference has no share.
 
-    ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
+    ``trajectory`` has the columns `argap.suite.trajectory.COLUMNS`; ``gap`` names the hits and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
     reason = few_documents(gap)
@@ -263,7 +266,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
 
 
 def suite_csv(results: list[SizeResult]) -> str:
-    """One line per model and size."""
+    """Return one CSV line per model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["ar_hits_share_of_tokens", "direction", "delta", "delta_low", "delta_high"]
@@ -288,7 +291,7 @@ def _record(result: SizeResult, model: str) -> dict[str, Any]:
 
 
 def _with_spread(result: SizeResult) -> Table | None:
-    """`where_table`, with the range over seeds in place of the share's interval where it is wider."""
+    """Return `where_table` with the range over seeds in place of each share interval that is narrower."""
     table = where_table(result.gap)
     if table is None:
         return None
@@ -302,7 +305,7 @@ def _with_spread(result: SizeResult) -> Table | None:
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:
-    """The percentage that the paper prints, or else implies. ``check``: for rows with a printed percentage."""
+    """Return the percentage that the paper prints or implies. ``check``: set if the row has a printed percentage."""
     if check is not None:
         return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}

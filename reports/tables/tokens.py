@@ -1,7 +1,7 @@
-"""Example windows ready to be shown: every token with its CSS class, its text and a tooltip.
+"""Prepare example windows for display: every token with its CSS class, its text and a tooltip.
 
-Token text is untrusted. The templates escape it; here it becomes visible: line breaks, tabs and the control characters
-that hide text or turn its direction are replaced by signs.
+Token text is untrusted. The templates escape it; this module makes it visible, replacing line breaks, tabs and
+control characters that hide text or change its direction with signs.
 """
 
 import unicodedata
@@ -23,7 +23,7 @@ OUTCOMES = {
     (False, True): "model",
     (False, False): "neither",
 }
-"""CSS class by whether the reference's and the model's most likely token is the right one."""
+"""CSS class by whether the top-1 predictions of the reference and the model are right."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class ShownWindow:
     story: str
     tokens: tuple[ShownToken, ...]
     earlier: tuple[ShownToken, ...]
-    """The surroundings of an earlier occurrence that is too far back; empty where it lies among ``tokens``."""
+    """The surroundings of an earlier occurrence that is too far back; empty if it is among ``tokens``."""
     earlier_note: str
     models: tuple[str, ...]
     """The reference and the model that loses, whose log-probs are in ``rows``."""
     rows: tuple[tuple[str, ...], ...]
-    """The tokens as a table: text, group, distance, training count where there is one, and log-probs."""
+    """The tokens as a table: text, group, distance, training count if known, and log-probs."""
 
 
 def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
-    """An example window as the page shows it."""
+    """Prepare an example window for the page."""
     model, focus = window.model, window.focus
     distance = window.distance[focus]
     count = None if window.train_count is None else window.train_count[focus]
@@ -77,7 +77,7 @@ def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
 
 
 def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, ...]:
-    """A token's line in the table under its window."""
+    """Return a token's row in the table below its window."""
     logprobs = [window.logprob[name][k] for name in models]
     count = () if window.train_count is None else (f"{window.train_count[k]:,}",)
     return (
@@ -90,19 +90,19 @@ def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, .
 
 
 def _scored(window: ExampleWindow, k: int) -> bool:
-    """Whether the models predicted the token, all but the first of a window."""
+    """Return whether the models predicted the token; they do for all but the first of a window."""
     return window.start + k > 0
 
 
 def _logprob(window: ExampleWindow, k: int, value: float | None) -> str:
-    """A log-prob as text; −∞ is null in the file."""
+    """Format a log-prob; the file stores −∞ as null."""
     if value is None:
         return "−∞" if _scored(window, k) else DASH
     return f"{value:z.2f}".replace("-", "−")
 
 
 def visible(text: str) -> str:
-    """``text`` on one line with nothing hidden in it: each control or format character becomes a sign.
+    """Return ``text`` on one line with nothing hidden in it: control and format characters become signs.
 
     >>> visible("a\\n\\tb")
     'a↵→b'
@@ -140,7 +140,7 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
 
 
 def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:
-    """Of more than `MANY` models compared, only the one that the window was chosen for has its log-prob here."""
+    """Return a token's tooltip; with more than `MANY` compared models, it has two log-probs only."""
     group = _group(window, k)
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
     named = window.logprob if len(window.logprob) <= 1 + MANY else (reference, window.model)
@@ -161,7 +161,7 @@ def _earlier_tokens(earlier: EarlierOccurrence) -> tuple[ShownToken, ...]:
 
 
 def lines(text: str) -> tuple[str, ...]:
-    """The lines of a token; each but the last ends with the sign of a line break."""
+    """Split a token into lines; each but the last ends with the sign for a line break."""
     *broken, last = text.split("\n")
     return (*(visible(line) + NEWLINE for line in broken), visible(last))
 
@@ -175,7 +175,7 @@ def _times(count: int) -> str:
 
 
 def _chance(logprob: float | None) -> str:
-    """A probability in percent: ``93%``, ``0.4%``, ``below 0.01%``."""
+    """Format a probability in percent: ``93%``, ``0.4%``, ``below 0.01%``."""
     percent = 0.0 if logprob is None else 100 * exp(logprob)
     if percent < 0.01:
         return "below 0.01%"

@@ -1,4 +1,4 @@
-"""Name what a model's ΔNLL is: a gap where it is behind its reference, a lead where it is ahead."""
+"""Name a model's ΔNLL: a gap if it is behind its reference, a lead if it is ahead."""
 
 from argap.records import Direction, Gap
 
@@ -9,12 +9,12 @@ OF: dict[Direction, str] = {"behind": "behind", "ahead": "ahead of", "level": "l
 
 
 def word(gap: Gap, model: str) -> str:
-    """What the ΔNLL of a model is called."""
+    """Return the word for a model's ΔNLL."""
     return WORDS[gap.directions.get(model)]
 
 
 def gap_word(gap: Gap) -> str:
-    """What the ΔNLLs of all models are called together."""
+    """Return one word for the ΔNLLs of all models."""
     known = set(gap.directions.values()) - {"level"}
     if len(known) > 1:
         return "gap or lead"

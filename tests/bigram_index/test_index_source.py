@@ -151,7 +151,8 @@ def test_a_repeatedly_killed_build_gives_the_same_bytes(tokenizer, text, tmp_pat
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from argap.bigram_index import build, token_cache, token_source\n"
+        "from argap.bigram_index import build\n"
+        "from argap.bigram_index.sources import token_cache, token_source\n"
         "from argap.corpus import open_corpus\n"
         "from argap.text.tokenizer import load_tokenizer\n"
         "token_cache.SHARD_TOKENS = 100\n"
