@@ -34,15 +34,14 @@ def pearson(link: GapLink, *, seeds: bool = True) -> tuple[float, float, float]:
 
 def test_correlations_on_the_first_page():
     small, large = (open_recall(ROOT / "results" / "recall" / name).link for name in ("table1-7m", "table1-50m"))
-    (swde, *rest), at_50_m = [pearson(link) for link in small], [pearson(link) for link in large]
+    at_7_m, at_50_m = [pearson(link) for link in small], [pearson(link) for link in large]
     assert ({len(link.points) for link in small}, {len(link.points) for link in large}) == ({7}, {5})
+    ends = [end for each in at_7_m for end in each], [end for each in at_50_m for end in each]
     said = (
-        "Pearson's r is {:.2f} (95% interval {:.2f} to {:.2f}), {:.2f} and {:.2f}".format(
-            *swde, *(r for r, *_ in rest)
-        ),
-        "For five of 51 M it is {:.2f}, {:.2f} and {:.2f}, and {:.2f} on the form of SWDE".format(
-            *(r for r, *_ in at_50_m), pearson(large[0], seeds=False)[0]
-        ),
+        "Pearson's r is {:.2f} (95% interval {:.2f} to {:.2f}), {:.2f} ({:.2f} to {:.2f}) and {:.2f} ({:.2f} to "
+        "{:.2f})".format(*ends[0]),
+        "For five of 51 M it is {:.2f} ({:.2f} to {:.2f}), {:.2f} ({:.2f} to {:.2f}) and {:.2f} ({:.2f} to {:.2f}), "
+        "and {:.2f} on the form of SWDE".format(*ends[1], pearson(large[0], seeds=False)[0]),
     )
     assert [each for each in said if each not in on_one_line(ROOT / "README.md").replace("−", "-")] == []
     fisher = "{:.2f} to {:.2f}, {:.2f} to {:.2f} and {:.2f} to {:.2f}"
