@@ -104,7 +104,7 @@ def test_texts_are_escaped_in_a_notebook(result, tmp_path):
     [
         ({"format": 99}, r"gap\.json: written by a newer argap \(format 99, known up to 3\)"),
         ({"threshold": "many"}, r"gap\.json: Expected `int \| null`, got `str` - at `\$\.threshold`"),
-        ({"format": 2}, r"gap\.json: written by an older argap \(format 2, expected 3\); run `argap score`"),
+        ({"format": 2}, r"gap\.json: written by an older argap \(format 2, expected 3\); run the command"),
         ({"models": [{"model": 1}]}, r"gap\.json: Expected `str`, got `int` - at `\$\.models\[0\]\.model`"),
         (None, "no gap.json there; expected a folder that `argap score` or `argap compare` wrote"),
     ],

@@ -105,7 +105,7 @@ def test_missing_or_broken_cells_are_one_line(token_result, tmp_path):
         ("{", "gap.json"),
         ('{"format": 99}', "written by a newer argap (format 99"),
         ('{"format": 3}', "missing required field"),
-        ('{"format": 2}', "written by an older argap (format 2, expected 3); run `argap score` or `argap compare`"),
+        ('{"format": 2}', "written by an older argap (format 2, expected 3); run the command that wrote it again"),
     ],
 )
 def test_half_written_and_newer_results_are_refused(tmp_path, content, message):
