@@ -95,7 +95,7 @@ def test_members_that_are_not_those_of_the_cells_are_refused(place, tmp_path, ch
     members.pop("checksum")
     if change == "name":
         members["members"][0]["name"] = "attentionx"
-        said = "members.json: has attentionx, .*; cells.parquet and gap.json have attention, .*repeat its `argap suite run`"
+        said = "members.json: has attentionx, .*have attention, .*repeat its `argap suite run`"
     else:
         members["members"][0]["train"]["finished"] = None
         said = "members.json: attention: `train.finished` is null; .*repeat its `argap suite run`"
