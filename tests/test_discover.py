@@ -124,7 +124,7 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
     documents = result.tokens(columns=["document"])["document"].to_numpy()
     assert found.whole.n == (drawn & ~fitting(np.arange(len(n))))[documents].sum()
-    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    parts = [list(each.estimates.values())[-1].contribution or 0.0 for each in found.leaves]
     assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     frame = result.discover("m2", min_share=0.05, limit_tokens=limit)
     assert frame.attrs["sample"] == found.sample
@@ -164,7 +164,7 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(row):
         == []
     )
     assert sum(each.share_of_tokens for each in found.leaves) == pytest.approx(1)
-    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    parts = [list(each.estimates.values())[-1].contribution or 0.0 for each in found.leaves]
     assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     assert parts == sorted(parts, key=abs, reverse=True)
 
@@ -187,7 +187,7 @@ def test_its_conditions_give_the_same_figures_when_pasted(result):
     for each in found.slices:
         documents = result.tokens(each.about.where, columns=["document"])["document"].to_numpy()
         assert each.n == (~fitting(documents)).sum()
-    parts = [list(each.estimates.values())[-1].contribution for each in found.leaves]
+    parts = [list(each.estimates.values())[-1].contribution or 0.0 for each in found.leaves]
     assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     assert any("repeated" in each.about.where for each in found.slices)  # what m2 is made to be worse at
 
@@ -237,7 +237,7 @@ def test_a_lead_is_explained_as_the_gap_the_other_way_round(token_result, tmp_pa
     assert won["where"].tolist() == lost["where"].tolist()
     assert won["contribution"].tolist() == pytest.approx([-value for value in lost["contribution"]])
     assert won["share"].tolist() == pytest.approx(lost["share"].tolist())
-    assert (won["contribution"][1:] < 0).any()
+    assert (won["contribution"].to_numpy()[1:] < 0).any()
 
 
 def _whole(result, reference):

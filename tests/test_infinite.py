@@ -104,7 +104,7 @@ def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) 
     gap = result.record
     assert gap.deltas.keys() == {"other"}
     assert sum(part["m"].infinite for part in gap.parts("distance")) == 1
-    parts = [part["other"].contribution for part in gap.parts("distance")]
+    parts = [part["other"].contribution or 0.0 for part in gap.parts("distance")]
     assert sum(parts) == pytest.approx(gap.deltas["other"])
 
     table = gap_table(gap)

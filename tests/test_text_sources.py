@@ -15,7 +15,7 @@ from argap.results.sources import (
     source_name,
     without,
 )
-from argap.results.text_warnings import count_hits, outliers, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import add_hits, count_hits, outliers, warn_of_bigrams, warn_of_sources
 from argap.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +119,7 @@ def test_frequent_bigrams_are_counted_over_portions():
     hits = generator.random(len(tokens)) < 0.5
     hits[0] = hits[20_000] = False
     parts = [count_hits(tokens[:20_000], hits[:20_000]), count_hits(tokens[20_000:], hits[20_000:])]
-    counts = parts[0].add(parts[1], fill_value=0)
+    counts = add_hits(parts)
     pairs = [(int(tokens[k - 1]), int(tokens[k])) for k in np.flatnonzero(hits)]
     assert counts.sum() == len(pairs)
     line, *others = warn_of_bigrams(counts, tokenizer)
@@ -127,7 +127,7 @@ def test_frequent_bigrams_are_counted_over_portions():
     text = tokenizer.decode([7, 8])
     assert line == f"bigram {text!r}: {100 * n / len(pairs):.1f}% of the hits ({n:,} of {len(pairs):,})"
     assert [other.split(":")[0] for other in others] == [f"bigram {tokenizer.decode([8, 7])!r}"]
-    assert warn_of_bigrams(counts[:5], tokenizer) == ()  # too few hits
+    assert warn_of_bigrams(counts.iloc[:5], tokenizer) == ()  # too few hits
 
 
 def test_documents_are_chosen_by_any_condition():

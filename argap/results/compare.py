@@ -40,7 +40,7 @@ from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
-from argap.results.text_warnings import count_hits, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_sources
 from argap.runtime.progress import say
 from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
@@ -163,7 +163,7 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     n = table.scored_of_document
     margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
-    bigrams = pd.Series(dtype=np.int64)
+    bigrams: list[pd.Series] = []
 
     def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
         made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau)
@@ -176,7 +176,9 @@ def write_gap(
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
             hits = portion.labels.ar_hit(tau) & portion.labels.scored
-            bigrams = bigrams.add(count_hits(portion.tokens, hits), fill_value=0)
+            bigrams.append(count_hits(portion.tokens, hits))
+            if sum(map(len, bigrams[1:])) > PENDING:
+                add_hits(bigrams)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
@@ -195,7 +197,7 @@ def write_gap(
     sources = dict(enumerate(map(source_name, table.record.sources)))
     warnings = (
         *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau),
-        *warn_of_bigrams(bigrams, tokenizer),
+        *warn_of_bigrams(add_hits(bigrams), tokenizer),
     )
     gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)
     for line in warnings:

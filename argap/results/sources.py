@@ -156,7 +156,7 @@ def group(
         hits = ar_hits(part, threshold)
         columns = part[["n", *(PREFIX + model for model in models)]].to_numpy(np.float64).T
         document = part["document"].to_numpy()
-        names = part["domain"].astype(str) if source_of is None else part["document"].map(dict(source_of))
+        names = part["domain"].astype(str) if source_of is None else part["document"].map(source_of.get)
         code, known = pd.factorize(names)
         for k, name in enumerate(known):
             seen, total = sums.setdefault(str(name), (set(), np.zeros((2, len(columns)))))

@@ -1,6 +1,7 @@
 """Warn about the text: outlier sources, sources that hold much of a gap, bigrams with many of the hits."""
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,8 @@ MOST_LINES = 5
 """Maximum number of lines about bigrams."""
 MOST_OF_HITS = 0.01
 """Maximum share of the hits with one bigram."""
+PENDING = 2**22
+"""Counts of portions that wait to be added up."""
 LEAST_HITS = 10_000
 """Number of hits below which bigrams are not judged."""
 
@@ -103,14 +106,21 @@ def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
     return pd.Series(n, index=code)
 
 
+def add_hits(counts: list[pd.Series]) -> pd.Series:
+    """Add up the `count_hits` of portions; the list then holds the sum alone."""
+    counts[:] = [cast(pd.Series, pd.concat(counts).groupby(level=0).sum())] if counts else [pd.Series(dtype=np.int64)]
+    return counts[0]
+
+
 def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Return up to `MOST_LINES` lines on bigrams with more than `MOST_OF_HITS` of the hits, most frequent first."""
     total = int(hits.sum())
-    large = hits[hits > MOST_OF_HITS * total].sort_values(ascending=False, kind="stable")
     if total < LEAST_HITS:
         return ()
+    large = cast(pd.Series, hits[hits > MOST_OF_HITS * total]).sort_values(ascending=False, kind="stable")
+    first = large.head(MOST_LINES)
     return tuple(
         f"bigram {tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
         f"({int(n):,} of {total:,})"
-        for code, n in large.head(MOST_LINES).items()
+        for code, n in zip(first.index.tolist(), first.tolist(), strict=True)
     )

@@ -93,8 +93,9 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
             figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
         if len(gap.curve) > 1:
             figures["share_by_threshold"] = share_by_threshold(gap)
-        for by in (by for by in AXIS_LABELS if gap.parts(by)):
-            figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
+        for by in AXIS_LABELS:
+            if gap.parts(by):
+                figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
         if len(gap.parts("domain")) > 1:
             figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
     return written(figures, folder, formats)

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from argap.cells import PREFIX, ar_hits
 
 from argap.metric.documents import shares
 from argap.metric.influence import estimates, ratio
 from argap.metric.seeds import figures_over_seeds, pool_seeds
 from argap.metric.simultaneous import simultaneous
+from argap.slices.cells import PREFIX, ar_hits
 
 ROOT = Path(__file__).parents[2]
 DRAWS = 4000

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -115,7 +116,7 @@ def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_
     sums = with_models(read_frame(out / "positions.parquet"), gap.models)
     assert Earlier(out).by_position(sums.iloc[:, ::-1], gap) == expected  # the reference need not come first
     swapped = [Part(reversed(part.estimates.values())) for part in expected]
-    taken = dict.fromkeys(gap.models)
+    taken: Any = dict.fromkeys(gap.models)
     for part in Earlier(out, taken, position=swapped).by_position(with_models(sums, SECOND), gap):
         assert list(part.estimates) == gap.models
     old = add(tmp_path / "old", FIRST)
@@ -374,6 +375,7 @@ def test_a_kill_before_a_result_is_whole_leaves_the_earlier_one(add, out, monkey
 KILLS = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
+from typing import Any
 from argap.files.staged import put_in_place
 
 def killing(function, calls, last):

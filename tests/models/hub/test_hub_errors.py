@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"hidden_act": "gelu"}, "option hidden_act 'gelu'"),
     ("mamba", {"hidden_size": 0}, "hidden_size 0 in config.json of mamba; expected a positive number"),
     ("mamba", {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000 .* at most 10,000"),
-    ("mamba", {"pad_token_id": "x"}, "pad_token_id: .*, found x"),
+    ("mamba", {"pad_token_id": "x"}, "pad_token_id: .*, found 'x'"),
     ("delta_net", {"attn": "all"}, "config.json is not one of delta_net"),
     ("delta_net", {"norm_eps": {}}, "config.json is not one of delta_net"),
     ("rwkv", {"attention_hidden_size": 8}, "option attention_hidden_size 8"),
