@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 
 SLOWLY = """
 import signal, sys, time
-from argap import batches, runs
+from argap.scoring import batches
+from argap.tokens import runs
 from argap.cli import main
 runs.SHARD_TOKENS = 512
 score, started = batches.Batches.score, []

@@ -61,6 +61,8 @@ def test_every_package_is_listed():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     modules = (p.parent.relative_to(ROOT) for p in ROOT.glob("argap/**/__init__.py"))
     expected = {".".join(folder.parts) for folder in modules} | {f"argap.{name}" for name in FOLDERS}
+    linked = (p.parent.relative_to(ROOT) for name in FOLDERS for p in (ROOT / name).glob("**/__init__.py"))
+    expected |= {".".join(("argap", *folder.parts)) for folder in linked}
     assert listed == sorted(expected)
 
 
@@ -146,18 +148,18 @@ def test_help_imports_nothing_heavy(installed, tmp_path):
 
 def test_the_wheel_contains_the_code_behind_the_links_and_the_demo(wheel):
     for folder in FOLDERS:
-        expected = {f"argap/{folder}/{p.name}" for p in (ROOT / folder).glob("*.py")}
+        expected = {f"argap/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / folder).rglob("*.py")}
         assert expected
         assert expected <= wheel
     for name in (
         "argap/py.typed",
         "argap/metric/paper_tables/gap.csv",
-        "argap/reports/templates/report.html.j2",
+        "argap/reports/pages/templates/report.html.j2",
         "argap/recall/tasks/fda.yaml",
         "argap/recall/tasks/rows.py",
         "argap/demo/tokenizer/tokenizer.json",
         "argap/demo/index/index.json",
-        "argap/train/tuned_hopper.json",
+        "argap/models/fla/tuned_hopper.json",
         "argap/demo/checkpoints/attention/model.safetensors",
         "argap/demo/checkpoints/base_conv/train.json",
     ):

@@ -91,7 +91,7 @@ def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
     assert ranked.record.identity.rank
 
 
-def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkeypatch):
+def test_a_run_resumes_with_the_same_choice_only(folders, data, tokenizer, tmp_path, monkeypatch):
     checkpoint = find_checkpoint(folders["gpt2"])
     monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
     run(checkpoint, data, tmp_path / "ranked", rank=True)
@@ -105,7 +105,7 @@ def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkey
     run(checkpoint, data, tmp_path / "plain")
     with pytest.raises(MismatchError, match="holds a run with rank False, asked for True"):
         run(checkpoint, data, tmp_path / "plain", rank=True)
-    run(checkpoint, data, tmp_path / "plain", bos=3, overwrite=True)
+    run(checkpoint, data, tmp_path / "plain", bos=tokenizer.token_text(3), overwrite=True)
     with pytest.raises(MismatchError, match="holds a run with bos 3, asked for None"):
         run(checkpoint, data, tmp_path / "plain")
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 MODEL = str(ROOT / "argap" / "demo" / "checkpoints" / "base_conv")
 
 IN_SMALL_SHARDS = """
-from argap import runs
+from argap.tokens import runs
 from argap.cli import main
 runs.SHARD_TOKENS = 512
 main()

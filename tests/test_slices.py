@@ -105,11 +105,11 @@ def test_the_ar_hits_as_a_condition_are_the_rows_of_the_result(result):
     same = result.gap({"same": "repeated AND train_count <= 2"}).set_index("slice")
     cells = result.table().set_index("slice")
     assert (same.loc["same", "n"].to_numpy() == cells.loc["ar_hits", "n"].to_numpy()).all()
-    numbers = [name for name in cells.columns if name not in ("model", "case", "n")]
+    numbers = [name for name in cells.columns if name not in ("model", "reason", "n")]
     for name in ("ar_hits", "same"):
         assert np.allclose(same.loc[name, numbers].astype(float), cells.loc["ar_hits", numbers].astype(float),
                            rtol=1e-12, atol=1e-12, equal_nan=True)  # fmt: skip
-        assert list(same.loc[name, "case"]) == list(cells.loc["ar_hits", "case"])
+        assert same.loc[name, "reason"].tolist() == cells.loc["ar_hits", "reason"].tolist()
     assert (same.loc["same", "ar_hits"] == 1).all()
 
 
@@ -282,7 +282,7 @@ def test_the_command_prints_a_table(token_result, tmp_path, run_command):
     (tmp_path / "mine.yaml").write_text("slices:\n- {name: rare, where: repeated AND train_count < 2, title: Rare}\n")
     code, out, _ = run_command("slice", str(token_result), "--slices", str(tmp_path / "mine.yaml"))
     assert code == 0
-    for text in ("rare", "ar_hits", "m-1", "m2", "% of gap", "Rare"):
+    for text in ("rare", "ar_hits", "m-1", "m2", "unresolved", "Rare"):
         assert text in out
 
 

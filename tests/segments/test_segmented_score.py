@@ -158,7 +158,7 @@ def test_a_page_keeps_tables_in_bytes(scored):
         client.get(f"/api/keep/{path}&model=llama&format=md").text
         for path in ("slices?where=repeated&name=again", "breakdown?by=distance")
     )
-    assert slices.startswith("| Model | Slice | Bytes | Share | bits/byte (NLL) |")
+    assert slices.startswith("| Model | Slice | Bytes | % of bytes | bits/byte (NLL) |")
     assert parts.startswith("| Distance | Bytes | Share | llama: nats |")
     assert "Nats a byte: share" in parts
 
