@@ -27,7 +27,7 @@ def test_two_processes_write_the_same_files_as_one(tmp_path, monkeypatch):
     command += ["--seq-len", "256", "--limit-tokens", "1900", "--out", "two", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"rows"') == 1  # only the main process prints
+    assert done.stdout.count('"fingerprint"') == 1  # only the main process prints
 
     monkeypatch.setattr(runs, "SHARD_TOKENS", 512)
     score_models(

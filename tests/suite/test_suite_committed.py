@@ -50,7 +50,7 @@ def test_tables_rebuild_byte_for_byte(suite, tmp_path):
         ("table1-50m", ""),
         ("table2-mini", ""),
         ("table1-mini", "base_conv"),
-        ("recall-along-training", "base_conv"),
+        ("recall-along-training", ""),
     ],
 )
 def test_results_can_grow(suite, older):
