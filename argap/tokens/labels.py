@@ -29,7 +29,6 @@ from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_reco
 from argap.records.columns import COPIED, SEGMENTED
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.copies import find_copies
 from argap.tokens.repeats import find_repeats
 from argap.tokens.runs import shards_of
 from argap.tokens.weights import SEGMENT_BYTES, last_rows, stored_weights, weights
@@ -152,6 +151,8 @@ def label_portions(
         repeats, position = find_repeats(data, windows), data.position_of(windows)
         rows = data.rows(windows)
         tokens = data.tokens[rows]
+        from argap.tokens.copies import find_copies  # imported late: numba takes a second
+
         copies = find_copies(tokens, data.offsets[windows.start : windows.stop + 1] - rows.start, data.eos)
         yield Labels(
             window=data.window_of(windows),
@@ -195,6 +196,8 @@ def with_copies(labels: Labels, tokens: np.ndarray, eos: int | None) -> Labels:
     """
     if labels.opportunity is not None:
         return labels
+    from argap.tokens.copies import find_copies  # imported late: numba takes a second
+
     copies = find_copies(tokens, np.append(np.flatnonzero(labels.position == 0), len(tokens)), eos)
     return replace(labels, record=msgspec.structs.replace(labels.record, format=FORMAT), **copies._asdict())
 
