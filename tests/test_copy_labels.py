@@ -45,7 +45,7 @@ def old(token_result, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(token_result, out)
     gap = read_json(out / "gap.json")
-    for row in gap["rows"]:
+    for row in gap["models"]:
         row["run"] = ""  # its own, beside the labels
     (out / "gap.json").write_text(json.dumps(gap))
     age(out)
@@ -79,9 +79,9 @@ def test_conditions_select_hits_misses_and_new_keys(result, token_result):
         n = int((mask & scored).sum())
         assert n > 0
         assert set(table.loc[table["slice"] == name, "n"]) == {n}, name
-    parts = {part.bin: part for part in result._parts_of("induction")}
+    parts = {part.bin: part for part in result.parts("induction")}
     assert list(parts) == ["false", "true", "none"]
-    assert sum(part.share for part in parts.values()) == pytest.approx(1)
+    assert sum(part.share_of_tokens for part in parts.values()) == pytest.approx(1)
 
 
 def test_a_condition_on_labels_of_format_1_names_the_command(old):
