@@ -61,18 +61,18 @@ def test_it_is_the_reference_in_float64(
 SEQUENCES: dict[str, tuple[str, tuple[int, ...], Given, tuple[int, ...], int, float]] = {
     **{
         f"linear attention, decay {kind}": (
-            "linear_attention", (127, 20, 40), {"decay": kind, "normalize": kind == "of a head"}, (40, 64, 70), 70, 2e-5
+            "linear_attention", (80, 20, 40), {"decay": kind, "normalize": kind == "of a head"}, (40, 64, 70), 70, 2e-5
         )
         for kind in ("none", "of a head", "of a position")
     },
     # Of a chunk of GLA later positions may decide how its scores are computed, and so their last bit.
-    "gla": ("gla", (127, 20, 40), {}, (64,), 70, 2e-5),
-    "gla, strong decays": ("gla", (127, 20, 40), {"strength": 500.0}, (64,), 70, 1e-3),
-    "taylor attention": ("taylor_attention", (127, 8, 40), {}, (40, 64, 70), 70, 2e-5),
-    "delta rule": ("delta_rule", (127, 20, 40), {"normalize": True}, (40, 64, 70), 70, 2e-5),
+    "gla": ("gla", (80, 20, 40), {}, (64,), 70, 2e-5),
+    "gla, strong decays": ("gla", (80, 20, 40), {"strength": 500.0}, (64,), 70, 1e-3),
+    "taylor attention": ("taylor_attention", (80, 8, 40), {}, (40, 64, 70), 70, 2e-5),
+    "delta rule": ("delta_rule", (80, 20, 40), {"normalize": True}, (40, 64, 70), 70, 2e-5),
     "delta rule, cut at the end of a chunk": ("delta_rule", (90, 16, 16), {}, (64,), 64, 0),
-    "wkv": ("wkv", (70, 5, 32), {}, (5, 60), 60, 2e-5),
-    "selective scan": ("selective_scan", (30, 33, 4), {}, (13,), 13, 0),
+    "wkv": ("wkv", (40, 5, 16), {}, (5, 35), 35, 2e-5),
+    "selective scan": ("selective_scan", (20, 33, 4), {}, (13,), 13, 0),
     "short convolution": ("short_convolution", (70, 4), {"extras": True}, (33,), 30, 0),
     "short convolution, cut within its taps": ("short_convolution", (70, 4), {}, (2,), 2, 0),
 }  # fmt: skip
@@ -107,7 +107,6 @@ def test_repeats_and_strides_give_the_same_bits(law: str, given: Given) -> None:
     expected = leaves(call(**given))
 
     def laid_out() -> Iterator[Given]:
-        yield given
         yield changed(given, lambda x: x.transpose(0, -1).contiguous().transpose(0, -1))
         yield changed(given, lambda x: torch.stack([x, x + 1], dim=-1)[..., 0])
 
