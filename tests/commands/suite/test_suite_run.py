@@ -24,6 +24,7 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
+from argap.tokens import runs
 from tests.commands.suite.conftest import command, text
 from tests.conftest import estimates_in, word_tokenizer
 
@@ -243,29 +244,48 @@ def test_ray_gives_the_same_result(place, tmp_path):
     ]
 
 
-def test_two_processes_train_and_score_together(place, tmp_path):
-    """One of two models is there already."""
+IN_SMALL_SHARDS = """
+from argap.tokens import runs
+from argap.cli import main
+runs.SHARD_TOKENS = 512
+main()
+"""
+
+
+def test_two_processes_train_and_score_together(place, tmp_path, monkeypatch):
+    """One of the models is there already, one is only trained; its scores are the files that one process writes."""
     shutil.copy(place / "suite.yaml", tmp_path)
-    work = tmp_path / "runs" / "suite" / "tiny"
-    shutil.copytree(place / "work" / "tiny", work, ignore=shutil.ignore_patterns("base_conv*", "*-seed1*"))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "argap"]
-    members = ["--member", "attention", "--member", "base_conv"]
-    command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
+    (tmp_path / "program.py").write_text(IN_SMALL_SHARDS)
+    work, alone = tmp_path / "runs" / "suite" / "tiny", tmp_path / "work" / "tiny"
+    for copy in (work, alone):
+        shutil.copytree(place / "work" / "tiny", copy, ignore=shutil.ignore_patterns("base_conv*"))
+        shutil.rmtree(copy / "runs" / "attention-seed1")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"]
+    members = [part for name in ("attention", "attention-seed1", "base_conv") for part in ("--member", name)]
+    command_line = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(command_line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Reference: attention.") == 1  # only the main process prints
     assert done.stderr.count("trained and scored already") == 1
     trained = {name: json.loads((work / name / "train.json").read_text()) for name in ("attention", "base_conv")}
     assert [trained[name]["processes"] for name in trained] == [1, 2]
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 512)
+    assert command(tmp_path, "run", *members[:4]).exit_code == 0
+    two, one = (
+        {path.name: path.read_bytes() for path in (each / "runs" / "attention-seed1" / "tokens").iterdir()}
+        for each in (work, alone)
+    )
+    assert len(one) > 2
+    assert one == two
     found = read_size(tmp_path / "results" / "suite" / "tiny")
-    alone = read_size(place / "out" / "tiny")
-    assert found.gap.fingerprint == alone.gap.fingerprint
-    for model in alone.gap.models:
-        assert found.gap.on_all[model].nll == pytest.approx(alone.gap.on_all[model].nll, rel=1e-4)
+    before = read_size(place / "out" / "tiny")
+    assert found.gap.fingerprint == before.gap.fingerprint
+    for model in before.gap.models:
+        assert found.gap.on_all[model].nll == pytest.approx(before.gap.on_all[model].nll, rel=1e-4)
     recall = found.mqar()
     assert recall is not None
-    assert set(recall.models) == {"attention", "base_conv"}
+    assert set(recall.models) == {"attention", "attention-seed1", "base_conv"}
 
 
 def test_missing_ray_says_how_to_install_it(place, monkeypatch):

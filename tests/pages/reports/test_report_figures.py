@@ -1,4 +1,4 @@
-"""Figures of every type of result: content, and identical bytes on every run."""
+"""Figures of every type of result and their panels: content, and identical bytes on every run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import msgspec
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -15,10 +16,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 from msgspec.structs import replace
 
-from argap.errors import ArgapError
-from argap.records import Gap, Part
+from argap.errors import ArgapError, FormatError
+from argap.records import Gap, Part, read_gap
 from argap.reports.figures.drawing import COLOURS, highlight, label_at_line, legend_of_models, looks, plain
-from argap.reports.figures.panels import TOP_DOMAINS
+from argap.reports.figures.panels import TOP_DOMAINS, threshold_position
 from argap.reports.figures.result import draw_all, gap_by_bin, gap_by_domain, gap_by_frequency, nll_by_frequency
 
 Maker = Callable[..., Gap]
@@ -184,3 +185,10 @@ def test_the_line_to_a_name_crosses_no_other_name() -> None:
     for own, name in enumerate(names):
         line = name.arrow_patch.get_path().transformed(name.arrow_patch.get_transform())
         assert not any(line.intersects_bbox(box) for other, box in enumerate(boxes) if other != own)
+
+
+def test_a_threshold_within_a_bin_is_one_line(token_result):
+    gap = read_gap(token_result)
+    assert threshold_position(gap) > 0
+    with pytest.raises(FormatError, match=r"gap\.json: threshold 1251: expected the upper end of a bin"):
+        threshold_position(msgspec.structs.replace(gap, threshold=1251))

@@ -1,16 +1,18 @@
-"""Scoring a checkpoint of a known family: by which code, and that a run does not mix two."""
+"""A checkpoint of a known family: by which code it is scored, and that flash-linear-attention changes no other's."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import MambaConfig, MambaForCausalLM
 
 from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import MismatchError
 from argap.evaluation.windows import build_evaluation_set
+from argap.models.hub.registry import TAKEN_OVER, find_family, original_class, register_fla
 from argap.records import SourceRecord
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
@@ -35,3 +37,19 @@ def test_both_backends_score_alike_and_are_not_mixed(tokenizer, shaken, tmp_path
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     with pytest.raises(MismatchError, match="backend"):
         run("native", backend="hf")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_checkpoints_load_as_before_fla_was_imported() -> None:
+    pytest.importorskip("fla")
+    gla = find_family({"model_type": "gla"})
+    assert gla is not None
+    for take_over in (lambda: register_fla("x"), lambda: original_class("x", gla)):
+        take_over()
+        for model_type, name in TAKEN_OVER.items():
+            config = transformers.AutoConfig.for_model(model_type)
+            assert type(config) is getattr(transformers, name)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=2)
+    )
+    assert type(model).__module__.startswith("transformers.")

@@ -1,6 +1,18 @@
-"""Who may read the page."""
+"""Who may read the page, that equal requests share one computation, and that its numbers are those of the tables."""
+
+import json
+import math
+import shutil
+import subprocess
+import threading
+import time
 
 import pytest
+
+from argap.records import Estimate
+from argap.reports.tables.numbers import loss, loss_name
+from argap.view.app import PAGE
+from argap.view.once import KEPT, Once
 
 PARTS = ("overview", "window?window=0&model=ref", "keep/table?format=csv", "nothing")
 
@@ -70,3 +82,57 @@ def test_only_the_pages_files_are_served(client, path):
     answer = client.get(path)
     assert answer.status_code == 404
     assert "starlette" not in answer.text
+
+
+def test_two_that_ask_at_once_share_one_computation():
+    once, computed = Once(), []
+
+    def slow() -> int:
+        computed.append(1)
+        time.sleep(0.05)
+        return 7
+
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(once.get("key", slow))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (answers, len(computed)) == ([7] * 4, 1)
+
+
+def test_what_fails_is_tried_again():
+    once = Once()
+    with pytest.raises(ZeroDivisionError):
+        once.get("key", lambda: 1 // 0)
+    assert once.get("key", lambda: 3) == 3
+
+
+def test_the_oldest_answer_goes_first():
+    once = Once()
+    for key in range(KEPT + 1):
+        once.get(key, lambda: "old")
+    assert once.get(KEPT, lambda: "new") == "old"
+    assert once.get(0, lambda: "new") == "new"
+
+
+FIGURES = [
+    *((9, nll, math.exp(nll)) for nll in (0.0, 0.6931, 2.399, 7.2, 20.0)),
+    (9, 800.0, None),
+    (0, None, None),
+    (9, None, None),  # infinite
+]
+SCORES = [Estimate("m", "all", "all", n, 1.0, nll, ppl) for n, nll, ppl in FIGURES]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize("unit", ["token", "byte"])
+def test_losses_are_written_as_in_tables(tmp_path, unit):
+    (tmp_path / "numbers.mjs").write_text((PAGE / "numbers.js").read_text())
+    given = [{"nll": each.nll, "ppl": each.ppl, "n": each.n} for each in SCORES]
+    call = f'[lossName("{unit}"), ...{json.dumps(given)}.map((each) => loss(each, "{unit}"))]'
+    script = f'import {{ loss, lossName }} from "./numbers.mjs"; console.log(JSON.stringify({call}))'
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [loss_name(unit), *(loss(each, unit) for each in SCORES)]
