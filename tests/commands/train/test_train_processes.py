@@ -1,4 +1,4 @@
-"""torchrun: two processes train the model of one up to rounding; where one is killed the others end; a rerun goes on."""
+"""torchrun: two processes train the model of one up to rounding; if one is killed the others end, a rerun goes on."""
 
 import os
 import signal
