@@ -1,21 +1,20 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
-from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
+from argap.metric.intervals import DocumentBootstrap, _drawn
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.slices.figures import Key, SliceScorer, _Drawn, _intervals
+from argap.slices.figures import Key, SliceScorer
 from argap.tokens.labels import Labels
 
 SEQ_LEN, WINDOWS, DOCUMENTS = 64, 24, 6
@@ -158,7 +157,9 @@ def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(se
             assert (swapped.share is None, swapped.reason) == (each.share is None, each.reason)
             if each.share is not None:
                 assert swapped.share == pytest.approx(each.share, rel=1e-9, abs=1e-12)
-                assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
+                assert (swapped.share_ci95 is None) == (each.share_ci95 is None)
+                if each.share_ci95 is not None:
+                    assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
 
 
 def test_cells_round_trip_through_a_file(case, tmp_path):
@@ -229,58 +230,76 @@ def scored(model: np.ndarray, reference: np.ndarray | None = None):
     return whole["m"], hits["m"]
 
 
-def test_intervals_cover_the_mean_and_repeat(monkeypatch):
+def test_intervals_are_those_of_a_mean_over_documents(monkeypatch):
     rng = np.random.default_rng(5)
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
     assert hits.share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
-    ends = whole.delta_ci95
-    assert ends is not None
-    low, high = ends
-    assert low < float((200 + model).mean() / -100) < high
-    assert scored(model)[0].delta_ci95 == whole.delta_ci95
-    # The width is that of the mean of 50 draws: 2 · 1.96 standard errors.
-    error = model.std() / 100 / np.sqrt(50)
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.05)
+    low, high = whole.delta_ci95
+    # Documents of equal length: the interval of a mean, with at most 49 degrees of freedom (`effective_freedom`).
+    lost = (-200 - model) / 100
+    error = lost.std(ddof=1) / np.sqrt(50)
+    assert (low + high) / 2 == pytest.approx(lost.mean())
+    assert 0.999 * stats.t.ppf(0.975, 49) < (high - low) / 2 / error < stats.t.ppf(0.975, 20)
     # On the slice the same half is spread over a quarter of the tokens.
     assert hits.contribution_ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
     assert hits.delta_ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
-    monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
+    assert whole.worth == pytest.approx(lost.sum() ** 2 / (lost**2).sum())
+    for module in ("argap.metric.documents", "argap.slices.figures"):
+        monkeypatch.setattr(f"{module}.GROUPS", 7)
     assert scored(model)[1].share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
-def test_resampling_is_over_documents_and_keeps_models_paired():
-    # The same noise on both models: the difference is constant, and so is every resample of it.
+def test_intervals_keep_models_paired():
+    # The same noise on both models: the difference is constant.
     noise = np.random.default_rng(6).normal(0, 50, 30)
     whole, _ = scored(-210.0 + noise, -200.0 + noise)
     assert whole.delta_ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(
-    ("without", "part", "expected"),
-    [
-        (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
-        (25, -2.0, (2.0, 2.0)),  # as the largest
-        (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
-    ],
-)
-def test_resamples_without_a_gap_by_hand(without, part, expected):
-    """All others lose 1 nat, of which the slice has the size of ``part``."""
-    none = np.arange(1000) < without
-    lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
-    whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
-    ends = _intervals(whole, hits, 1).share
-    assert ends == pytest.approx(expected)
-    # A lead: every sign the other way, and the same share.
-    whole, hits = (replace(each, lost=-each.lost) for each in (whole, hits))
-    assert _intervals(whole, hits, 1).share == ends
+def test_a_model_of_several_seeds_is_their_mean_and_the_others_take_their_variance():
+    rng = np.random.default_rng(7)
+    n = np.full(40, 100.0)
+    lost = rng.normal(20, 2, 40)
+    columns = {"ref": 0 * lost, "ref-1": 0 * lost + 1, "m": lost, "m-1": lost + 3, "one": lost}
+    sums = -300 - np.column_stack(list(columns.values()))
+
+    def deltas(seeds):
+        names = [name for of in seeds.values() for name in of]
+        chosen = sums[:, [list(columns).index(name) for name in names]]
+        (whole,) = SliceScorer(names, "ref", n, chosen, seeds=seeds).results()
+        return {model: whole[model] for model in seeds if model != "ref"}
+
+    alone = deltas({"ref": ["ref"], "m": ["m"], "one": ["one"]})
+    both = deltas({"ref": ["ref", "ref-1"], "m": ["m", "m-1"], "one": ["one"]})
+    assert both["m"].delta == pytest.approx((lost.mean() + 1.5 - 0.5) / 100)
+    assert both["one"].delta == pytest.approx((lost.mean() - 0.5) / 100)
+    for model in ("m", "one"):
+        width, narrow = (np.diff(each[model].delta_ci95).item() for each in (both, alone))
+        assert width > 2 * narrow  # between seeds lies more than between documents
+    one_seed = both["one"].delta_ci95[1] - both["one"].delta
+    # Seeds are 1 and 3 apart: of variance 0.5 and 4.5, pooled 2.5, for both sides (the reference has its own 0.5 / 2).
+    assert one_seed == pytest.approx(stats.t.ppf(0.975, 2) * np.sqrt(2.5 + 0.25) / 100, rel=0.4)
+
+
+def test_leaves_have_simultaneous_intervals():
+    rng = np.random.default_rng(8)
+    n = np.full(40, 100.0)
+    parts = rng.normal(2, 1, (8, 40))
+    scorer = SliceScorer(["ref", "m"], "ref", n, np.column_stack([n * -2, n * -2 - parts.sum(axis=0)]))
+    for k, lost in enumerate(parts):
+        scorer.add(Key("named", f"leaf {k}"), n / 8, np.column_stack([n * -0.25, n * -0.25 - lost]))
+    alone, together = (scorer.results(together=start)[1:] for start in (None, "leaf"))
+    for one, all_ in zip(alone, together, strict=True):
+        (low, high), (lowest, highest) = (each["m"].contribution_ci95 for each in (one, all_))
+        assert lowest < low < high < highest
+        assert one["m"].delta_ci95 == all_["m"].delta_ci95
 
 
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     rng = np.random.default_rng(5)
     assert scored(-210.0 + rng.normal(0, 2, 40))[1].reason is None
-    # The same loss, from fewer documents than 20, and from a single one, which gives no interval either.
-    assert scored(-210.0 + rng.normal(0, 2, 12))[1].reason == "12 documents are worth 12"
+    # The same loss from a single document, which gives no interval.
     whole, hits = scored(np.array([-210.0]))
     assert (hits.share_ci95, whole.delta_ci95) == (None, None)
     assert hits.reason == "a single document"
@@ -319,14 +338,11 @@ def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
     assert due.share_ci95 == (pytest.approx(2), pytest.approx(2))
 
 
-def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
+def test_the_result_says_what_its_documents_are_worth(case):
     _, _, cells, gap = case
-    n = cells.groupby("document")["n"].sum().to_numpy()
+    lost = cells.assign(lost=cells["logprob/ref"] - cells["logprob/m"]).groupby("document")["lost"].sum().to_numpy()
     assert gap.documents == DOCUMENTS
-    assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
-    assert gap.on_hits["m"].reason == "6 documents are worth 6"
-    monkeypatch.setattr("argap.metric.intervals.GROUPS", 3)
-    assert summary(cells).on_hits["m"].reason == "6 documents are worth 6"  # not their groups
+    assert gap.worth == {"m": pytest.approx(lost.sum() ** 2 / (lost**2).sum())}
 
 
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
@@ -344,26 +360,14 @@ def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
 def test_resamples_are_the_same_however_many_are_drawn_at_once(monkeypatch):
     sums = np.random.default_rng(10).normal(size=(5, 3))
     bootstrap = DocumentBootstrap(5, resamples=100)
-    drawn = bootstrap.draw()
+    drawn = _drawn(5, 100, bootstrap._seed)
     assert (drawn.sum(axis=1) == 5).all()
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
     monkeypatch.setattr("argap.metric.intervals.WEIGHTS_AT_ONCE", 35)  # seven resamples
     monkeypatch.setattr("argap.metric.intervals.COLUMNS_AT_ONCE", 2)
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
     _drawn.cache_clear()
-    assert (bootstrap.draw() == drawn).all()
-
-
-@pytest.mark.parametrize(("gap", "part", "worth"), [((0, 1), (1, 2), 20), ((1, 2), (-1, 0), 20), ((1, 2), None, 19.9)])
-def test_an_interval_that_ends_at_0_contains_it(gap, part, worth):
-    assert unresolved(20, 20.0, (1, 2), (1, 2)) is None
-    assert unresolved(20, worth, gap, part) is not None
-
-
-def test_a_document_of_most_tokens_leaves_few_effective_documents():
-    # Ten equal documents are worth ten; one that holds nine tenths of the tokens leaves 1.2 of eleven.
-    assert effective_documents(np.full(10, 2**30)) == pytest.approx(10)  # more tokens than int64 can square
-    assert effective_documents(np.array([90.0, *[1.0] * 10])) == pytest.approx(100**2 / (90**2 + 10))
+    assert (_drawn(5, 100, bootstrap._seed) == drawn).all()
 
 
 def test_share_closed_is_given_for_the_models_between(case):
