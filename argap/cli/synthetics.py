@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Address, Device, Engine, Json, Settings, TrustRemoteCode, check_engine
+from argap.cli.options import Address, Device, Dtype, Engine, Json, Settings, TrustRemoteCode, check_engine
 from argap.cli.output import print_json
 
 app = typer.Typer(
@@ -223,7 +223,7 @@ def score(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the examples.")] = 0,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
     """Score pretrained language models on MQAR in their own vocabulary.
