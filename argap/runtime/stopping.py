@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Interrupt:
+class StopRequest:
     """Whether a stop was requested."""
 
     requested: bool = False
@@ -19,12 +19,12 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def listening() -> Iterator[Interrupt]:
-    """Set `Interrupt.requested` on the first SIGINT or SIGTERM; a second signal stops at once.
+def listening() -> Iterator[StopRequest]:
+    """Set `StopRequest.requested` on the first SIGINT or SIGTERM; a second signal stops at once.
 
     Python allows signal handlers in the main thread only; elsewhere this does nothing.
     """
-    interrupt = Interrupt()
+    interrupt = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
