@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
+    from argap.models.configuration import Spec
     from argap.models.describe import Backbone, ModelDescription
     from argap.reports.tables.formats import Table
     from argap.reports.tables.speed import SpeedResult
@@ -199,7 +200,7 @@ def _print_lines(row: "ModelDescription") -> None:
         typer.echo(f"  {key:{width}}  {value}")
 
 
-def _with_options(mixer: dict[str, Any]) -> str:
+def _with_options(mixer: "Spec") -> str:
     """Format a mixer: ``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")

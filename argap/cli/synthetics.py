@@ -183,11 +183,9 @@ def sweep(
         from argap.runtime.jobs import local_engine
 
         chosen = local_engine(device)
-    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     with listening() as interrupt:
-        runs = run_sweep(
-            loaded, folder, chosen, together=together, compiled=compiled, stop=lambda: interrupt.requested, **limit
-        )
+        options = {"together": together, "compiled": compiled, "time_limit": time_limit}
+        runs = run_sweep(loaded, folder, chosen, **options, stop=lambda: interrupt.requested)
     typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
     if interrupt.requested:
         raise typer.Exit(130)
