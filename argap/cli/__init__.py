@@ -15,7 +15,8 @@ import typer
 from argap import __version__
 from argap.cli import checkpoints, index, models, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
-from argap.runtime.guard import fail, keeping_interrupts
+from argap.runtime.guard import fail
+from argap.runtime.signals import keeping_interrupts
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""

@@ -80,7 +80,7 @@ def train(
     """
     from argap.runtime.device import use_device
     from argap.runtime.progress import say
-    from argap.runtime.stopping import listening
+    from argap.runtime.signals import listening
     from argap.synthetics.sweeps.store import UNFINISHED, write_run
     from argap.synthetics.training.config import LEARNING_RATES, run_configs
     from argap.synthetics.training.loop import train_group
@@ -159,7 +159,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
-    from argap.runtime.stopping import listening
+    from argap.runtime.signals import listening
     from argap.synthetics.sweeps.jobs import run_sweep
     from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from argap.errors import ArgapError
 from argap.runtime.device import DTYPES, resolve_dtype
-from argap.runtime.stopping import StopRequest, Stopped
+from argap.runtime.signals import Stopped, StopRequest
 from argap.runtime.torchrun import Parallel
 from argap.train.checkpoint import Position
 from argap.train.config import TrainConfig
