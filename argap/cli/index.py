@@ -21,6 +21,7 @@ TOKENS_PER_REPORT = 2**16
 """Tokens between progress updates: one per document would cost more than counting it."""
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
+IndexFolder = Annotated[Path, typer.Argument(help="An index.")]
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 MovedTokenizerOption = Annotated[
@@ -132,7 +133,7 @@ def merge(
 
 @app.command()
 def info(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     as_json: Json = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte of every part.")] = False,
 ) -> None:
@@ -154,7 +155,7 @@ def info(
 
 @app.command()
 def count(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     text: Annotated[str, typer.Argument(help="Text whose bigrams to look up.")],
     tokenizer: MovedTokenizerOption = None,
     as_json: Json = False,
@@ -225,7 +226,7 @@ def from_arpa(
 
 @app.command()
 def profile(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     data: DataArgument,
     tokenizer: MovedTokenizerOption = None,
     text_column: TextColumnOption = "text",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from argap.cli.options import parse_tokens
+from argap.cli.options import Index, parse_tokens
 from argap.cli.output import Output
 from argap.errors import ArgapError
 
@@ -18,7 +18,7 @@ RESULT = typer.Argument(help="Folder that `argap score` or `argap compare` wrote
 
 def label(
     result: Annotated[Path, typer.Argument(help="Folder that `argap score` wrote.")],
-    index: Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")] = None,
+    index: Index = None,
     threshold: Annotated[
         str | None, typer.Option(help="As in `argap score`; 1250 with --index, else that of the result.")
     ] = None,
