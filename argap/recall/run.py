@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError
@@ -16,7 +15,7 @@ from argap.recall.decoding import load_decoder
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
+from argap.recall.lm_eval_tasks import Results, StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import Protocol
 from argap.recall.result import FORMAT, RecallResult, flips
 from argap.recall.samples import HitRule, Sample, model_folder
@@ -90,7 +89,7 @@ def run_upstream(
     *,
     config: ScoreConfig = DEFAULT,
     stock: StockOptions = StockOptions(),  # noqa: B008
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Results]:
     """Run lm-eval's tasks on every model; return its results by model, also written to ``MODEL/results.json``.
 
     ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises
