@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
-from argap.results.sources import Grouped, group
+from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
 
@@ -52,8 +52,7 @@ def warn_of_sources(
 
     ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
     """
-    several = 1 < len(set(sources.values())) < len(sources)
-    grouped = group(cells, reference, threshold, sources if several else None)
+    grouped = group(cells, reference, threshold, sources)
     return (*_difficult(grouped), *_holding(grouped))
 
 
@@ -78,7 +77,8 @@ def _holding(of: Grouped) -> Iterable[str]:
     if len(of.names) < 2:
         return
     parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
-    judged = [m for m in range(len(of.models)) if m != of.reference and not of.level[m] and np.isfinite(gaps[0, m])]
+    level = of.level()
+    judged = [m for m in range(len(of.models)) if m != of.reference and not level[m] and np.isfinite(gaps[0, m])]
     for g, name in enumerate(of.names):
         held = [m for m in judged if parts.part[m, g] > MOST_OF_GAP]
         if held:
