@@ -13,9 +13,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+AHEAD = pytest.mark.xfail(raises=AssertionError, strict=True, reason="results/ holds percentile intervals of one seed")
+"""Of the notebook that recomputes Student-t intervals and means over seeds, until the results are built with them."""
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[AHEAD] * (p.stem == "recompute")) for p in NOTEBOOKS]
+)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, each in a shell of its own that makes every representation of what a cell ends with."""
     monkeypatch.chdir(tmp_path)
