@@ -131,7 +131,11 @@ def test_a_level_model_has_no_warnings():
         ([4.7, 7.1, 9.1, 43.6, 48.0, 55.0], []),  # an easy and a difficult kind
         ([4.7, 7.1, 9.1, 9.3, 43.6, 48.0], []),
         ([4.7, 7.1, 9.1, 9.3, 12.0, 48.0], [5]),
-        ([10.0, 90.0], []),
+        ([10.0, 90.0], []),  # either may be the odd one
+        ([10.0, 12.0, 20.6], []),  # three: up to 1.875 times the mean of the others, 20.625
+        ([10.0, 12.0, 20.7], [2]),
+        ([10.0, 20.0, 39.7], []),  # and up to 3.5 / √2 times their difference above it, 39.75
+        ([10.0, 20.0, 39.8], [2]),
         ([], []),
     ],
 )

@@ -12,7 +12,11 @@ from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
 
 OUTLIER = 3.5
-"""Standard deviations (`outliers`): Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3."""
+"""Standard deviations from the median beyond which a source is an outlier (`outliers`).
+
+This is the cut-off of Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3, for modified
+z-scores, 0.6745 (x − median) / MAD. `outliers` puts another estimate of the spread in the place of MAD / 0.6745.
+"""
 SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
@@ -34,8 +38,9 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     1.349 (the standard deviation of normal data) and the standard deviation, but at least a quarter of the median.
     Texts can be of an easy and a difficult kind, and the spread must span both; a median absolute deviation, or the
     range of a few sources, sees only one. Each source counts once: weighted by tokens, two large ones of a kind would
-    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below. All
-    False for fewer than three sources.
+    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below.
+    Of two sources neither is far: nothing says which of them is odd. Of three, one is far if its perplexity is above
+    1.875 times the mean of the other two and further above that mean than 2.47 times their difference.
     """
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
