@@ -239,7 +239,12 @@ class Result:
         if by in known:
             if recorded := [part for part in self.record.parts(by) if part.n]:
                 return recorded
-            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
+            if by == "position" and self.evaluation.left_out is not None:
+                left = f"restated without {len(self.evaluation.left_out.documents):,} documents"
+                why = f"was {left}, and its sums by position do not name documents; repeat its `argap suite run`"
+            else:
+                why = "has no training counts; add them with `argap label`"
+            raise ArgapError(f"`by` {by}: {self.folder} {why}")
         try:
             table = self.token_table
         except ArgapError as error:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError
 from argap.files.atomic import write_json
@@ -13,11 +15,11 @@ from argap.recall.answered import find_answered
 from argap.recall.asked import Asked, AskedCheckpoint, AskedCopy, Asking
 from argap.recall.decoding import load_decoder
 from argap.recall.examples import COPY, Examples
-from argap.recall.link import ArNll, link_to_gap
+from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import Results, StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import Protocol
-from argap.recall.result import FORMAT, RecallResult, flips
+from argap.recall.result import FORMAT, RecallResult, flips, open_recall
 from argap.recall.samples import HitRule, Sample, model_folder
 from argap.recall.scores import Score, score
 from argap.records import write_record
@@ -52,8 +54,8 @@ def run_recall(
     answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
     found = _find_models([*models, *([reference] if reference else [])], answered)
     compared = None if reference is None else found[-1].name
-    if ar_nlls is not None and compared not in ar_nlls:
-        raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
+    if ar_nlls is not None:
+        _check_reference(compared, ar_nlls)
     samples: dict[tuple[str, str], list[Sample]] = {}
     scores: list[Score] = []
     asking = Asking(tasks, out, protocol, config, rule, overwrite)
@@ -80,6 +82,24 @@ def run_recall(
     )
     write_record(out / "recall.json", result)
     return result
+
+
+def relink(folder: Path, gap: Path) -> RecallResult:
+    """Rewrite the link in ``recall.json`` with the AR gaps in ``gap``; no model is asked, and samples are not read.
+
+    Raises `ArgapError` if ``gap`` lacks the reference.
+    """
+    result = open_recall(folder)
+    nlls = read_ar_nlls(gap, result.reference)
+    _check_reference(result.reference, nlls)
+    result = replace(result, link=link_to_gap(result.rows, nlls, result.reference or ""))
+    write_record(folder / "recall.json", result)
+    return result
+
+
+def _check_reference(reference: str | None, ar_nlls: Mapping[str, ArNll]) -> None:
+    if reference not in ar_nlls:
+        raise ArgapError(f"`gap`: no AR hits of the reference {reference}; expected one of {', '.join(ar_nlls)}")
 
 
 def run_upstream(

@@ -7,12 +7,16 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
-from argap.results.sources import Grouped, group
+from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
 
 OUTLIER = 3.5
-"""Standard deviations (`outliers`): Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3."""
+"""Standard deviations from the median beyond which a source is an outlier (`outliers`).
+
+This is the cut-off of Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3, for modified
+z-scores, 0.6745 (x − median) / MAD. `outliers` puts another estimate of the spread in the place of MAD / 0.6745.
+"""
 SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
@@ -36,8 +40,9 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     1.349 (the standard deviation of normal data) and the standard deviation, but at least a quarter of the median.
     Texts can be of an easy and a difficult kind, and the spread must span both; a median absolute deviation, or the
     range of a few sources, sees only one. Each source counts once: weighted by tokens, two large ones of a kind would
-    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below. All
-    False for fewer than three sources.
+    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below.
+    Of two sources neither is far: nothing says which of them is odd. Of three, one is far if its perplexity is above
+    1.875 times the mean of the other two and further above that mean than 2.47 times their difference.
     """
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
@@ -54,8 +59,7 @@ def warn_of_sources(
 
     ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
     """
-    several = 1 < len(set(sources.values())) < len(sources)
-    grouped = group(cells, reference, threshold, sources if several else None)
+    grouped = group(cells, reference, threshold, sources)
     return (*_difficult(grouped), *_holding(grouped))
 
 
@@ -80,7 +84,8 @@ def _holding(of: Grouped) -> Iterable[str]:
     if len(of.names) < 2:
         return
     parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
-    judged = [m for m in range(len(of.models)) if m != of.reference and not of.level[m] and np.isfinite(gaps[0, m])]
+    level = of.level()
+    judged = [m for m in range(len(of.models)) if m != of.reference and not level[m] and np.isfinite(gaps[0, m])]
     for g, name in enumerate(of.names):
         held = [m for m in judged if parts.part[m, g] > MOST_OF_GAP]
         if held:

@@ -17,6 +17,7 @@ from argap.records import Gap, Part
 from argap.records.columns import BY_MODEL, COLUMNS
 from argap.reports.tables.result import interval_notes
 from argap.result import Result
+from argap.results.by_source import NEEDED, BySource, by_source, sources_of
 from argap.results.restated import cells_at, check_setting, restate, thresholds_of
 from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
@@ -193,6 +194,17 @@ class Answers:
             )
 
         return self._once.get(("parts", by, setting), compute)
+
+    def sources(self, setting: Setting) -> BySource:
+        """Return the gaps and leads without each source of the text, at a setting."""
+        gap, own = self.gap(setting), self.result.record
+
+        def compute() -> BySource:
+            cells = self._cells(*(name for name in NEEDED if name in self._keys))
+            names = sources_of(self.result.folder, own, cells["document"].to_numpy())
+            return by_source(gap, cells_at(cells, own, setting.threshold), names)
+
+        return self._once.get(("sources", setting), compute)
 
     def slices(
         self,
