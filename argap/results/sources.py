@@ -14,6 +14,7 @@ import pandas as pd
 from argap.errors import ArgapError, FormatError
 from argap.files.parquet import check_columns, read_frame, readable
 from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
+from argap.records import Bins
 from argap.slices.cells import PREFIX, CellFile, ar_hits, models_of, parts_of
 from argap.tokens.labels import Labels
 
@@ -146,14 +147,21 @@ class Grouped(NamedTuple):
 
 
 def group(
-    cells: pd.DataFrame | CellFile, reference: str, threshold: int | None, source_of: Mapping[int, str] | None = None
+    cells: pd.DataFrame | CellFile,
+    reference: str,
+    threshold: int | None,
+    bins: Bins,
+    source_of: Mapping[int, str] | None = None,
 ) -> Grouped:
-    """Sum the cells by source; by domain if ``source_of`` (source by document) is None."""
+    """Sum the cells by source; by domain if ``source_of`` (source by document) is None.
+
+    ``bins``: those that the cells refer to.
+    """
     models = models_of(cells)
     sums: dict[str, tuple[set[int], np.ndarray]] = {}
     by_document: dict[int, np.ndarray] = {}
     for part in parts_of(cells):
-        hits = ar_hits(part, threshold)
+        hits = ar_hits(part, threshold, bins)
         columns = part[["n", *(PREFIX + model for model in models)]].to_numpy(np.float64).T
         document = part["document"].to_numpy()
         names = part["domain"].astype(str) if source_of is None else part["document"].map(source_of.get)

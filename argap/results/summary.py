@@ -13,7 +13,7 @@ from argap.metric.bins import bins_of
 from argap.metric.direction import direction
 from argap.metric.intervals import effective_documents
 from argap.metric.share import share_closed
-from argap.records import GAP_FORMAT, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
+from argap.records import GAP_FORMAT, Bins, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
 from argap.slices.cells import CellFile, models_of
 from argap.slices.figures import WHOLE, Key, documents_of, slices_of_cells
 from argap.slices.margins import Margins
@@ -27,6 +27,7 @@ def summarize(
     threshold: int | None,
     evaluation: EvaluationRecord,
     index: IndexRecord | None,
+    bins: Bins | None = None,
     base: str | None = None,
     run: str = "",
     parameters: dict[str, int] | None = None,
@@ -36,11 +37,11 @@ def summarize(
 
     ``base``: the model whose gap the others close (`ArgapError` if it is not one of them). ``run``: the result's
     folder; ``runs`` and ``parameters``: by model. Without an ``index`` the ``threshold`` is None, and every repeated
-    bigram is a hit.
+    bigram is a hit. ``bins``: those that the cells refer to; None: without a bound at the scaled τ.
     """
     if base is not None:
         check_base(base, models_of(cells))
-    bins = bins_of(threshold, evaluation.seq_len)
+    bins = bins or bins_of(threshold, evaluation.seq_len)
 
     def masks(part: pd.DataFrame) -> dict[Key, np.ndarray]:
         return groups(part, bins, threshold) | hits_by_threshold(part, bins)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
+from argap.records import Bins
 from argap.results.sources import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
@@ -46,14 +47,14 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
 
 
 def warn_of_sources(
-    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None, bins: Bins
 ) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
+    ``sources``: by document. ``bins``: those that the cells refer to. If there is only one source, or one per document, domains are judged instead.
     """
     several = 1 < len(set(sources.values())) < len(sources)
-    grouped = group(cells, reference, threshold, sources if several else None)
+    grouped = group(cells, reference, threshold, bins, sources if several else None)
     return (*_difficult(grouped), *_holding(grouped))
 
 

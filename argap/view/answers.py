@@ -180,7 +180,7 @@ class Answers:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> list[Part]:
-            keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            keys = self._of_hits if by in ("slice", "frequency") else ["document", *(COPIED if by in COPIED else [by])]
             cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
                 cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold
