@@ -13,7 +13,7 @@ import pandas as pd
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import Gap, Part
+from argap.records import COPY, INDUCTION, Gap, Part
 from argap.records.columns import BY_MODEL, COLUMNS
 from argap.reports.tables.result import few_documents
 from argap.result import Result
@@ -180,7 +180,8 @@ class Answers:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> list[Part]:
-            keys = self._of_hits if by in ("slice", "frequency") else ["document", *(COPIED if by in COPIED else [by])]
+            keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            keys = ["document", COPY, INDUCTION] if by in (COPY, INDUCTION) else keys
             cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
                 cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold

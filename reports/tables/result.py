@@ -11,7 +11,20 @@ from typing import Any
 from argap.metric.direction import NO_SHARE
 from argap.metric.bins import scaled_threshold
 from argap.metric.intervals import FEW, contains_zero
-from argap.records import COPY, INDUCTION, MISS, NEW_KEY, RIGHT, ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
+from argap.records import (
+    COPY,
+    INDUCTION,
+    MISS,
+    NEW_KEY,
+    RIGHT,
+    ClosedShare,
+    Estimate,
+    Gap,
+    GapRow,
+    Interval,
+    Part,
+    Unit,
+)
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,

@@ -78,7 +78,9 @@ def test_rows_from_cells_equal_gap_json(place):
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["models"]] == ["attention", "base_conv"]  # further seeds have no row
     cells = slices_of_cells(
-        with_models(result.cells, result.gap.models), hits_and_others(result.cells, result.gap.threshold), "attention"
+        with_models(result.cells, result.gap.models),
+        hits_and_others(result.cells, result.gap.threshold, result.gap.bins),
+        "attention",
     )
     for key, part in cells.items():
         for own, theirs in zip(part.estimates.values(), estimates_in(written, key.bin, key.partition), strict=True):
