@@ -32,17 +32,14 @@ def whole(token_result):
 
 
 def test_cells_of_shards_are_those_of_all_windows(token_result, whole):
-    labels, _, scores = whole
-    expected = build_cells(
-        labels, {name: logprob for name, (logprob, _) in scores.items()}, read_gap(token_result).bins
-    )
+    (labels, _, scores), bins = whole, read_gap(token_result).bins
+    expected = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, bins)
     pd.testing.assert_frame_equal(read_cells(token_result / "cells.parquet"), expected)
 
 
 def test_cells_add_up_the_log_probs_of_each_combination(whole, token_result):
     labels, _, scores = whole
     cells = build_cells(labels, {"ref": scores["ref"][0]}, read_gap(token_result).bins)
-    keys = ["window", "repeated", "distance"]
     assert cells["n"].sum() == labels.scored.sum()
     assert len(cells[KEYS].drop_duplicates()) == len(cells)
     plain = pd.DataFrame({"window": labels.window, "x": scores["ref"][0].astype(np.float64)})[labels.scored]

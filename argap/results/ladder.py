@@ -1,4 +1,4 @@
-"""Climb the ladder of thresholds: the AR hits at τ = 0, scaled, 1,250 and the result's own, and all repeated bigrams."""
+"""The ladder of thresholds: the AR hits at τ = 0, scaled, 1,250 and the result's own, and all repeated bigrams."""
 
 from argap.metric.bins import scaled_threshold
 from argap.metric.threshold import PAPER_THRESHOLD

@@ -51,7 +51,8 @@ def warn_of_sources(
 ) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: by document. ``bins``: those that the cells refer to. If there is only one source, or one per document, domains are judged instead.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead. ``bins``:
+    those that the cells refer to.
     """
     several = 1 < len(set(sources.values())) < len(sources)
     grouped = group(cells, reference, threshold, bins, sources if several else None)

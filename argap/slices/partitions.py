@@ -33,7 +33,8 @@ HITS, OTHERS = Key(SLICE, AR_HITS), Key(SLICE, OTHER)
 def hits_and_others(cells: pd.DataFrame, threshold: int | None, bins: Bins) -> dict[Key, np.ndarray]:
     """Return the cells (bool ``[C]``) of the AR hits and of all other tokens.
 
-    ``bins``: those that the cells refer to. Returns nothing for a margin without the keys that tell them apart (`argap.slices.margins`).
+    ``bins``: those that the cells refer to. Returns nothing for a margin without the keys that tell them apart
+    (`argap.slices.margins`).
     """
     if "repeated" not in cells:
         return {}

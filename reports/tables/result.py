@@ -8,8 +8,8 @@ raised letter after a percentage points to its note. A percentage in parentheses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from argap.metric.direction import NO_SHARE
 from argap.metric.bins import scaled_threshold
+from argap.metric.direction import NO_SHARE
 from argap.metric.intervals import FEW, contains_zero
 from argap.records import (
     COPY,

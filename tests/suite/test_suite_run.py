@@ -77,11 +77,8 @@ def test_rows_from_cells_equal_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["models"]] == ["attention", "base_conv"]  # further seeds have no row
-    cells = slices_of_cells(
-        with_models(result.cells, result.gap.models),
-        hits_and_others(result.cells, result.gap.threshold, result.gap.bins),
-        "attention",
-    )
+    hits = hits_and_others(result.cells, result.gap.threshold, result.gap.bins)
+    cells = slices_of_cells(with_models(result.cells, result.gap.models), hits, "attention")
     for key, part in cells.items():
         for own, theirs in zip(part.estimates.values(), estimates_in(written, key.bin, key.partition), strict=True):
             assert (own.model, own.n) == (theirs["model"], theirs["n"])
