@@ -116,7 +116,7 @@ def recall_table(gap: Gap) -> Table | None:
             percent(part.share_of_tokens),
             *nats_cells(part[row.model]),
             share_cell(part[row.model], marks),
-            interval_cell(part[row.model]),
+            DASH if part is gap.on_all else interval_cell(part[row.model]),
         )
         for row in gap.compared
         for name, part in parts.items()
