@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
+from argap.bigram_index.store import open_index
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
 from argap.evaluation.windows import build_evaluation_set
@@ -19,12 +20,14 @@ from argap.records import LabelsRecord, read_gap, read_record, write_record
 from argap.records.columns import COPIED
 from argap.reports.tables.result import recall_table
 from argap.results.compare import label_result, write_gap
+from argap.results.ladder import ladder
+from argap.results.restated import thresholds_of
 from argap.slices.conditions import COPIED_AS
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.copies import Copies, find_copies
 from argap.tokens.labels import FORMAT, read_labels
 from argap.tokens.runs import open_run, read_token_ids, read_window_offsets
-from tests.conftest import write_drawn_result
+from tests.conftest import copied_without_tokens, write_drawn_result
 
 
 def copies_of(result: Path) -> Copies:
@@ -131,6 +134,24 @@ def test_the_ladder_and_the_partitions_are_printed(token_result, run_command, tm
         assert line.split("m-1")[1].lstrip().startswith(name)
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+def test_discovery_splits_by_what_can_be_copied(token_result, tokenizer, tmp_path, tokens):
+    """A model that loses 3 nats wherever a copier of the longest context is right."""
+    text = token_result.parent / "text"
+    data = build_evaluation_set(open_corpus(text), tokenizer, seq_len=48)
+    easy = np.random.default_rng(0).gamma(2.0, 1.0, len(data.tokens))
+    lost = easy + 3 * find_copies(data.tokens, data.offsets, data.eos).induction
+    index = open_index(token_result.parent / "index")
+    out = write_drawn_result(
+        tmp_path / "out", data, tokenizer, index, source=text, models=["ref", "m"], loss=[easy, lost]
+    )
+    if not tokens:
+        copied_without_tokens(out, tmp_path / "cells")
+    found = argap.open_result(out if tokens else tmp_path / "cells").discover("m", leaves=2)
+    assert found["where"].tolist()[1:] == ["induction IS TRUE", "induction IS NOT TRUE"]
+    assert found["share"].tolist()[1:] == pytest.approx([1, 0], abs=1e-6)
+
+
 def test_a_condition_on_labels_of_format_1_names_the_command(old):
     result = argap.open_result(old)
     expected = (
@@ -171,8 +192,15 @@ def test_labels_of_format_1_are_extended_without_a_model_or_an_index(old, token_
     assert len(argap.open_result(old).gap({"misses": "opportunity AND NOT repeated"}))
 
 
-def test_counts_of_an_index_extend_labels_of_format_1(old, token_result):
-    label_result(old, str(token_result.parent / "index"), threshold=3)
+def test_counts_of_an_index_extend_labels_of_format_1(old, token_result, tmp_path):
+    """Training read the text so often that the scaled τ is 7, the upper bound of no other bin."""
+    index = Path(shutil.copytree(token_result.parent / "index", tmp_path / "index"))
+    described = read_json(index / "index.json")  # without its checksum
+    described |= {"passes": 7.5 * 10**10 / 1250 / described["tokens"]}
+    (index / "index.json").write_text(json.dumps(described))
+    gap = label_result(old, str(index), threshold=3)
+    assert {3, 7} <= {*thresholds_of(gap)}
+    assert [*ladder(gap)] == [0, 3, 7, 1250, None]
     labels, expected = read_labels(old / "labels"), copies_of(token_result)
     assert labels.record.format == FORMAT
     for name in COPIED:

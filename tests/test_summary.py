@@ -13,6 +13,8 @@ from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
+from argap.results.ladder import ladder
+from argap.results.restated import restate
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.slices.figures import Key, SliceScorer, _Drawn, _intervals
@@ -197,6 +199,22 @@ def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
     assert [each.high for each in bins.frequency].count(125) == 1  # scaled
     cells = build_cells(labels, make_logprobs(labels, threshold), bins)
     assert cells[ar_hits(cells, threshold, bins)]["n"].sum() == labels.ar_hit(threshold).sum()
+
+
+def test_the_scaled_threshold_is_a_rung_of_the_ladder():
+    """1,250 per 10 B of the index's 1 B tokens: 125. Cells without that bound have the other rungs."""
+    labels, bins = make_labels(3), bins_of(1250, SEQ_LEN, INDEX)
+    logprobs = make_logprobs(labels, 1250)
+    cells = build_cells(labels, logprobs, bins)
+    gap = summarize(cells, reference="ref", threshold=1250, evaluation=EVALUATION, index=INDEX, bins=bins)
+    for tau, part in ladder(gap).items():
+        assert part.n == (labels.ar_hit(tau) & labels.scored).sum(), tau
+    assert [*ladder(gap)] == [0, 125, 1250, None]
+    for tau in (125, 10):
+        restated = restate(gap, cells, threshold=tau, reference="ref")
+        assert restated.on_hits.n == (labels.ar_hit(tau) & labels.scored).sum()
+        assert restated.bins == bins_of(tau, SEQ_LEN, INDEX)
+    assert [*ladder(summary(build_cells(labels, logprobs, BINS)))] == [0, 1250, None]
 
 
 def test_without_hits_the_slice_is_null_and_the_share_is_zero():
