@@ -15,7 +15,7 @@ import pandas as pd
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold
-from argap.records import NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
+from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
 from argap.results.frames import part_rows, slice_frame
 from argap.results.restated import threshold_in
 from argap.slices.cells import read_cells
@@ -211,9 +211,10 @@ class Result:
     def breakdown(self, by: By | str) -> pd.DataFrame:
         """Break down the gap by a partition of the tokens: one row per bin and model.
 
-        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a token column whose values are the
-        bins: one kept from the source (``argap score --keep``), ``source``, or a boolean column
-        (`argap.records.columns`). In a column of spans, each combination of labels is a bin.
+        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``, ``copy`` (new keys, misses, hits by
+        match length), ``induction`` (whether it predicts the token); or a token column whose values are the bins: one
+        kept from the source (``argap score --keep``), ``source``, or a boolean column (`argap.records.columns`). In a
+        column of spans, each combination of labels is a bin.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
@@ -243,7 +244,8 @@ class Result:
                 left = f"restated without {len(self.evaluation.left_out.documents):,} documents"
                 why = f"was {left}, and its sums by position do not name documents; repeat its `argap suite run`"
             else:
-                why = "has no training counts; add them with `argap label`"
+                lacking = "labels of what can be copied" if by in (COPY, INDUCTION) else "training counts"
+                why = f"has no {lacking}; add them with `argap label`"
             raise ArgapError(f"`by` {by}: {self.folder} {why}")
         try:
             table = self.token_table

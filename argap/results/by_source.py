@@ -15,9 +15,19 @@ from argap.errors import FormatError
 from argap.files.remedies import remedy_for
 from argap.metric.direction import LEVEL
 from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
-from argap.records import Gap, LabelsRecord, Record, read_record
+from argap.records import Bins, Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
-from argap.slices.cells import PREFIX, CellFile, ar_hits, keys_of, models_of, parts_of, sum_by, sum_cells
+from argap.slices.cells import (
+    PREFIX,
+    CellFile,
+    ar_hits,
+    keys_of,
+    mean_over_seeds,
+    models_of,
+    parts_of,
+    sum_by,
+    sum_cells,
+)
 from argap.tokens.labels import FORMAT
 
 MOST = 15
@@ -100,11 +110,16 @@ class Grouped(NamedTuple):
 
 
 def group(
-    cells: pd.DataFrame | CellFile, reference: str, threshold: int | None, source_of: Mapping[int, str] | None = None
+    cells: pd.DataFrame | CellFile,
+    reference: str,
+    threshold: int | None,
+    bins: Bins,
+    source_of: Mapping[int, str] | None = None,
 ) -> Grouped:
     """Sum the cells by source; by domain if ``source_of`` (source by document) is None, or says too little.
 
-    One source, or one per document, says too little. ``threshold``: the one used to bin the cells.
+    One source, or one per document, says too little. ``threshold``: the one used to bin the cells; ``bins``: those
+    that they refer to.
     """
     several = source_of is not None and 1 < len(set(source_of.values())) < len(source_of)
     models, keys = models_of(cells), ["name", "document", "hit"]
@@ -112,7 +127,7 @@ def group(
     pieces = []
     for part in parts_of(cells):
         names = part["document"].map(source_of.get) if several and source_of else part["domain"].astype(str)
-        named = part[["document", *columns]].assign(name=names, hit=ar_hits(part, threshold))
+        named = part[["document", *columns]].assign(name=names, hit=ar_hits(part, threshold, bins))
         pieces.append(sum_by(named, keys))
     by_hit = sum_by(pd.concat(pieces), keys)
     names, code = np.unique(by_hit["name"].to_numpy(str), return_inverse=True)
@@ -136,8 +151,11 @@ def group(
 
 
 def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> BySource:
-    """Leave out each source in turn. ``cells``: of the models in ``gap``, at its threshold; see `group`."""
-    grouped = group(cells, gap.reference, gap.threshold, source_of)
+    """Leave out each source in turn.
+
+    ``cells``: of the models in ``gap`` and their seeds, at its threshold; ``source_of``: see `group`.
+    """
+    grouped = group(mean_over_seeds(cells, gap.seeds), gap.reference, gap.threshold, gap.bins, source_of)
     directions = gap.directions
     chosen = [model for model in grouped.models if model in directions]
     judged = [model for model in chosen if directions[model] != LEVEL]
@@ -197,7 +215,11 @@ def read_by_source(folder: Path, gap: Gap) -> BySource | None:
     path = folder / "cells.parquet"
     if not path.is_file():
         return None
-    cells = sum_cells(path, [name for name in NEEDED if name in keys_of(path)], gap.models)
+    cells = sum_cells(
+        path,
+        [name for name in NEEDED if name in keys_of(path)],
+        [name for names in gap.seeds.values() for name in names],
+    )
     return by_source(gap, cells, sources_of(folder, gap, cells["document"].to_numpy()))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
+from argap.records import Bins
 from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
@@ -53,13 +54,14 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
 
 
 def warn_of_sources(
-    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None, bins: Bins
 ) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead. ``bins``:
+    those that the cells refer to.
     """
-    grouped = group(cells, reference, threshold, sources)
+    grouped = group(cells, reference, threshold, bins, sources)
     return (*_difficult(grouped), *_holding(grouped))
 
 

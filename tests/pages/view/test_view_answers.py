@@ -76,7 +76,7 @@ def test_thresholds_are_those_of_result_gap(client, result, tau):
     assert at["ar_hits"]["share_of_tokens"] == expected["share_of_tokens"]
 
 
-@pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "slice"])
+@pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "copy", "induction", "slice"])
 @pytest.mark.parametrize("threshold", [2, 10])
 def test_a_bins_condition_selects_its_tokens(client, result, by, threshold):
     made = ask(client, "breakdown", by=by, threshold=threshold)
