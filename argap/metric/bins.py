@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from argap.metric.threshold import resolve_threshold
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import Bin, Bins, IndexRecord
 
 POSITIONS = 8
@@ -60,18 +60,18 @@ class Binning:
 def bins_of(threshold: int | None, seq_len: int, index: IndexRecord | None = None) -> Bins:
     """Return the bins of a result; none by frequency without a threshold, that is, without training counts.
 
-    ``index``: the index of the result, whose training tokens give the threshold ``scaled``.
+    ``index``: the index of the result, if the thresholds of `ladder_bounds` are to be bounds too.
     """
     return Bins(
-        frequency=() if threshold is None else frequency_bins(threshold, *scaled_threshold(index)).bins(),
+        frequency=() if threshold is None else frequency_bins(threshold, *ladder_bounds(index)).bins(),
         distance=distance_bins(seq_len).bins(),
         position=position_bins(seq_len).bins(),
     )
 
 
-def scaled_threshold(index: IndexRecord | None) -> tuple[int, ...]:
-    """Return τ scaled to the training tokens of an index; nothing without one."""
-    return () if index is None else (resolve_threshold("scaled", index.exposed_tokens),)
+def ladder_bounds(index: IndexRecord | None) -> tuple[int, ...]:
+    """Return the paper's τ, then τ scaled to the training tokens of an index; nothing without one."""
+    return () if index is None else (PAPER_THRESHOLD, resolve_threshold("scaled", index.exposed_tokens))
 
 
 @lru_cache(maxsize=8)

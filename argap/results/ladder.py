@@ -1,7 +1,6 @@
 """The ladder of thresholds: the AR hits at τ = 0, scaled, 1,250 and the result's own, and all repeated bigrams."""
 
-from argap.metric.bins import scaled_threshold
-from argap.metric.threshold import PAPER_THRESHOLD
+from argap.metric.bins import ladder_bounds
 from argap.records import AR_HITS, THRESHOLD, Gap, Part, SliceInfo
 from argap.slices.conditions import hits_of
 
@@ -9,7 +8,7 @@ from argap.slices.conditions import hits_of
 def ladder(gap: Gap) -> dict[int | None, Part]:
     """Return the AR hits at each rung, ascending in τ; None, the last: every repeated bigram.
 
-    The scaled τ is missing from results whose cells have no bound there. Without training counts, and for results
+    A τ is missing if the cells, such as a suite's, have no bound there. Without training counts, and for results
     restated against another reference, only the last or only the result's own τ may be known.
     """
     points = {int(part.bin): part for part in gap.curve}
@@ -18,7 +17,7 @@ def ladder(gap: Gap) -> dict[int | None, Part]:
     if not points:
         return {gap.threshold: _named(gap.on_hits, gap.threshold)}
     most = max(points)  # its hits are all repeated bigrams: the curve ends there
-    rungs = sorted({0, *scaled_threshold(gap.index), PAPER_THRESHOLD, gap.threshold or 0})
+    rungs = sorted({0, *ladder_bounds(gap.index), gap.threshold or 0})
     known = {tau: points[min(tau, most)] for tau in rungs if tau in points or tau > most}
     return {tau: _named(part, tau) for tau, part in [*known.items(), (None, points[most])]}
 

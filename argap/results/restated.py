@@ -7,7 +7,7 @@ import pandas as pd
 from msgspec.structs import replace
 
 from argap.errors import ArgapError
-from argap.metric.bins import bins_of, recorded_bins, scaled_threshold
+from argap.metric.bins import bins_of, ladder_bounds, recorded_bins
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import Bins, Gap, estimates_of
 from argap.results.summary import gap_rows
@@ -68,8 +68,8 @@ def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFra
 
 def _bins_at(gap: Gap, threshold: int | None) -> Bins:
     """Return the bins of a result restated at ``threshold``."""
-    scaled = gap.index if {*scaled_threshold(gap.index)} <= {*thresholds_of(gap)} else None  # older cells lack it
-    return bins_of(threshold, gap.evaluation.seq_len, scaled)
+    bounded = {*ladder_bounds(gap.index)} <= {*thresholds_of(gap)}  # not in older results
+    return bins_of(threshold, gap.evaluation.seq_len, gap.index if bounded else None)
 
 
 def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: str) -> Gap:

@@ -37,7 +37,7 @@ def summarize(
 
     ``base``: the model whose gap the others close (`ArgapError` if it is not one of them). ``run``: the result's
     folder; ``runs`` and ``parameters``: by model. Without an ``index`` the ``threshold`` is None, and every repeated
-    bigram is a hit. ``bins``: those that the cells refer to; None: without a bound at the scaled τ. ``seeds``: the
+    bigram is a hit. ``bins``: those that the cells refer to; None: without the bounds of the ladder. ``seeds``: the
     columns of the cells of each model; None: every column is a model.
     """
     if base is not None:

@@ -8,7 +8,7 @@ raised letter after a percentage points to its note. A percentage in parentheses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from argap.metric.bins import scaled_threshold
+from argap.metric.bins import ladder_bounds
 from argap.metric.direction import NO_SHARE, contains_zero
 from argap.records import (
     COPY,
@@ -128,7 +128,7 @@ def recall_table(gap: Gap) -> Table | None:
 
 def _recall_parts(gap: Gap) -> dict[str, Part]:
     """Return the sets of tokens of `recall_table` by name."""
-    scaled = scaled_threshold(gap.index)
+    scaled = ladder_bounds(gap.index)[1:]
     parts = {"all": gap.on_all}
     for tau, part in ladder(gap).items():
         name = "repeated (τ = ∞)" if tau is None else f"AR hits, τ = {threshold_text(tau)}"
