@@ -99,8 +99,8 @@ class Result:
         ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
         ``share``, the contribution over the whole gap or lead, signed and not capped; ``paper_rule``, the paper's "% of
         gap due to" the slice; ``reason``, why there is no share or why it must not be claimed; and ``_low`` and
-        ``_high``, the ends of the 95% intervals of delta, contribution and share. The reference has no differences
-        (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
+        ``_high``, the ends of the 95% intervals of delta, contribution and share, over documents and, in a suite, seeds.
+        The reference has no differences (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
         gap = self.record
         return slice_frame([gap.on_all, gap.on_hits, gap.on_other, *gap.parts(NAMED)])
@@ -181,8 +181,9 @@ class Result:
         tokens, a random sample of documents with about that many is read; None: all are read.
 
         Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
-        half), then the wider conditions above them; ``where`` can be pasted into `gap`. The frame's ``attrs["sample"]``
-        describes the sampled documents (`argap.records.Sample`; None: all).
+        half), then the wider conditions above them; ``where`` can be pasted into `gap`. The intervals of the leaves'
+        contributions hold simultaneously. The frame's ``attrs["sample"]`` describes the sampled documents
+        (`argap.records.Sample`; None: all).
 
         Raises `ArgapError` for a model that is not compared, and if half of the documents show no gap.
 

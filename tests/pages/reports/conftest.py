@@ -178,7 +178,6 @@ def by_hand() -> Gap:
         index=INDEX,
         versions={},
         documents=None,
-        effective_documents=None,
         bins=Bins((), (), ()),
         estimates=tuple(estimates),
     )
