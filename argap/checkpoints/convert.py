@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.find import DOWNLOADED, PICKLES, download, pickles_of
+from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, download, pickles_of
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-RECORD = "conversion.json"
 
 
 class ConversionRecord(Record, frozen=True):
@@ -57,7 +56,7 @@ def convert(
     is not empty; ``overwrite`` replaces the output of an earlier conversion and nothing else.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not (out / RECORD).is_file():
+        if not (out / CONVERSION).is_file():
             raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
         if not overwrite:
             raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
@@ -95,7 +94,7 @@ def convert(
             copy_tokenizer(folder, temporary)
         else:
             chosen.save(temporary)
-        write_record(temporary / RECORD, record)
+        write_record(temporary / CONVERSION, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
     return record

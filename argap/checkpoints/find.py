@@ -20,6 +20,10 @@ TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state
 """Prefixes of pickles that are not weights."""
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
+NATIVE = "argap"
+"""Model type of native checkpoints."""
+CONVERSION = "conversion.json"
+"""The record that `argap convert` leaves in its output."""
 ADAPTER = "adapter_config.json"
 """With this file beside a model, transformers loads an adapter without being asked."""
 OTHER = {
@@ -47,6 +51,14 @@ class Checkpoint:
     def longest(self) -> int | None:
         """Return the tokens of the longest window that the model takes; None if there is no limit."""
         return max_positions(read_config(self))
+
+    @property
+    def without_bos(self) -> bool:
+        """Return whether it was trained on windows without a BOS, whatever its tokenizer does: native checkpoints.
+
+        Those that `argap convert` wrote follow their tokenizer, as their sources do.
+        """
+        return read_config(self).get("model_type") == NATIVE and not (self.folder / CONVERSION).is_file()
 
     @property
     def trained_on(self) -> int | None:

@@ -195,6 +195,22 @@ class Batches:
             rank = None if found.rank is None else self._to_host(found.rank[:, before:].int())
             return Batch(chosen, self._to_host(logprob), self._to_host(top1), rank)
 
+    def gain_of_bos(self, bos: int, tokens: int) -> float:
+        """Return by how much ``bos`` before each window lowers the mean NLL of the first ``tokens`` tokens (nats).
+
+        They are cut to whole windows, at least one. 0 if none of them is scored.
+        """
+        chosen = range(max(1, int(np.searchsorted(self.data.offsets, tokens, side="right")) - 1))
+        given, means = self.bos, []
+        try:
+            for self.bos in (None, bos):
+                logprob = self.score(chosen).arrays()[0].astype(np.float64)
+                scored = max(1, self.data.count_in(chosen) - len(chosen))
+                means.append(-float(logprob[~np.isnan(logprob)].sum()) / scored)
+        finally:
+            self.bos = given
+        return means[0] - means[1]
+
     def logprobs(self, ids: torch.Tensor) -> OfTargets:
         """Return log-prob, top-1 and, if requested, rank of the token that follows each of ``ids [B, T]``.
 

@@ -72,7 +72,11 @@ class CheckpointSource:
 
     @property
     def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
+        return bos_id(self, self.config.bos.of(self.name), without_bos=self.without_bos)
+
+    @property
+    def without_bos(self) -> bool:
+        return self.checkpoint.without_bos
 
     @property
     def dtype(self) -> str:

@@ -48,7 +48,11 @@ class MemorySource:
 
     @property
     def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
+        return bos_id(self, self.config.bos.of(self.name), without_bos=self.without_bos)
+
+    @property
+    def without_bos(self) -> bool:
+        return self.live.without_bos
 
     @property
     def longest(self) -> int | None:
