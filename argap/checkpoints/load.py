@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from argap.checkpoints.causality import check_says_causal, check_sees_no_future
 from argap.checkpoints.find import Checkpoint, read_config
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
@@ -65,7 +66,7 @@ def load_model(
     """Load the model in evaluation mode on ``device``, or with ``device_map`` over all GPUs, then the CPU's memory.
 
     Raises `ArgapError` for weights that are missing or of another shape, an option without a native form (see
-    `argap.models.hub`), a mixer that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
+    `argap.models.hub`), a model that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
     hub family refuses leftover weights; transformers skips them, and one line says so.
     """
     from argap.models import ArgapForCausalLM
@@ -87,6 +88,8 @@ def load_model(
     if isinstance(model, ArgapForCausalLM):
         with within(checkpoint.name):
             check_causal(model)
+    else:
+        check_sees_no_future(checkpoint.name, model)
     return model
 
 
@@ -98,7 +101,7 @@ def check_loadable(
     device_map: bool = False,
 ) -> None:
     """Raise `ArgapError` if `load_model` would refuse the checkpoint because of its ``config.json``."""
-    from argap.models.causality import check_says_causal
+    from argap.models.causality import check_says_causal as check_mixer
     from argap.models.configuration import read_native
     from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
@@ -108,6 +111,7 @@ def check_loadable(
     config = read_config(checkpoint)
     if not native:
         _check_counts(checkpoint, config)
+        check_says_causal(checkpoint.name, config)
     if device == "cpu" and not native and needs_gpu(config):
         raise ArgapError(
             f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
@@ -123,7 +127,7 @@ def check_loadable(
     if native and config.get("model_type") == "argap":
         with within(checkpoint.name):
             for name in dict.fromkeys(spec["name"] for spec in read_native(checkpoint.folder).mixers):
-                check_says_causal(resolve(name))
+                check_mixer(resolve(name))
 
 
 def _load_by_transformers(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import torch
 
+from argap.checkpoints.causality import check_sees_no_future
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.runtime.progress import say
@@ -117,6 +118,8 @@ class Batches:
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             say(f"{name}: spread over several devices; scoring one window at a time")
             return
+        if live:  # a checkpoint was checked when it was loaded
+            check_sees_no_future(name, model)
         with self._without_gradients():
             probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
             if not live:
