@@ -16,6 +16,7 @@ from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
 from argap.files.resumable import environment
+from argap.files.weight_files import indexed_files
 from argap.records import Record, write_record
 from argap.runtime.progress import say
 from argap.text.tokenizer import copy_tokenizer, load_tokenizer
@@ -85,7 +86,7 @@ def convert(
             from argap.models.hub.load import load_native, stored_dtype
 
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
-            model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
+            model = load_native(published, source, family, config, dtype=stored_dtype(published, config))
             model.save_pretrained(temporary)
             shutil.rmtree(published)
         if generation.is_file():
@@ -122,9 +123,7 @@ def _published_family(folder: Path, source: str) -> "Family | None":
 def _pickles(folder: Path) -> list[Path]:
     """Return the pickles of the model. Raises `ArgapError` if there is none, or more than one to choose from."""
     if (folder / PICKLE_INDEX).is_file():
-        from argap.models.hub.load import indexed_files
-
-        return indexed_files(folder / PICKLE_INDEX)
+        return indexed_files(folder / PICKLE_INDEX, suffix=".bin")
     if (folder / PICKLE).is_file():
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):
