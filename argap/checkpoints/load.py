@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.checkpoints.causality import check_says_causal, check_sees_no_future
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import Checkpoint, read_config
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
@@ -84,6 +85,7 @@ def load_model(
         # Weights of quantised layers cannot be moved afterwards.
         placed = "auto" if device_map else {"": device} if quantization(config) else None
         model = _load_by_transformers(checkpoint, config, family, dtype, placed)
+        use_torch_on_cpu(model)
     model = model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
     if isinstance(model, ArgapForCausalLM):
         with within(checkpoint.name):

@@ -21,6 +21,8 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "time_step_rank"), 4),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
     **dict.fromkeys(("state_size", "mamba_d_state", "linear_key_head_dim", "linear_value_head_dim"), 8),
+    "linear_head_dim": 8,
+    "linear_num_heads": 4,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 128),
     "num_experts_per_tok": 2,
     "linear_num_key_heads": 2,
