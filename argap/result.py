@@ -99,8 +99,9 @@ class Result:
         ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
         ``share``, the contribution over the whole gap or lead, signed and not capped; ``paper_rule``, the paper's "% of
         gap due to" the slice; ``reason``, why there is no share or why it must not be claimed; and ``_low`` and
-        ``_high``, the ends of the 95% intervals of delta, contribution and share, over documents and, in a suite, seeds.
-        The reference has no differences (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
+        ``_high``, the ends of the 95% intervals of delta, contribution and share, over documents and, in a suite, over
+        seeds. The reference has no differences (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite
+        and the differences NaN.
         """
         gap = self.record
         return slice_frame([gap.on_all, gap.on_hits, gap.on_other, *gap.parts(NAMED)])

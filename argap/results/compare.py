@@ -40,7 +40,7 @@ from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
-from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_bos, warn_of_sources
 from argap.runtime.progress import say
 from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
@@ -197,6 +197,7 @@ def write_gap(
     )
     sources = dict(enumerate(map(source_name, table.record.sources)))
     warnings = (
+        *warn_of_bos(runs, tokenizer),
         *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau, bins),
         *warn_of_bigrams(add_hits(bigrams), tokenizer),
     )

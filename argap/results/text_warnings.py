@@ -1,6 +1,6 @@
-"""Warn about the text: outlier sources, sources that hold much of a gap, bigrams with many of the hits."""
+"""Warn about the text: a BOS before windows, outlier sources, sources with much of a gap, bigrams with many hits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -11,6 +11,7 @@ from argap.records import Bins
 from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
+from argap.tokens.runs import Run
 
 OUTLIER = 3.5
 """Standard deviations from the median beyond which a source is an outlier (`outliers`).
@@ -63,6 +64,21 @@ def warn_of_sources(
     """
     grouped = group(cells, reference, threshold, bins, sources)
     return (*_difficult(grouped), *_holding(grouped))
+
+
+def warn_of_bos(runs: Sequence[Run], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return a line that says what was put before the windows of each run, if anything was.
+
+    ``tokenizer``: the reference's; a token of another one is given by its id.
+    """
+    before: dict[str, list[str]] = {}
+    for run in runs:
+        bos, own = run.record.identity.bos, run.record.evaluation.tokenizer_fingerprint == tokenizer.fingerprint
+        what = "nothing" if bos is None else tokenizer.token_text(bos) if own else f"token {bos}"
+        before.setdefault(what, []).append(run.model)
+    if before.keys() == {"nothing"}:
+        return ()
+    return ("before each window: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in before.items()),)
 
 
 def _difficult(of: Grouped) -> Iterable[str]:
