@@ -94,7 +94,7 @@ def test_a_share_is_in_parentheses_where_the_model_is_level_without_the_source()
     ("frame", "sources", "reason"),
     [
         (
-            FOREIGN[FOREIGN["domain"] == "web"],
+            FOREIGN.loc[FOREIGN["domain"] == "web"],
             SOURCES | dict.fromkeys(range(4), "news"),
             "one domain, web: leaving it out",
         ),
@@ -216,7 +216,7 @@ def test_a_document_that_the_table_lacks_is_one_line(tmp_path, monkeypatch):
 
 def test_one_source_is_an_empty_state_with_words(tmp_path, monkeypatch):
     monkeypatch.setattr("argap.reports.figures.result.draw_all", lambda *_: {})
-    page, text = written(tmp_path, FOREIGN[FOREIGN["domain"] == "web"], dict.fromkeys(range(6), "one"))
+    page, text = written(tmp_path, FOREIGN.loc[FOREIGN["domain"] == "web"], dict.fromkeys(range(6), "one"))
     reason = "All of the text is one domain, web: leaving it out leaves nothing."
     assert f"<p>{reason}</p>" in page
     assert text.endswith(f"**Without each domain**\n\n- {reason}\n")
