@@ -183,8 +183,9 @@ class Result:
 
         Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
         half), then the wider conditions above them; ``where`` can be pasted into `gap`. The intervals of the leaves'
-        contributions hold simultaneously. The frame's ``attrs["sample"]`` describes the sampled documents
-        (`argap.records.Sample`; None: all).
+        contributions hold simultaneously. ``stability`` of a leaf is its overlap with the most similar leaf of trees
+        grown on other halves, the tokens in both over those in either, on average. The frame's ``attrs["sample"]``
+        describes the sampled documents (`argap.records.Sample`; None: all).
 
         Raises `ArgapError` for a model that is not compared, and if half of the documents show no gap.
 
@@ -200,6 +201,7 @@ class Result:
         )
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
+        frame["stability"] = frame["slice"].map(found.stability)
         frame.attrs["sample"] = found.sample
         return frame
 

@@ -146,13 +146,15 @@ def discover(
         if (drawn := found.sample) is not None:
             read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
             notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
+        stable = ", ".join(f"{name} {value:.2f}" for name, value in found.stability.items())
+        notes.append(f"Overlap with the most similar leaf of trees grown on other halves (1: the same): {stable}.")
         if any("distance <=" in (each.about.where or "") for each in found.slices):
             notes.append("distance is 0 for tokens that are not repeated, so distance <= N contains them.")
         shown, unit = [found.whole, *found.slices], record.unit
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
     shown = result_json(record, [found.whole, *found.slices])
-    output.show(shown | {"note": HYPOTHESIS, "sample": found.sample}, tables)
+    output.show(shown | {"note": HYPOTHESIS, "sample": found.sample, "stability": found.stability}, tables)
 
 
 def _share(text: str) -> float:
