@@ -161,9 +161,9 @@ class Model:
     on_hits = property(lambda self: self._figure("ar_hits", "delta"))
     share = property(lambda self: share_of(self.on["ar_hits"]))
     ppl = property(lambda self: Figure(perplexity(self.on["all"].nll)))
-    worth = property(lambda self: Figure(self.on["all"].worth))
-    loss = property(lambda self: Figure(np.mean([self.size.losses[seed] for seed in self.size.gap.seeds[self.name]])))
-    loss_behind = property(lambda self: Figure(self.loss.value - Model(self.size, self.size.reference).loss.value))
+    worth = property(lambda self: Figure(self.on["all"].worth or np.nan))
+    loss = property(lambda self: Figure(self._loss(self.name)))
+    loss_behind = property(lambda self: Figure(self._loss(self.name) - self._loss(self.size.reference)))
 
     @property
     def range(self) -> Ends:
@@ -171,6 +171,10 @@ class Model:
         ends = self.size.result.share_range(self.name)
         assert ends is not None
         return Ends((100 * ends[0], 100 * ends[1]), " to ")
+
+    def _loss(self, model: str) -> float:
+        """The training loss at the end, the mean over seeds."""
+        return float(np.mean([self.size.losses[seed] for seed in self.size.gap.seeds[model]]))
 
     def _closed(self, key: str) -> Figure:
         part, unit = key.split()
