@@ -1,8 +1,9 @@
 """Discover conditions that explain where a model is behind or ahead, from a result's tokens or only its cells.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
-the other half. Trees grown on other halves say how stable its leaves are. The intervals of the leaves' contributions hold simultaneously, as a reader looks at the largest
-(`argap.metric.simultaneous`). A discovered slice is still a hypothesis: it was chosen among many.
+the other half. Trees grown on other halves say how stable its leaves are. The intervals of the leaves' contributions
+hold simultaneously, as a reader looks at the largest (`argap.metric.simultaneous`). A discovered slice is still a
+hypothesis: it was chosen among many.
 """
 
 from collections.abc import Callable, Sequence
