@@ -101,8 +101,8 @@ def _cells(each: "ModelWithout") -> tuple[str, str]:
     return percent(each.part), f"({hits})" if each.level and each.hits is not None else hits
 
 
-def _over_models(models: "Sequence[ModelWithout]", whole: "Sequence[ModelWithout]") -> tuple[str, str, str, str]:
-    """Return median and range over models: of the source's share of the gap, and of the change without it."""
+def _over_models(models: "Sequence[ModelWithout]", whole: "Sequence[ModelWithout]") -> tuple[str, ...]:
+    """Return median and range over models: of the source's share of the gap, and of the change without it; 4 cells."""
     parts = [each.part for each in models if each.part is not None]
     changes = [
         100 * (each.hits - before.hits)
