@@ -33,8 +33,9 @@ coverage: $(VENV)/.installed-dev ## the default suite, and the lines that it doe
 	$(BIN)/pytest -q -n auto --dist worksteal --cov
 
 # Kernels of torch for other processors, and another number of threads: no test may depend on the last bit of a sum.
-NUMERICS := tests/models tests/kernels tests/test_heads.py tests/test_gap.py tests/test_scorer.py \
-            --ignore-glob='*_kernel.py' --ignore=tests/models/test_speed.py -k 'not compile'
+NUMERICS := tests/unit/models tests/unit/kernels tests/properties/models tests/unit/metric/test_gap.py \
+            tests/unit/scoring/test_heads.py tests/unit/scoring/test_scorer.py \
+            --ignore-glob='*_kernel.py' --ignore=tests/unit/models/test_speed.py -k 'not compile'
 numerics: $(VENV)/.installed-dev ## the numerical tests as on older processors, with one thread and with two
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
 	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
@@ -43,10 +44,10 @@ numerics: $(VENV)/.installed-dev ## the numerical tests as on older processors, 
 quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
 	test -d $(VENV)/torchao || $(PIP) --no-deps --target $(VENV)/torchao torchao
 	PYTHONPATH=$(VENV)/torchao $(BIN)/python -W ignore -c 'import torchao.quantization'
-	PYTHONPATH=$(VENV)/torchao $(BIN)/pytest -q tests/test_checkpoints.py -k torchao
+	PYTHONPATH=$(VENV)/torchao $(BIN)/pytest -q tests/unit/test_checkpoints.py -k torchao
 
 release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
-	$(BIN)/pytest -q -m slow tests/test_packaging.py
+	$(BIN)/pytest -q -m slow tests/commands/test_packaging.py
 
 check: $(VENV)/.installed-dev ## lint, format, types and spelling
 	$(BIN)/ruff check .

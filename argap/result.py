@@ -18,7 +18,7 @@ from argap.metric.threshold import Threshold
 from argap.records import NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
 from argap.results.frames import part_rows, slice_frame
 from argap.results.restated import threshold_in
-from argap.slices.cells import read_cells, with_models
+from argap.slices.cells import read_cells
 from argap.slices.partitions import By
 
 if TYPE_CHECKING:
@@ -87,12 +87,10 @@ class Result:
         """Read ``cells.parquet``: one row for each combination of document, window, domain and bins.
 
         Columns ``n``, the number of tokens, and ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite have
-        no window or position.) They are read into memory, at about 50 bytes per row plus 8 per model; `table` and `gap`
-        do not need that.
+        no window or position, and a column for each further seed of a model.) They are read into memory, at about 50
+        bytes per row plus 8 per model; `table` and `gap` do not need that.
         """
-        return with_models(
-            read_cells(self.folder / "cells.parquet"), self.models
-        )  # without the additional seeds of a suite
+        return read_cells(self.folder / "cells.parquet")
 
     def table(self) -> pd.DataFrame:
         """Return one row per model and slice: all tokens, AR hits, other tokens, and the slices of `argap score`.

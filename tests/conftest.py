@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+pytest_plugins = ["tests.builders.toy_corpus"]
+pytest.register_assert_rewrite("tests.builders")
+
 ROOT = Path(__file__).parent.parent
 MAX_WORKERS = 8
 """Each worker imports torch and transformers, about 1 GB."""
@@ -67,7 +70,7 @@ def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) ->
 
 def index_of(documents: Iterable[Any], folder: Path, tokenizer: Any, /, **options: Any) -> Any:
     """The index of documents of token ids of a tokenizer; ``options`` as for `build`."""
-    from tests.bigram_index.conftest import build
+    from tests.builders.index import build
 
     made = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint, "sources": ["train"]}
     return build(folder, documents, vocab_size=tokenizer.vocab_size, **made | options)
@@ -142,9 +145,13 @@ def no_lines_by_the_clock(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def drawn_alike():
-    """A test's draws from torch's global generator do not depend on the tests before it."""
+def drawn_alike(request):
+    """A test's draws, from torch's global generator or its module's ``RNG``, do not depend on the tests before it."""
     torch.manual_seed(0)
+    if (generator := getattr(request.module, "RNG", None)) is not None:
+        import numpy as np
+
+        generator.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 @pytest.fixture(scope="session")
@@ -286,7 +293,7 @@ def chromium():
     """
     from playwright.sync_api import sync_playwright
 
-    from tests.view.browser import find_chromium
+    from tests.builders.browser import find_chromium
 
     program = find_chromium()
     if program is None:

@@ -96,6 +96,7 @@ def _written(hint: Any, default: Any) -> tuple[Any, Any]:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, declared(ScoreConfig, "device")]
+Dtype = Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")]
 Overwrite = Annotated[bool, declared(ScoreConfig, "overwrite")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")

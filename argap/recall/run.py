@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from argap.recall.decoding import load_decoder
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
+from argap.recall.lm_eval_tasks import Results, StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import Protocol
 from argap.recall.result import FORMAT, RecallResult, flips, open_recall
 from argap.recall.samples import HitRule, Sample, model_folder
@@ -110,7 +109,7 @@ def run_upstream(
     *,
     config: ScoreConfig = DEFAULT,
     stock: StockOptions = StockOptions(),  # noqa: B008
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Results]:
     """Run lm-eval's tasks on every model; return its results by model, also written to ``MODEL/results.json``.
 
     ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises

@@ -82,8 +82,8 @@ BY_MODEL = (*OF_MODELS, RANK)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
-UNIT = "unit of the bootstrap"
-"""Internal column: the bootstrap unit of the token's document (`argap.metric.intervals`)."""
+UNIT = "unit of documents"
+"""Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
 """A further column: what the token counts (`argap.tokens.weights`)."""
 MASK = "in slice "

@@ -63,6 +63,8 @@ class Estimate(Record, frozen=True):
     """Reason why there is no share, or why it must not be claimed."""
     repeated: bool | None = None
     """By frequency: whether the bigrams are repeated in their window."""
+    worth: float | None = None
+    """On all tokens: how many documents of equal parts would carry the gap, (Σ c)² / Σ c² of their parts c."""
 
     @property
     def infinite(self) -> bool:
@@ -152,6 +154,8 @@ class GapRow(Record, frozen=True):
     run: str = ""
     """The run's folder; in a suite's result the checkpoint's fingerprint."""
     closed: Closed | None = None
+    seeds: tuple[str, ...] = ()
+    """The columns of the cells that are its seeds, if it was trained from several: its figures are means over them."""
 
 
 class Bin(Record, frozen=True):
@@ -190,9 +194,7 @@ class Gap(Record, frozen=True, dict=True):
     index: IndexRecord | None
     versions: dict[str, str]
     documents: int | None
-    """Documents that windows belong to, resampled by the bootstrap; None if not counted."""
-    effective_documents: float | None
-    """Equivalent number of equally sized documents (`argap.metric.intervals.effective_documents`)."""
+    """Documents that windows belong to; None if not counted."""
     bins: Bins
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...] = ()
@@ -279,6 +281,11 @@ class Gap(Record, frozen=True, dict=True):
         return [row.model for row in self.rows]
 
     @property
+    def seeds(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns of the cells of each model, its own first."""
+        return {row.model: row.seeds or (row.model,) for row in self.rows}
+
+    @property
     def compared(self) -> list[GapRow]:
         """Return the rows of all models but the reference."""
         return [row for row in self.rows if row.model != self.reference]
@@ -293,6 +300,12 @@ class Gap(Record, frozen=True, dict=True):
         """Return each finite ΔNLL of the compared models, in nats: negative if a model is ahead."""
         deltas = {row.model: self.on_all[row.model].delta for row in self.compared}
         return {model: delta for model, delta in deltas.items() if delta is not None}
+
+    @property
+    def worth(self) -> dict[str, float]:
+        """Return how many documents the gap or lead of each model is worth; none for level models."""
+        worth = {row.model: self.on_all[row.model].worth for row in self.compared if row.direction != "level"}
+        return {model: each for model, each in worth.items() if each is not None}
 
     def replaced(self, partitions: Mapping[str, Iterable[Part]]) -> "Gap":
         """Return the result with the bins of some partitions replaced."""
@@ -326,8 +339,8 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
     scored = gap.on_all.n
     for partition in (SLICE, *Bins.__struct_fields__, "domain"):
         parts = gap.parts(partition)
-        if not parts and partition == "position" and gap.evaluation.left_out is not None:
-            continue  # sums by position of older results have no documents
+        if not parts and partition == "position":
+            continue  # older results have no sums by position and document
         expected = 0 if partition == "frequency" and gap.index is None else scored  # nothing is counted without one
         if (n := sum(part.n for part in parts)) != expected:
             raise FormatError(f"{path}: estimates: {partition}: {n:,} {gap.unit}s, expected {expected:,}{again}")

@@ -11,7 +11,9 @@ import msgspec
 from argap.records import Estimate, Gap, Part
 
 FIGURES = [
-    name for name in Estimate.__struct_fields__ if name not in ("partition", "bin", "n", "share_of_tokens", "repeated")
+    name
+    for name in Estimate.__struct_fields__
+    if name not in ("partition", "bin", "n", "share_of_tokens", "repeated", "worth")
 ]
 
 

@@ -77,7 +77,7 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
         return gap
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     cells = cells_at(cells, gap, threshold)
-    scored = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
+    scored = slices_of_cells(cells, hits_and_others(cells, threshold), reference, seeds=gap.seeds)
     points = [point for point in gap.curve if point.bin != str(threshold)] if reference == gap.reference else []
     return replace(
         gap,
@@ -87,6 +87,7 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
             base=None if base == reference else base,
             parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
             runs={row.model: row.run for row in gap.rows},
+            seeds=gap.seeds,
         ),
         reference=reference,
         threshold=threshold,

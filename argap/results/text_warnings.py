@@ -27,6 +27,8 @@ MOST_OF_HITS = 0.01
 """Maximum share of the hits with one bigram."""
 PENDING = 2**22
 """Counts of portions that wait to be added up."""
+BIGRAM = "bigram "
+"""Start of the lines about bigrams."""
 LEAST_HITS = 10_000
 """Number of hits below which bigrams are not judged."""
 
@@ -125,7 +127,7 @@ def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
     large = cast(pd.Series, hits[hits > MOST_OF_HITS * total]).sort_values(ascending=False, kind="stable")
     first = large.head(MOST_LINES)
     return tuple(
-        f"bigram {tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
+        f"{BIGRAM}{tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
         f"({int(n):,} of {total:,})"
         for code, n in zip(first.index.tolist(), first.tolist(), strict=True)
     )

@@ -14,7 +14,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
 from argap.runtime.progress import say
-from argap.scoring.bos import bos_id
+from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.runs import Run
@@ -30,7 +30,7 @@ NOTHING = SourceRecord()
 
 
 @dataclass(frozen=True)
-class CheckpointSource:
+class CheckpointSource(Configured):
     """A checkpoint under its row's name, with the text and index recorded with it if it is a named reference."""
 
     name: str
@@ -69,10 +69,6 @@ class CheckpointSource:
             if given.default is None:
                 raise ArgapError(f"{error}; save one there, or name one to `argap score` with `tokenizer=T`") from None
             return load_tokenizer(given.default)
-
-    @property
-    def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
 
     @property
     def dtype(self) -> str:

@@ -95,6 +95,13 @@ def with_models(cells: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
     return cells.drop(columns=[PREFIX + model for model in models_of(cells) if model not in models])
 
 
+def mean_over_seeds(cells: pd.DataFrame, seeds: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Replace the columns of each model's seeds, itself among them, by one column of their mean."""
+    keys = [name for name in cells.columns if not name.startswith(PREFIX)]
+    sums = {PREFIX + model: cells[[PREFIX + name for name in of]].mean(axis=1) for model, of in seeds.items()}
+    return cells[keys].assign(**sums)
+
+
 def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = None) -> Iterable[pd.DataFrame]:
     """Return the cells in portions; ``columns``: those to keep (None: all)."""
     if isinstance(cells, CellFile):

@@ -1,7 +1,8 @@
 """Discover conditions that explain where a model is behind or ahead, from a result's tokens or only its cells.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
-the other half. A discovered slice is still a hypothesis: it was chosen among many.
+the other half. The intervals of the leaves' contributions hold simultaneously, as a reader looks at the largest
+(`argap.metric.simultaneous`). A discovered slice is still a hypothesis: it was chosen among many.
 """
 
 from collections.abc import Callable, Sequence
@@ -158,18 +159,20 @@ class _Half(NamedTuple):
 
 
 def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
-    cells = with_models(read_cells(folder / "cells.parquet"), [record.reference, model])
+    seeds = {name: record.seeds[name] for name in (record.reference, model)}
+    cells = with_models(read_cells(folder / "cells.parquet"), [name for names in seeds.values() for name in names])
     fit = fitting(cells["document"].to_numpy())
     _check_halves(fit, folder)
     binned = {name: highs for name, highs in _bins(record).items() if name in cells}
     features = [Feature(FLAGS[0]), *_binned(binned)]
     codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
-    lost = (cells[PREFIX + record.reference] - cells[PREFIX + model]).to_numpy()
+    theirs, own = (cells[[PREFIX + name for name in names]].to_numpy().mean(axis=1) for names in seeds.values())
+    lost = theirs - own
 
     def score(nodes: dict[str, Node]) -> list[Part]:
         masks = {Key(NAMED, name): node.holds(codes[~fit]) for name, node in nodes.items()}
         rest = cells.iloc[np.flatnonzero(~fit)]
-        scored = slices_of_cells(rest, masks, record.reference)
+        scored = slices_of_cells(rest, masks, record.reference, seeds=seeds, together="leaf")
         n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
         parts = [scored[WHOLE]]
         for key, m in masks.items():
@@ -193,7 +196,12 @@ def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: 
     def score(nodes: dict[str, Node]) -> list[Part]:
         slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
         whole, _hits, *scored = score_slices(
-            table, slices, threshold=record.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
+            table,
+            slices,
+            threshold=record.threshold,
+            empty=True,
+            among=lambda documents: (drawn & ~fit)[documents],
+            together="leaf",
         )
         return [whole, *scored]
 

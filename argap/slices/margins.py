@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from argap.metric.intervals import DocumentBootstrap
+from argap.metric.documents import group_of
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.tally import Groups, joined, tally
 
@@ -27,7 +27,7 @@ class Margin(NamedTuple):
     domains: list[str] | None
     """The domains that the key ``domain`` numbers."""
     groups: Groups
-    """The first key is the document, or its bootstrap unit."""
+    """The first key is the document, or its unit (`argap.metric.documents.group_of`)."""
 
 
 def margins_of(cells: pd.DataFrame) -> list[Margin]:
@@ -50,13 +50,14 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
 
 
 class Margins:
-    """The margins of all cells of a result by bootstrap unit, summed in portions."""
+    """The margins of all cells of a result by unit, summed in portions."""
 
     def __init__(self, models: Sequence[str], documents: np.ndarray, n: np.ndarray) -> None:
         """Take the documents in the cells, ascending, and the tokens of each, both ``[D]``."""
         self._sums = [PREFIX + model for model in models]
         self.documents, self.n = documents, n
-        self.bootstrap = DocumentBootstrap(len(documents))
+        self.unit = group_of(len(documents))
+        """``[D]``: the unit of each document."""
         self._domains: dict[str, int] = {}
         self._waiting: dict[tuple[str, ...], list[Groups]] = {}
 
@@ -72,7 +73,7 @@ class Margins:
             if domains is not None:
                 numbers = [self._domains.setdefault(each, len(self._domains)) for each in domains]
                 keys = [np.array(numbers)[keys[0]]]
-            unit = self.bootstrap.unit[np.searchsorted(self.documents, document)]
+            unit = self.unit[np.searchsorted(self.documents, document)]
             waiting = self._waiting.setdefault(names, [])
             waiting.append(groups._replace(keys=[unit, *keys]))
             if sum(len(each.n) for each in waiting[1:]) > WAITING:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from argap.records import AR_HITS, OTHER, SLICE, THRESHOLD, Bins, Part
 from argap.slices.cells import CellFile, ar_hits
-from argap.slices.figures import Key, slices_of_cells
+from argap.slices.figures import Key, Seeds, slices_of_cells
 
 By = Literal["slice", "frequency", "distance", "position", "domain"]
 HITS, OTHERS = Key(SLICE, AR_HITS), Key(SLICE, OTHER)
@@ -60,10 +60,17 @@ def in_order(by: By, scored: Mapping[Key, Part]) -> list[Part]:
 
 
 def partition(
-    cells: pd.DataFrame | CellFile, bins: Bins, by: By, *, reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile,
+    bins: Bins,
+    by: By,
+    *,
+    reference: str,
+    threshold: int | None,
+    seeds: Seeds | None = None,
 ) -> list[Part]:
     """Score one of the partitions of `groups`: one part per non-empty bin."""
-    return in_order(by, slices_of_cells(cells, lambda part: groups(part, bins, threshold, [by]), reference))
+    scored = slices_of_cells(cells, lambda part: groups(part, bins, threshold, [by]), reference, seeds=seeds)
+    return in_order(by, scored)
 
 
 def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[Key, np.ndarray]:

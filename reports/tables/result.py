@@ -8,8 +8,7 @@ raised letter after a percentage points to its note. A percentage in parentheses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from argap.metric.direction import NO_SHARE
-from argap.metric.intervals import FEW, contains_zero
+from argap.metric.direction import NO_SHARE, contains_zero
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
@@ -27,6 +26,8 @@ from argap.reports.tables.numbers import (
 from argap.reports.tables.words import MANY, gap_word
 
 ENDS = "95% interval"
+FEW = 20
+"""Equal documents below which a note says that few documents decide."""
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
 LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
 AGAINST = "behind here though ahead overall: by the paper's rule 100%"
@@ -47,7 +48,7 @@ def gap_table(gap: Gap) -> Table:
         )
         for row in gap.rows
     )
-    notes = (_scope(gap), *few_documents(gap))
+    notes = (_scope(gap), *interval_notes(gap))
     losses = {
         column: [None if model == gap.reference else part[model].nll for model in gap.models]
         for column, part in enumerate(slices, 2)
@@ -193,8 +194,7 @@ def csv_text(gap: Gap) -> str:
 
     NLLs, differences and their intervals are in nats per ``unit``.
     """
-    worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
-    return csv_of([_record(row, gap) | worth for row in gap.rows])
+    return csv_of([_record(row, gap) | {"documents": gap.documents, "unit": gap.unit} for row in gap.rows])
 
 
 def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
@@ -268,14 +268,28 @@ def _scope(gap: Gap) -> str:
     return f"{scope}. Reference: {gap.reference}."
 
 
-def few_documents(gap: Gap) -> list[str]:
-    """Return a note if there are too few documents for the intervals; none for one document, which has no intervals."""
-    if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
+def interval_notes(gap: Gap) -> list[str]:
+    """Say what the intervals cover, and if they rest on few documents; nothing for one document, which has none."""
+    if gap.documents in (None, 1):
         return []
-    return [
-        f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
-        "intervals are too narrow."
-    ]
+    of_count: dict[int, list[str]] = {}
+    for model, seeds in gap.seeds.items():
+        of_count.setdefault(len(seeds), []).append(model)
+    several = "; ".join(f"{k} of {', '.join(models)}" for k, models in sorted(of_count.items(), reverse=True) if k > 1)
+    note = f"95% intervals are Student-t over {gap.documents:,} documents"
+    if several:
+        note += f" and seeds. Figures are means over seeds: {several}"
+        note += "; the others take the pooled variance over seeds" if 1 in of_count else ""
+    notes = [f"{note}."]
+    if gap.worth and min(gap.worth.values()) < FEW:
+        ordered = sorted(gap.worth, key=gap.worth.__getitem__)
+        low, high = (f"{gap.worth[model]:.0f} ({model})" for model in (ordered[0], ordered[-1]))
+        ends = low if len(gap.worth) == 1 else f"{low} to {high}"
+        notes.append(
+            f"By their parts of the differences the documents are worth {ends} equal ones: long documents decide, and "
+            "intervals hold only for texts with as many of them."
+        )
+    return notes
 
 
 def _reasons(each: Estimate) -> list[str]:
@@ -300,7 +314,8 @@ def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
     whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
     record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
     record |= {"parameters": row.parameters, "run": row.run} | scores_of(row.model, gap)
-    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95)} | figures_of("ar_hits_", hits)
+    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95), "worth": whole.worth}
+    record |= {"seeds": len(gap.seeds[row.model])} | figures_of("ar_hits_", hits)
     if row.closed is not None:
         record["closed_base"] = row.closed.base
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):

@@ -1,0 +1,92 @@
+"""Ctrl-C while scoring: one line, exit code 130, and finished shards stay."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+SLOWLY = """
+import signal, sys, time
+from argap.scoring import batches
+from argap.tokens import runs
+from argap.cli import main
+runs.SHARD_TOKENS = 512
+score, started = batches.Batches.score, []
+def score_slowly(self, windows, advance):
+    started.append(windows)
+    if len(started) > 1:
+        time.sleep(600)
+    return score(self, windows, advance)
+batches.Batches.score = score_slowly
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+main()
+"""
+
+
+def test_an_interrupt_of_the_first_imports_is_no_traceback(tmp_path):
+    """One of them is replaced by a module that interrupts its own process."""
+    (tmp_path / "typer.py").write_text("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    begin = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["argap"]
+    module, _, function = script.partition(":")
+    for code in (
+        f"import {module} as script; script.{function}()",
+        "import runpy; runpy.run_module('argap', run_name='__main__')",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", begin + code],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+IN_A_DESTRUCTOR = """
+import os, signal, time
+from argap import cli
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)  # it is raised here
+
+def command():
+    Interrupted()
+    time.sleep(60)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.commands = lambda: command
+cli._flags = lambda command, arguments: {}
+cli.main()
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost():
+    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_an_interrupted_score_keeps_its_shards(tmp_path):
+    command = [sys.executable, "-c", SLOWLY, "score", str(ROOT / "argap/demo/checkpoints/base_conv")]
+    command += ["--ref", "attention", "--seq-len", "256", "--limit-tokens", "2048", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    shard = tmp_path / "out" / "attention" / "tokens" / "part-00000.parquet"
+    while not shard.exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.strip().endswith("interrupted; finished shards are kept, the same command resumes there")
+    assert "Traceback" not in err
+    assert shard.exists()

@@ -1,0 +1,267 @@
+"""No damaged file is believed: a flipped byte is an error that names the file, or the part is made again."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from argap.bigram_index.manifest import read_manifest
+from argap.checkpoints.find import find_checkpoint
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, FormatError
+from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.files.atomic import read_json, write_json
+from argap.files.checksums import FILE
+from argap.files.parquet import read_parquet, write_parquet
+from argap.files.resumable import check_resumable
+from argap.metric.threshold import parse_threshold
+from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
+from argap.result import open_result
+from argap.results.compare import compare_runs, label_result, record_slices
+from argap.results.pipeline import score_models
+from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import ScoreConfig
+from argap.slices.of_tokens import Slice, score_slices
+from argap.tokens import runs
+from argap.tokens.runs import open_run, read_logprobs, shard_path, token_parts
+from tests.conftest import flip_bit
+
+DEMO = Path(__file__).parents[2] / "argap" / "demo"
+MODEL = DEMO / "checkpoints" / "hybrid"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of two of the demo's models on a little text."""
+    out = tmp_path_factory.mktemp("result") / "out"
+    spec = EvaluationSpec(data=("stdlib:heldout",), seq_len=64, limit_tokens=600)
+    score_models([str(MODEL)], "attention", out, ScoreConfig(text=spec, index=str(DEMO / "index")))
+    return out
+
+
+@pytest.fixture
+def copy(result: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(result, tmp_path / "out"))
+
+
+@pytest.fixture
+def data(tokenizer, monkeypatch: pytest.MonkeyPatch) -> EvaluationSet:
+    """Text for several shards."""
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 100)
+    return build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=400)
+
+
+def scored(data: EvaluationSet, folder: Path) -> runs.Run:
+    source = SourceRecord(data=("stdlib:heldout",))
+    return CheckpointSource("m", find_checkpoint(MODEL)).score(data, folder, source)
+
+
+def offsets(path: Path, count: int = 12) -> Iterator[int]:
+    """Positions all over a file, its header and footer among them."""
+    return iter(np.linspace(0, path.stat().st_size - 1, count).astype(int).tolist())
+
+
+def compare(out: Path) -> None:
+    compare_runs([str(out / "hybrid")], str(out / "attention"), out / "again", threshold=parse_threshold("1250"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hybrid/tokens/part-00000.parquet",
+        "labels/labels.parquet",
+        "labels/windows.parquet",
+        "labels/tokenizer.json",
+        "labels/tokenizer_config.json",
+    ],
+)
+def test_a_flipped_bit_in_a_run_or_in_labels_is_named(copy: Path, name: str) -> None:
+    for at in offsets(copy / name):
+        flip_bit(copy / name, at)
+        with pytest.raises(FormatError, match=rf"{name}: (damaged between bytes|not a complete Parquet)"):
+            compare(copy)
+        flip_bit(copy / name, at)
+    compare(copy)
+
+
+def test_files_of_an_earlier_argap_are_read_without_checksums(copy: Path) -> None:
+    compare(copy)
+    before = open_result(copy / "again")
+    for path in copy.rglob(FILE):
+        path.unlink()
+    for path in [*token_parts(copy / "hybrid"), copy / "labels" / "labels.parquet"]:
+        pq.write_table(pq.read_table(path), path)
+    compare(copy)
+    after = open_result(copy / "again")
+    assert replace(after.record, date="") == replace(before.record, date="")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("table", "column", "said"),
+    [
+        ("labels.parquet", "window", "a window that windows.parquet, which has 10, lacks"),
+        ("windows.parquet", "document", r"a document that the \d+ sources of labels.json lack"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 2**31 - 1])
+def test_a_number_out_of_range_is_named(
+    copy: Path, table: str, column: str, said: str, value: int, recorded: bool
+) -> None:
+    path = copy / "labels" / table
+    rows = pq.read_table(path)
+    values = pa.array([*rows[column].to_pylist()[:-1], value], rows.schema.field(column).type)
+    pq.write_table(rows.set_column(rows.column_names.index(column), rows.schema.field(column), values), path)
+    if not recorded:
+        (path.parent / FILE).unlink()
+    with pytest.raises(FormatError, match=rf"labels/{table}: {'damaged between bytes' if recorded else said}"):
+        open_result(copy).token_table.scored_of_document  # noqa: B018
+
+
+def test_every_page_of_a_table_has_a_checksum(tmp_path: Path) -> None:
+    """Without ``checksums.json``, as in a run that was cut short: any flip in the values is seen, if not in headers."""
+    path = tmp_path / "table.parquet"
+    table = pa.table({"x": np.random.default_rng(0).normal(size=1000).astype(np.float32)})
+    write_parquet(path, table)
+    column = pq.read_metadata(path).row_group(0).column(0)  # a page with the distinct values, then one with their ids
+    for at in np.linspace(column.dictionary_page_offset + 60, column.data_page_offset - 1, 50).astype(int).tolist():
+        flip_bit(path, at)
+        with pytest.raises(FormatError, match=r"table\.parquet: not a complete Parquet file"):
+            read_parquet(path)
+        flip_bit(path, at)
+    assert read_parquet(path).equals(table)
+
+
+def test_a_damaged_shard_is_named_and_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    parts = token_parts(tmp_path)
+    whole = {path: path.read_bytes() for path in parts}
+    assert len(whole) > 2
+    flip_bit(parts[1], len(whole[parts[1]]) // 2)
+    parts[2].write_bytes(whole[parts[2]][:-20])
+    run = scored(data, tmp_path)
+    said = capsys.readouterr().err
+    assert f"{parts[1]}: damaged between bytes 0 and {parts[1].stat().st_size}; it is made again" in said
+    assert f"{parts[2]}: damaged" in said
+    assert str(parts[0]) not in said
+    assert {path: path.read_bytes() for path in token_parts(tmp_path)} == whole
+    read_logprobs(run)
+
+
+def test_broken_checksums_are_read_once_and_all_parts_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    whole = {path: path.read_bytes() for path in (*token_parts(tmp_path), tmp_path / FILE)}
+    (tmp_path / FILE).write_text("{")
+    scored(data, tmp_path)
+    said = capsys.readouterr().err
+    assert said.count(f"{FILE}: not readable as JSON") == 1
+    assert f"its {len(whole) - 1} parts are made again" in said
+    assert {path: path.read_bytes() for path in whole} == whole
+
+
+def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    (tmp_path / FILE).unlink()
+    record = read_json(tmp_path / "run.json")
+    (tmp_path / "run.json").write_text(json.dumps(record | {"finished": None}))
+    part = shard_path(tmp_path, 1)
+    whole = part.read_bytes()
+    column = pq.read_metadata(part).row_group(0).column(3)
+    flip_bit(part, column.data_page_offset + column.total_compressed_size - 3)
+    scored(data, tmp_path)
+    assert f"{part}: not a complete Parquet file" in capsys.readouterr().err
+    assert part.read_bytes() == whole
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
+    scored(data, tmp_path)
+    part = shard_path(tmp_path, 1)
+    table = pq.read_table(part)
+    values = table["logprob"].to_pylist()
+    row = 5
+    values[row] = value
+    column = table.schema.get_field_index("logprob")
+    pq.write_table(table.set_column(column, "logprob", pa.array(values, pa.float32())), part)
+    (tmp_path / FILE).unlink()
+    window, position = table["window"][row].as_py(), table["pos"][row].as_py()
+    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a num"
+    with pytest.raises(FormatError, match=expected):
+        read_logprobs(open_run(tmp_path))
+
+
+@pytest.mark.parametrize("at", ["write_labels", "summarize", "write_record"])
+def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    table = open_result(copy).token_table
+    near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=1250)
+    record_slices(copy, near[2:])
+    undisturbed = label_result(copy, str(DEMO / "index"))
+    assert [each.name for each in undisturbed.slices] == ["near"]
+    with monkeypatch.context() as patched:
+        patched.setattr(f"argap.results.compare.{at}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            label_result(copy, str(DEMO / "index"))
+    again = label_result(copy, str(DEMO / "index"))
+    assert replace(again, date="") == replace(undisturbed, date="")
+    assert not list(copy.glob("*.earlier"))
+
+
+def interrupted(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_broken_checksums_are_named(copy: Path) -> None:
+    for text in ("{", "[]", '{"files": 3}'):
+        (copy / "hybrid" / FILE).write_text(text)
+        with pytest.raises(ArgapError, match=r"hybrid/checksums\.json: "):
+            compare(copy)
+
+
+def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
+    with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
+        check_resumable(tmp_path, CheckpointRecord("x", "x"), overwrite=False)
+
+
+GONE = object()
+
+
+@pytest.mark.parametrize(
+    ("path", "changed", "said"),
+    [
+        (("estimates", 0), GONE, "estimates: all all: expected the models ref, m-1, m2; run"),
+        (("estimates",), [], "estimates: none of all"),
+        (("models", 2, "model"), "m3", "estimates: all all: expected the models ref, m-1, m3"),
+        (("index",), None, "`index` and `threshold`: expected both or neither"),
+        (("threshold",), None, "`index` and `threshold`: expected both or neither"),
+        (("evaluation", "seq_len"), -1, r"Expected `int` >= 2 - at `\$\.evaluation\.seq_len`"),
+        (("evaluation", "seq_len"), 10**30, r"Expected `int` <= 16777216 - at `\$\.evaluation\.seq_len`"),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_refused(
+    token_result: Path, tmp_path: Path, path: tuple, changed: Any, said: str
+) -> None:
+    gap = part = read_json(token_result / "gap.json")
+    *above, last = path
+    for key in above:
+        part = part[key]
+    if changed is GONE:
+        del part[last]
+    else:
+        part[last] = changed
+    write_json(tmp_path / "gap.json", gap)
+    with pytest.raises(FormatError, match=rf"gap\.json: {said}"):
+        read_gap(tmp_path)
+
+
+def test_counts_of_an_index_have_a_bound(tmp_path: Path) -> None:
+    write_json(tmp_path / "index.json", read_json(DEMO / "index" / "index.json") | {"tokens": 10**30})
+    with pytest.raises(FormatError, match=r"index\.json: Expected `int` <= 9007199254740992 - at `\$\.tokens`"):
+        read_manifest(tmp_path)

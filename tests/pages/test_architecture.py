@@ -1,0 +1,48 @@
+"""The rooms: imports go down the floors, no room is too large, and the page that shows them is up to date."""
+
+import ast
+from collections import Counter
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import architecture as drawn
+import pytest
+
+KNOWN = drawn.modules()
+IMPORTS = drawn.imports(KNOWN)
+MOST = 16
+"""Modules in a folder that one can still survey; `argap.models.mixers` has a file for each mixer."""
+
+
+def test_imports_go_down_the_floors() -> None:
+    assert len(IMPORTS) > 1000
+    assert drawn.Import("argap.slices.cells", "argap.tokens.labels") in IMPORTS
+    assert drawn.going_up(IMPORTS) == []
+
+
+def test_an_import_that_goes_up_is_named() -> None:
+    up = drawn.Import("argap.slices.tally", "argap.reports.pages.write")
+    assert drawn.going_up([up]) == ["argap.slices.tally imports argap.reports.pages.write: reports is not below slices"]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for each in IMPORTS:
+        graph.setdefault(each.importer, set()).add(each.imported)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_every_room_is_small_and_says_what_it_is_for() -> None:
+    sizes = Counter(path.parent for path in KNOWN.values() if path.name != "__init__.py")
+    large = {folder.name: n for folder, n in sizes.items() if n > MOST and folder.name != "mixers"}
+    assert large == {}
+    packages = {path for path in KNOWN.values() if path.name == "__init__.py"}
+    assert [str(path) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def test_the_page_is_drawn_from_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = drawn.PAGE.read_text(), drawn.PICTURE.read_text()
+    monkeypatch.setattr(drawn, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(drawn, "PICTURE", tmp_path / "picture.svg")
+    drawn.main()
+    assert (drawn.PAGE.read_text(), drawn.PICTURE.read_text()) == committed, "run `python tools/architecture.py`"

@@ -1,0 +1,203 @@
+"""The kernels around the mixers (norms, rotary positions, gates) against their references in float64, and those
+against their definitions."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from argap.kernels.fused import rotary as rotations
+from argap.kernels.fused.gated_norm import gated_norm, gated_norm_reference
+from argap.kernels.fused.gated_product import ACTIVATIONS, gated_product, gated_product_reference
+from argap.kernels.fused.residual_norm import residual_norm, residual_norm_reference
+from argap.kernels.fused.token_shift import token_shift, token_shift_reference
+from tests.unit.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+
+
+def drawn(*size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(size).to(device, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 63), (65, 40), (7, 960), (2, 2049)])
+def test_residual_norm(rows: int, width: int, centered: bool, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(width)
+    x, residual = (1 + 3 * drawn(rows, width, device=device, dtype=dtype) for _ in range(2))
+    weight, bias = (drawn(width, device=device, dtype=dtype) for _ in range(2))
+    options: Any = {"centered": True, "bias": bias} if centered else {}
+    wide: Any = {"centered": True, "bias": bias.double()} if centered else {}
+    normed, total = residual_norm(x, weight, 1e-5, residual, **options)
+    assert torch.equal(total, x + residual)
+    for found, rows_in in (
+        (normed, x.double() + residual.double()),  # normed before it is rounded
+        (residual_norm(x, weight, 1e-5, None, **options)[0], x.double()),
+    ):
+        expected, _ = residual_norm_reference(rows_in, weight.double(), 1e-5, **wide)
+        assert found.dtype == dtype
+        assert relative_error(found, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_residual_norm_is_the_definition(centered: bool) -> None:
+    torch.manual_seed(0)
+    x, residual = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(2, 3, 5, dtype=torch.float64)
+    weight, bias = torch.randn(2, 5, dtype=torch.float64)
+    normed, total = residual_norm(x, weight, 0.5, residual, bias=bias if centered else None, centered=centered)
+    s = x + residual
+    torch.testing.assert_close(total, s, rtol=1e-12, atol=0)
+    if centered:
+        s = s - s.mean(-1, keepdim=True)
+    expected = weight * s / (s.square().mean(-1, keepdim=True) + 0.5).sqrt() + (bias if centered else 0)
+    torch.testing.assert_close(normed, expected, rtol=1e-12, atol=1e-12)
+
+
+@DTYPES
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (9, 40), (63, 300)])
+def test_token_shift(length: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(length)
+    x = drawn(2, length, width, device=device, dtype=dtype)
+    weights = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
+    expected = token_shift_reference(x.double(), [weight.double() for weight in weights])
+    for found, wide in zip(token_shift(x, weights), expected, strict=True):
+        assert found.dtype == dtype
+        assert relative_error(found, wide) < TOLERANCE[dtype]
+
+
+def test_token_shift_is_the_definition() -> None:
+    x = torch.tensor([[[2.0], [10.0]]], dtype=torch.float64)  # two positions of one channel
+    (found,) = token_shift(x, [torch.tensor([0.25], dtype=torch.float64)])
+    assert found.flatten().tolist() == [0.25 * 2, 0.25 * 10 + 0.75 * 2]
+
+
+@DTYPES
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(("length", "heads", "size"), [(1, 1, 2), (65, 3, 6), (33, 15, 64), (9, 4, 240)])
+def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(length)
+    projection = drawn(2, length, parts, heads, size, device=device, dtype=dtype)
+    wide, untouched = projection.double(), projection[:, :, 2:].clone()
+    expected = rotations.rotary(wide, 7, 1e4, key_scale=0.3)
+    cos, sin = rotations.rotation(7, length, size, 1e4, torch.float32, device)
+    q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
+    rotations.rotate_in_place(q, k, cos, sin, 0.3)
+    for part, turned in enumerate(expected):
+        # The angles are float32: at position t their error is t·2⁻²⁴.
+        assert relative_error(projection[:, :, part].transpose(1, 2), turned) < TOLERANCE[dtype]
+    assert torch.equal(projection[:, :, 2:], untouched)
+
+
+@DTYPES
+@pytest.mark.parametrize("batches", [1, 2])
+def test_rotary_of_some_dimensions_with_fewer_key_heads(batches: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Laid out as GPT-NeoX's projection, with the angles of both halves and of each sequence."""
+    torch.manual_seed(4)
+    projection = drawn(2, 9, 4, 3 * 20, device=device, dtype=dtype)
+    q, k, _ = projection.transpose(1, 2).chunk(3, dim=-1)
+    k = k[:, :2]
+    angles = torch.randn(batches, 9, 6, device=device).repeat(1, 1, 2)  # R 12 of K 20
+    expected, untouched = [], projection[..., 40:].clone()
+    for x in (q.double(), k.double()):
+        turned = rotations.rotate(
+            x[..., :12], angles[:, None, :, :6].double().cos(), angles[:, None, :, :6].double().sin()
+        )
+        expected.append(torch.cat([turned, x[..., 12:]], dim=-1))
+    found = rotations.rotate_in_place(q, k, angles.cos(), angles.sin())
+    for part, turned in zip(found, expected, strict=True):
+        assert relative_error(part, turned) < TOLERANCE[dtype]
+    assert torch.equal(projection[..., 40:], untouched)
+
+
+def test_rotary_is_the_definition() -> None:
+    torch.manual_seed(1)
+    projection = torch.randn(1, 4, 2, 1, 6, dtype=torch.float64)
+    q, k = rotations.rotary(projection, 3, 100.0, key_scale=2.0)
+    for t in range(4):
+        for pair in range(3):
+            angle = torch.tensor((t + 3) * 100.0 ** (-2 * pair / 6), dtype=torch.float64)
+            turn = torch.polar(torch.ones_like(angle), angle)
+            for part, (found, scale) in enumerate(((q, 1), (k, 2))):
+                a, b = projection[0, t, part, 0, pair], projection[0, t, part, 0, pair + 3]
+                expected = torch.complex(a, b) * turn * scale
+                result = torch.complex(found[0, 0, t, pair], found[0, 0, t, pair + 3])
+                torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (9, 40), (63, 300), (17, 960)])
+def test_gated_product(rows: int, width: int, activation: str, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(rows)
+    # Parts of wider rows, as a projection gives them.
+    parts = drawn(2, rows, 3 * width, device=device, dtype=dtype).chunk(3, dim=-1)
+    vectors = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
+    names = ("gate_bias", "skip", "skipped", "value_bias")
+    given = dict(zip(names, (*vectors[:2], parts[2], vectors[2]), strict=True))
+    gate, value, _ = (x.double() for x in parts)
+    for options in ({}, given):
+        found: torch.Tensor = gated_product(*parts[:2], activation, **options)  # pyright: ignore
+        wide: Any = {name: x.double() for name, x in options.items()}
+        expected = gated_product_reference(gate, value, activation, **wide)  # pyright: ignore
+        assert found.dtype == dtype
+        assert relative_error(found, expected) < TOLERANCE[dtype]
+
+
+def test_gated_product_is_the_definition() -> None:
+    g, v, u = (torch.tensor([x], dtype=torch.float64) for x in (0.5, 3.0, 2.0))
+    b, s, c = (torch.tensor([x], dtype=torch.float64) for x in (1.5, 10.0, 7.0))
+    found = gated_product(g, v, "silu", gate_bias=b, skip=s, skipped=u, value_bias=c)
+    # (0.5 + 1.5) / (1 + e⁻²) · (3 + 10 · 2 + 7)
+    torch.testing.assert_close(found, 2 / (1 + torch.tensor([-2.0]).double().exp()) * 30, rtol=1e-12, atol=0)
+
+
+@DTYPES
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize(("rows", "heads", "size"), [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)])
+def test_gated_norm(rows: int, heads: int, size: int, centered: bool, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(size)
+    values, gate = (drawn(rows, *s, device=device, dtype=dtype) for s in ((heads, size), (heads * size,)))
+    weight = None if centered else drawn(size, device=device, dtype=dtype)
+    found = gated_norm(values, gate, weight, 1e-3, dtype=dtype, centered=centered)
+    wide = (values.double(), gate.double(), None if weight is None else weight.double())
+    expected = gated_norm_reference(*wide, 1e-3, dtype=torch.float64, centered=centered)
+    assert found.dtype == dtype
+    assert relative_error(found, expected) < TOLERANCE[dtype]
+
+
+def test_gated_norm_is_the_definition() -> None:
+    torch.manual_seed(2)
+    values, gate = torch.randn(3, 2, 5, dtype=torch.float64), torch.randn(3, 10, dtype=torch.float64)
+    weight = torch.randn(5, dtype=torch.float64)
+    swish = gate * gate.sigmoid()
+    for centered in (False, True):
+        x = values - values.mean(-1, keepdim=True) if centered else values
+        given = None if centered else weight
+        normed = x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+        expected = swish * (normed if given is None else normed * given).flatten(1)
+        found = gated_norm(values, gate, given, 0.1, dtype=torch.float64, centered=centered)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_two_runs_and_any_batch_give_the_same_bits(device: torch.device) -> None:
+    torch.manual_seed(3)
+    x, residual, weight = (torch.randn(*s, device=device) for s in ((6, 96), (6, 96), (96,)))
+    for found, alone in zip(
+        residual_norm(x, weight, 1e-5, residual), residual_norm(x[:2], weight, 1e-5, residual[:2]), strict=True
+    ):
+        assert torch.equal(found[:2], alone)
+    assert torch.equal(gated_product(x, residual)[:2], gated_product(x[:2], residual[:2]))
+    heads = residual.unflatten(-1, (4, 24))
+    whole = gated_norm(heads, x, None, 1e-5, dtype=x.dtype, centered=True)
+    assert torch.equal(whole[:2], gated_norm(heads[:2], x[:2], None, 1e-5, dtype=x.dtype, centered=True))
+
+
+def test_an_input_that_needs_a_gradient_runs_the_reference() -> None:
+    x, y, w = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((2, 4), (2, 4), (4,)))
+    assert torch.autograd.gradcheck(lambda x, y, w: residual_norm(x, w, 1e-5, y), (x, y, w))
+    assert torch.autograd.gradcheck(
+        lambda x, y, w: gated_product(x, y, "silu", gate_bias=w, skip=w, skipped=x), (x, y, w)
+    )

@@ -1,0 +1,150 @@
+"""Any task of lm-eval through the adapter: toy tasks on disk, names of lm-eval's own, and the registered model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from argap.cli import main
+from argap.errors import ArgapError
+from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
+from argap.recall.run import run_upstream
+from argap.recall.task_names import task_folders
+from argap.runtime.trust import trusting
+
+HYBRID = str(Path(__file__).parents[3] / "argap" / "demo" / "checkpoints" / "hybrid")
+ROWS = [
+    {"question": "import", "choices": [" os", " sys", " zebra"], "label": 0},
+    {"question": "return", "choices": [" None", " banana", " self"], "label": 2},
+    {"question": "for i in", "choices": [" range", " cloud"], "label": 0},
+]
+pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory) -> Path:
+    """A multiple-choice task, a generation task with code, a rolling one, and a group of the first two."""
+    folder = tmp_path_factory.mktemp("toys")
+    (folder / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    data = f"dataset_path: json\ndataset_kwargs:\n  data_files: {folder}/rows.json\ntest_split: train\n"
+    (folder / "choice.yaml").write_text(
+        f"task: toy_choice\noutput_type: multiple_choice\n{data}doc_to_text: '{{{{question}}}}'\n"
+        "doc_to_choice: choices\ndoc_to_target: label\ntarget_delimiter: ''\nmetadata: {version: 3}\n"
+    )
+    (folder / "code.py").write_text("def text(doc):\n    return doc['question']\n")
+    (folder / "generate.yaml").write_text(
+        f"task: toy_generate\noutput_type: generate_until\n{data}doc_to_text: !function code.text\n"
+        "doc_to_target: '{{choices[label]}}'\ngeneration_kwargs: {until: ['\\n'], max_gen_toks: 4}\n"
+        "metric_list:\n  - {metric: exact_match, aggregation: mean, higher_is_better: true}\n"
+    )
+    (folder / "rolling.yaml").write_text(
+        f"task: toy_rolling\noutput_type: loglikelihood_rolling\n{data}doc_to_text: ''\n"
+        "doc_to_target: '{{question}} {{choices[0]}}'\n"
+        "metric_list:\n  - {metric: bits_per_byte}\n"
+    )
+    (folder / "group.yaml").write_text("group: toy_group\ntask:\n  - toy_choice\n  - toy_generate\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(toys, tmp_path_factory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("out")
+    with trusting():
+        twice = [HYBRID, f"{HYBRID}/../hybrid"]  # one model
+        by_model = run_upstream(twice, ["toy_group", "toy_rolling"], out, stock=StockOptions(task_path=toys))
+    assert [*by_model] == ["hybrid"]
+    assert json.loads((out / "hybrid" / "results.json").read_text()) == by_model["hybrid"]
+    return by_model["hybrid"]
+
+
+def test_a_multiple_choice_task_takes_the_likeliest_choice(results, decoder) -> None:
+    right = 0
+    for row in ROWS:
+        totals = []
+        for choice in row["choices"]:
+            before = decoder.tokenizer.encode([row["question"]])[0].tolist()
+            ids = decoder.tokenizer.encode([row["question"] + choice])[0].tolist()
+            with torch.inference_mode():
+                logprob = decoder.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+            totals.append(float(logprob.gather(-1, torch.tensor(ids[1:])[:, None])[len(before) - 1 :].sum()))
+        right += totals.index(max(totals)) == row["label"]
+    assert results["results"]["toy_choice"]["acc,none"] == pytest.approx(right / 3)
+    assert results["versions"]["toy_choice"] == 3
+
+
+def test_generation_and_rolling_tasks_run_and_a_group_holds_its_parts(results, decoder) -> None:
+    answers = [
+        decoder.generate([decoder.tokenizer.encode([row["question"]])[0].tolist()], until=["\n"], new_tokens=4)[0].text
+        for row in ROWS
+    ]
+    right = [answer == row["choices"][row["label"]] for answer, row in zip(answers, ROWS, strict=True)]
+    assert results["results"]["toy_generate"]["exact_match,none"] == pytest.approx(sum(right) / 3)
+    assert results["results"]["toy_rolling"]["bits_per_byte,none"] > 0
+    assert sorted(results["group_subtasks"]["toy_group"]) == ["toy_choice", "toy_generate"]
+
+
+def test_a_folder_that_is_named_like_a_task_file_is_none(tmp_path) -> None:
+    (tmp_path / "more.yaml").mkdir()
+    (tmp_path / "mine.yaml").write_text("task: mine\n")
+    assert task_folders(["mine"], tmp_path) == [tmp_path]
+
+
+def test_task_files_of_the_user_need_trust(toys, tmp_path, monkeypatch, capsys) -> None:
+    with pytest.raises(ArgapError, match="task files can run code; allow it with `trust_remote_code=True`"):
+        run_upstream([HYBRID], ["toy_choice"], tmp_path, stock=StockOptions(task_path=toys))
+    flags = [
+        "--tasks",
+        "toy_choice",
+        "--task-path",
+        str(toys),
+        "--limit",
+        "2",
+        "--fewshot",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    for trust, code in (([], "1"), (["--trust-remote-code"], "0")):
+        monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, *flags, *trust])
+        with pytest.raises(SystemExit, match=code):
+            main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["hybrid", "toy_choice", "3", "acc"] in [row[:4] for row in rows]
+    config = json.loads((tmp_path / "hybrid" / "results.json").read_text())
+    assert (config["n-shot"]["toy_choice"], config["n-samples"]["toy_choice"]["effective"]) == (1, 2)
+
+
+def test_names_are_found_where_lm_eval_defines_them() -> None:
+    """The tasks that the papers report: the folder of each, without lm-eval's index of them all."""
+    names = ["mmlu", "openbookqa", "triviaqa", "drop", "nq_open", "ruler", "niah_single_1", "longbench", "swde", "fda"]
+    folders = [str(folder) for folder in task_folders([*names, "squad_completion", "piqa"])]
+    for part in ("mmlu/default", "openbookqa", "triviaqa", "drop", "nq_open", "ruler", "longbench", "swde", "piqa"):
+        assert any(folder.endswith(f"tasks/{part}") for folder in folders), part
+    assert stock_tasks(["zeroshot", "squad"])[:2] == ["wikitext", "lambada_openai"]
+    assert stock_tasks(["squad"]) == ["squad_completion"]
+    with pytest.raises(ArgapError, match=r"`tasks` openbokqa: no task of lm-eval; close are .*openbookqa"):
+        stock_tasks(["openbokqa"])
+
+
+def test_own_and_other_tasks_do_not_mix_under_the_pinned_protocol(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, "--tasks", "fda,mmlu", "--out", str(tmp_path / "o")])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "--tasks fda: run by argap's own protocol" in capsys.readouterr().err
+
+
+def test_lm_eval_finds_the_registered_model(toys, results) -> None:
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(include_path=str(toys), include_defaults=False)
+    arguments = f"pretrained={HYBRID},dtype=float32,device=cpu"
+    run: Any = simple_evaluate
+    own = run(model="argap", model_args=arguments, tasks=["toy_choice"], task_manager=manager, batch_size="2")
+    assert own["results"]["toy_choice"]["acc,none"] == results["results"]["toy_choice"]["acc,none"]
+    with pytest.raises(
+        ArgapError, match="nonsense: no argument of the lm-eval model argap; known are pretrained, dtype"
+    ):
+        run(model="argap", model_args=f"{arguments},nonsense=1", tasks=["toy_choice"], task_manager=manager)
