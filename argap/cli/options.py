@@ -102,6 +102,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")
 ]
 
+Bos = Annotated[list[str] | None, declared(ScoreConfig, "bos")]
 BatchSize = Annotated[str, declared(ScoreConfig, "batch_size")]
 Threshold = Annotated[str, declared(ScoreConfig, "threshold")]
 SliceFile = Annotated[str | None, declared(ScoreConfig, "slices")]

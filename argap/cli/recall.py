@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, Overwrite, TrustRemoteCode
+from argap.cli.options import Bos, Device, Overwrite, TrustRemoteCode
 from argap.cli.output import Output
 
 
@@ -72,6 +72,7 @@ def recall(
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As in `argap score`.")] = "auto",
+    bos: Bos = None,
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Overwrite = False,
@@ -110,7 +111,7 @@ def recall(
         output.show(to_json(linked), lambda: [recall_table(linked)])
         return
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
-    config = ScoreConfig.of(dtype=dtype, device=device, batch_size=batch_size, backend=backend)
+    config = ScoreConfig.of(bos=bos, dtype=dtype, device=device, batch_size=batch_size, backend=backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     figures = [] if paper is None else [published(paper)]
     if protocol == "pinned" and set(names) <= set(TASKS):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Address, Device, Dtype, Engine, Json, Settings, TrustRemoteCode, check_engine
+from argap.cli.options import Address, Bos, Device, Dtype, Engine, Json, Settings, TrustRemoteCode, check_engine
 from argap.cli.output import print_json
 
 app = typer.Typer(
@@ -222,6 +222,7 @@ def score(
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     dtype: Dtype = "auto",
+    bos: Bos = None,
     as_json: Json = False,
 ) -> None:
     """Score pretrained language models on MQAR in their own vocabulary.
@@ -232,6 +233,7 @@ def score(
     from argap.errors import ArgapError
     from argap.reports.figures.mqar import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
+    from argap.scoring.config import ScoreConfig
     from argap.synthetics.pretrained.records import PretrainedTest
     from argap.synthetics.pretrained.scores import score_pretrained
 
@@ -240,7 +242,8 @@ def score(
         raise ArgapError(f"--pairs {pairs}: expected comma-separated whole numbers, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
-    scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
+    how = {"dtype": DTYPES[resolve_dtype(dtype, str(where))], "device": where, "config": ScoreConfig.of(bos=bos)}
+    scores = score_pretrained(checkpoints, test, **how)
     write_pretrained(scores, out)
     if as_json:
         print_json(scores)

@@ -13,7 +13,6 @@ from argap.files.lock import one_writer
 from argap.files.resumable import environment
 from argap.recall.answered import find_answered
 from argap.recall.asked import Asked, AskedCheckpoint, AskedCopy, Asking
-from argap.recall.decoding import load_decoder
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.lm_eval_model import ArgapLM
@@ -52,7 +51,7 @@ def run_recall(
     """
     rule = HitRule(None if index is None else open_index(index), threshold)
     answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
-    found = _find_models([*models, *([reference] if reference else [])], answered)
+    found = _find_models([*models, *([reference] if reference else [])], answered, config)
     compared = None if reference is None else found[-1].name
     if ar_nlls is not None:
         _check_reference(compared, ar_nlls)
@@ -117,22 +116,23 @@ def run_upstream(
     """
     names = stock_tasks(tasks, stock)  # refused before a model is loaded
     results = {}
-    sources = find_checkpoints(models)
+    sources = find_checkpoints(models, config)
     check_folders(source.name for source in sources)
+    config.check_models([source.name for source in sources])
     for source in sources:
-        results[source.name] = run_stock(ArgapLM(load_decoder(source, config), source.name), names, stock)
+        results[source.name] = run_stock(ArgapLM.of(source, config), names, stock)
         write_json(model_folder(out, source.name) / "results.json", results[source.name], seal=False)
     return results
 
 
-def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) -> list[Asked]:
+def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None], config: ScoreConfig) -> list[Asked]:
     """Find the model of each name; ``answered`` finds finished runs.
 
     Equal names are told apart by `argap.scoring.sources.distinct`. Raises `ArgapError` for the copy baseline without a
     checkpoint.
     """
     finished = {name: answered(name) for name in names if name != COPY}
-    sources = {name: find_source(name) for name, each in finished.items() if each is None}
+    sources = {name: find_source(name, config) for name, each in finished.items() if each is None}
     if COPY in names and not sources:
         raise ArgapError(
             "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a checkpoint "
@@ -142,6 +142,7 @@ def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) 
     found |= {name: AskedCheckpoint(source) for name, source in sources.items()}
     if COPY in names:
         found[COPY] = AskedCopy(next(iter(sources.values())))
-    models = distinct([found[name] for name in names])
+    models = distinct([found[name] for name in names], config)
     check_folders(model.name for model in once(models))
+    config.check_models([model.name for model in models])
     return models

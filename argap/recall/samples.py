@@ -89,6 +89,8 @@ class RecallIdentity(Record, frozen=True):
     """Whether argap's own code runs the model."""
     index: str | None
     threshold: int
+    bos: int | None = None
+    """Id of the token put before each prompt."""
 
 
 class RecallRun(Record, frozen=True):

@@ -25,9 +25,17 @@ GAP_FORMAT = 3
 """Format of ``gap.json``."""
 ALL, SLICE, THRESHOLD, NAMED = "all", "slice", "threshold", "named"
 """Partitions by name: all tokens; AR hits and other tokens; the AR hits at each τ, which are nested; and the slices of
-`Gap.slices`, which may overlap. The others are those of `Bins`, and ``domain``."""
+`Gap.slices`, which may overlap. The others are those of `Bins`, ``domain``, `COPY` and `INDUCTION`."""
 AR_HITS, OTHER = "ar_hits", "other"
 """Bins of `SLICE`."""
+COPY, INDUCTION = "copy", "induction"
+"""Partitions by what can be copied from the window (`argap.tokens.copies`); labels of format 1 have neither."""
+NEW_KEY, MISS, HIT = "new key", "miss", "hit, match "
+COPIES = {NEW_KEY: -1, MISS: 0, f"{HIT}1": 1, f"{HIT}2": 2, f"{HIT}3–4": 3, f"{HIT}5+": 5}
+"""Bins of `COPY`, as the cells number them: no opportunity, a miss, and hits (repeated bigrams, at any τ) by the
+smallest match length of each bin."""
+RIGHT, WRONG, NO_PREDICTION = "right", "wrong", "none"
+"""Bins of `INDUCTION`: whether copying after the longest suffix that occurred before predicts the token."""
 
 
 class Estimate(Record, frozen=True):
@@ -38,7 +46,8 @@ class Estimate(Record, frozen=True):
 
     model: str
     partition: str
-    """`ALL`, `SLICE`, `THRESHOLD`, `NAMED`, ``frequency``, ``distance``, ``position``, ``domain``, or a column."""
+    """`ALL`, `SLICE`, `THRESHOLD`, `NAMED`, `COPY`, `INDUCTION`, ``frequency``, ``distance``, ``position``, ``domain``,
+    or a column."""
     bin: str
     n: int
     share_of_tokens: float
@@ -337,11 +346,11 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
     if (gap.index is None) != (gap.threshold is None):
         raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null{again}")
     scored = gap.on_all.n
-    for partition in (SLICE, *Bins.__struct_fields__, "domain"):
+    for partition in (SLICE, *Bins.__struct_fields__, "domain", COPY, INDUCTION):
         parts = gap.parts(partition)
         if not parts and partition == "position":
             continue  # older results have no sums by position and document
         expected = 0 if partition == "frequency" and gap.index is None else scored  # nothing is counted without one
-        if (n := sum(part.n for part in parts)) != expected:
+        if (n := sum(part.n for part in parts)) != expected and (parts or partition not in (COPY, INDUCTION)):
             raise FormatError(f"{path}: estimates: {partition}: {n:,} {gap.unit}s, expected {expected:,}{again}")
     return gap

@@ -15,7 +15,7 @@ from argap.errors import FormatError
 from argap.files.remedies import remedy_for
 from argap.metric.direction import LEVEL, NO_SHARE
 from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
-from argap.records import Gap, LabelsRecord, Record, read_record
+from argap.records import Bins, Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
 from argap.slices.cells import (
     PREFIX,
@@ -98,17 +98,24 @@ class Grouped(NamedTuple):
 
 
 def group(
-    cells: pd.DataFrame | CellFile, reference: str, threshold: int | None, source_of: Mapping[int, str] | None = None
+    cells: pd.DataFrame | CellFile,
+    reference: str,
+    threshold: int | None,
+    bins: Bins,
+    source_of: Mapping[int, str] | None = None,
 ) -> Grouped:
     """Sum the cells by source; by domain if ``source_of`` (source by document) is None, or says too little.
 
-    One source, or one per document, says too little. ``threshold``: the one used to bin the cells.
+    One source, or one per document, says too little. ``threshold``: the one used to bin the cells; ``bins``: those
+    that they refer to.
     """
     source_of = _telling(source_of)
     models, keys = models_of(cells), ["name", "document", "hit"]
     columns = ["n", *(PREFIX + model for model in models)]
     pieces = [
-        sum_by(part[["document", *columns]].assign(name=_names(part, source_of), hit=ar_hits(part, threshold)), keys)
+        sum_by(
+            part[["document", *columns]].assign(name=_names(part, source_of), hit=ar_hits(part, threshold, bins)), keys
+        )
         for part in parts_of(cells)
     ]
     sums = sum_by(pd.concat(pieces), keys)
@@ -147,7 +154,7 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
 
     ``cells``: of all seeds of the models in ``gap``, at its threshold. ``source_of``: see `group`.
     """
-    grouped = group(mean_over_seeds(cells, gap.seeds), gap.reference, gap.threshold, source_of)
+    grouped = group(mean_over_seeds(cells, gap.seeds), gap.reference, gap.threshold, gap.bins, source_of)
     chosen = [model for model in grouped.models if model in gap.directions]
     judged = [model for model in chosen if gap.directions[model] != LEVEL]
     reason = None
@@ -166,7 +173,7 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
 
     def without(g: int) -> tuple[ModelWithout, ...]:
         others = cells.loc[names != grouped.names[g]]
-        masks = hits_and_others(others, gap.threshold)
+        masks = hits_and_others(others, gap.threshold, gap.bins)
         hits = slices_of_cells(others, masks, gap.reference, seeds=gap.seeds)[HITS]
         return tuple(
             ModelWithout(model, float(part[grouped.models.index(model), g]), hits[model].share, hits[model].reason)

@@ -20,6 +20,7 @@ from argap.records.columns import ranks_of
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
+from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import open_models_text
@@ -80,6 +81,8 @@ def score_models(
         identity = each.identity(data, parallel)
         if parallel is None or parallel.is_main:
             text.check_folders(each, identity, out, overwrite=config.overwrite)
+            if each.finished is None:
+                say_bos(each, config.bos.of(each.name), identity.bos)
         ranked += [each.name] if identity.rank and text.segmented is None else []
     if slices:
         columns = further_columns(text.record, text.sets[0].kept) | ranks_of(ranked)

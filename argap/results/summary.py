@@ -12,7 +12,7 @@ from argap.files.resumable import environment
 from argap.metric.bins import bins_of
 from argap.metric.direction import direction
 from argap.metric.share import share_closed
-from argap.records import GAP_FORMAT, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
+from argap.records import GAP_FORMAT, Bins, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
 from argap.slices.cells import CellFile, models_of
 from argap.slices.figures import WHOLE, Key, Seeds, documents_of, slices_of_cells
 from argap.slices.margins import Margins
@@ -26,6 +26,7 @@ def summarize(
     threshold: int | None,
     evaluation: EvaluationRecord,
     index: IndexRecord | None,
+    bins: Bins | None = None,
     base: str | None = None,
     run: str = "",
     parameters: dict[str, int] | None = None,
@@ -36,11 +37,12 @@ def summarize(
 
     ``base``: the model whose gap the others close (`ArgapError` if it is not one of them). ``run``: the result's
     folder; ``runs`` and ``parameters``: by model. Without an ``index`` the ``threshold`` is None, and every repeated
-    bigram is a hit. ``seeds``: the columns of the cells of each model; None: every column is a model.
+    bigram is a hit. ``bins``: those that the cells refer to; None: without the bounds of the ladder. ``seeds``: the
+    columns of the cells of each model; None: every column is a model.
     """
     if base is not None:
         check_base(base, list(seeds or models_of(cells)))
-    bins = bins_of(threshold, evaluation.seq_len)
+    bins = bins or bins_of(threshold, evaluation.seq_len)
 
     def masks(part: pd.DataFrame) -> dict[Key, np.ndarray]:
         return groups(part, bins, threshold) | hits_by_threshold(part, bins)

@@ -1,15 +1,17 @@
-"""Warn about the text: outlier sources, sources that hold much of a gap, bigrams with many of the hits."""
+"""Warn about the text: a BOS before windows, outlier sources, sources with much of a gap, bigrams with many hits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
+from argap.records import Bins
 from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
+from argap.tokens.runs import Run
 
 OUTLIER = 3.5
 """Standard deviations from the median beyond which a source is an outlier (`outliers`).
@@ -53,14 +55,30 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
 
 
 def warn_of_sources(
-    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None, bins: Bins
 ) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead. ``bins``:
+    those that the cells refer to.
     """
-    grouped = group(cells, reference, threshold, sources)
+    grouped = group(cells, reference, threshold, bins, sources)
     return (*_difficult(grouped), *_holding(grouped))
+
+
+def warn_of_bos(runs: Sequence[Run], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return a line that says what was put before the windows of each run, if anything was.
+
+    ``tokenizer``: the reference's; a token of another one is given by its id.
+    """
+    before: dict[str, list[str]] = {}
+    for run in runs:
+        bos, own = run.record.identity.bos, run.record.evaluation.tokenizer_fingerprint == tokenizer.fingerprint
+        what = "nothing" if bos is None else tokenizer.token_text(bos) if own else f"token {bos}"
+        before.setdefault(what, []).append(run.model)
+    if before.keys() == {"nothing"}:
+        return ()
+    return ("before each window: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in before.items()),)
 
 
 def _difficult(of: Grouped) -> Iterable[str]:

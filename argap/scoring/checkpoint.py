@@ -71,6 +71,10 @@ class CheckpointSource(Configured):
             return load_tokenizer(given.default)
 
     @property
+    def without_bos(self) -> bool:
+        return self.checkpoint.without_bos
+
+    @property
     def dtype(self) -> str:
         """Return the dtype as requested; ``auto`` is resolved on a device."""
         return self.config.dtype.of(self.name) or "auto"

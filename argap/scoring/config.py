@@ -57,8 +57,8 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     bos: Annotated[
         PerModel,
         Meta(
-            description="Token before each window: own (the tokenizer's BOS) or a token's text; NAME=TOKEN for one "
-            "model.",
+            description="Token before each window: own (the tokenizer's BOS), none, or a token's text [what the "
+            "tokenizer puts there]; NAME=TOKEN for one model.",
             extra={"metavar": "[NAME=]TOKEN"},
         ),
     ] = NO_SETTING

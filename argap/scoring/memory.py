@@ -47,6 +47,10 @@ class MemorySource(Configured):
         return self.live.name
 
     @property
+    def without_bos(self) -> bool:
+        return self.live.without_bos
+
+    @property
     def longest(self) -> int | None:
         return self.live.longest
 

@@ -21,6 +21,7 @@ from argap.records import RunResult, SourceRecord
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
+from argap.scoring.bos import probe_bos
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
     Run,
@@ -80,6 +81,8 @@ def score(
             bos=source.bos,
             rank=source.config.rank,
         )
+        if parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
+            probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()
         done = _score_shards(batches, missing, folder, source.name)
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too

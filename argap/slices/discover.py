@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
 from argap.metric.condition_tree import Feature, Node, grow
-from argap.records import INFINITE, NAMED, Gap, Part, Sample, SliceInfo
-from argap.records.columns import LOGPROB, UNIT
+from argap.records import COPIES, COPY, INDUCTION, INFINITE, NAMED, Gap, Part, Sample, SliceInfo
+from argap.records.columns import COPIED, LOGPROB, UNIT
 from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.slices.conditions import TABLE, connect, literal, quoted
 from argap.slices.figures import WHOLE, Key, slices_of_cells
@@ -38,9 +38,20 @@ DRAWN = 2**16
 GROUPS = 2**20
 """Combinations of features collected before they are summed, to bound memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
-FLAGS = ("repeated", "word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")
-"""Conditions that the tree splits by; cells have only the first."""
-BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
+FLAGS = (Feature("repeated"),)
+COPY_FLAGS = (Feature("opportunity"), Feature("induction IS TRUE", negated="induction IS NOT TRUE"))
+TEXT_FLAGS = tuple(map(Feature, ("word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")))
+"""Conditions that the tree splits by: of all results, of those with the labels of `argap.tokens.copies`, and of those
+with tokens."""
+MATCHES = tuple(low - 1 for low in COPIES.values() if low > 0)
+"""Upper bounds of all match lengths but the longest."""
+BINNED = {
+    "frequency": "train_count",
+    "distance": "distance",
+    "occurrences": "occurrences",
+    "position": "pos",
+    "match": "match_length",
+}
 """Binned columns of cells, and the column of `argap.tokens.table` behind each."""
 
 
@@ -164,8 +175,12 @@ def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
     fit = fitting(cells["document"].to_numpy())
     _check_halves(fit, folder)
     binned = {name: highs for name, highs in _bins(record).items() if name in cells}
-    features = [Feature(FLAGS[0]), *_binned(binned)]
-    codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
+    features = [*FLAGS, *_binned(binned)]
+    values = [cells["repeated"], *(cells[name] for name in binned)]
+    if COPY in cells:
+        features += [*COPY_FLAGS, *_binned({"match": MATCHES})]
+        values += [cells[COPY] >= 0, cells[INDUCTION], np.searchsorted(MATCHES, cells[COPY])]
+    codes, features = _coded(values, features, cells["domain"])
     theirs, own = (cells[[PREFIX + name for name in names]].to_numpy().mean(axis=1) for names in seeds.values())
     lost = theirs - own
 
@@ -173,7 +188,7 @@ def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
         masks = {Key(NAMED, name): node.holds(codes[~fit]) for name, node in nodes.items()}
         rest = cells.iloc[np.flatnonzero(~fit)]
         scored = slices_of_cells(rest, masks, record.reference, seeds=seeds, together="leaf")
-        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
+        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold, record.bins)
         parts = [scored[WHOLE]]
         for key, m in masks.items():
             share = float(n[m & hits].sum() / n[m].sum()) if m.any() else None
@@ -185,10 +200,13 @@ def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
 
 
 def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
-    bins = _bins(record) | {"occurrences": OCCURRENCES}
+    bins, copied = _bins(record) | {"occurrences": OCCURRENCES}, "opportunity" in table.columns
+    if copied:
+        bins["match"] = MATCHES
     fit = fitting(np.arange(len(drawn)))
     _check_halves(fit[drawn][: record.documents], folder)
-    features = [*map(Feature, FLAGS), *_binned(bins), *kept_features(table.documents)]
+    flags = [*FLAGS, *(COPY_FLAGS if copied else ()), *TEXT_FLAGS]
+    features = [*flags, *_binned(bins), *kept_features(table.documents)]
     units = np.where(drawn & fit, 0, -1).astype(np.int32)
     sums = _sums(table, table.models.index(model), features, units)
     codes, features = _coded([sums[str(k)] for k in range(len(features))], features, sums["domain"])
@@ -250,7 +268,8 @@ def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndar
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
     parts = ", ".join(["domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
     query = f'SELECT {parts} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
-    columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
+    named = ("domain", "piece", "word_start", "repeated", *BINNED.values(), *COPIED)
+    columns = [UNIT, *dict.fromkeys(name for name in named if name in table.columns), *table.kept]
     reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
     found: list[pa.Table] = []
     for portion in query_portions(reader, query):

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import group_of
+from argap.records import COPY, INDUCTION
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.tally import Groups, joined, tally
 
-AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)))
+AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)), ((COPY, INDUCTION),))
 """Keys that margins keep together; keys that the cells lack are left out. The margins of a row share a pass."""
 WAITING = 2**18
 """Rows collected before they are summed."""
@@ -41,6 +42,8 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
         known = [tuple(name for name in axis if name in cells) for axis in axes]
         names = [name for axis in known for name in axis]
         keys = [domain.codes if domain is not None and name == "domain" else cells[name].to_numpy() for name in names]
+        if not names:
+            continue
         both = tally([document, *keys], sums, n)
         of_names = dict(zip(names, both.keys[1:], strict=True))
         for axis in filter(None, known):

@@ -1,6 +1,7 @@
 """Open the tokens of a result and score slices defined by conditions on them."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -93,8 +94,9 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
 
 
 def shipped_slices(table: TokenTable) -> list[Slice]:
-    """Return the bundled slices; without training counts, only those that need none."""
-    return [each for each in as_slices(library()) if not _uncounted(table, checked(table, each.where))]
+    """Return the bundled slices that need neither training counts nor labels that the table lacks."""
+    known = [each for each in library() if not table.lacking & {*re.findall(r"\w+", each.where)}]
+    return [each for each in as_slices(known) if not _uncounted(table, checked(table, each.where))]
 
 
 def check_slices(

@@ -27,6 +27,7 @@ from argap.files.lock import one_writer
 from argap.files.parquet import write_parquet
 from argap.files.staged import GAP, NEW, put_in_place
 from argap.files.staged import whole as whole_result
+from argap.metric.bins import bins_of
 from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
@@ -103,7 +104,7 @@ def collect(
     # Members taken from a restated result were scored on the windows kept, so all others are compared there.
     text = _text(labels, tokens, tokenizer.eos, kept if earlier.taken else None)
     logprobs = {name: logprob[text.rows] for name, (logprob, _) in scores.items()}
-    own_sums = sums_of(build_cells(text.labels, logprobs, threshold))
+    own_sums = sums_of(build_cells(text.labels, logprobs, bins_of(threshold, evaluation.seq_len)))
     sums = {name: earlier.joined(name, own, models) for name, own in own_sums.items()}
     hits = count_hits(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
     gap = gap_of(

@@ -18,7 +18,7 @@ from argap.files.parquet import check_columns, read_frame, read_schema
 from argap.files.staged import GAP, whole
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import EvaluationRecord, Examples, Gap, read_gap, read_record
+from argap.records import COPY, INDUCTION, EvaluationRecord, Examples, Gap, read_gap, read_record
 from argap.slices.cells import KEYS, PREFIX
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
@@ -29,7 +29,7 @@ from argap.tokens.runs import Run
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"
 KEPT = {
-    "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
+    "cells.parquet": [key for key in KEYS if key not in ("window", "position", COPY, INDUCTION)],
     "positions.parquet": ["document", "position"],
 }
 """Keys of the committed sums. Intervals are over documents; positions in a file of their own take far less space."""

@@ -63,7 +63,8 @@ def gap_of(
             positions, gap.bins, "position", reference=gap.reference, threshold=threshold, seeds=gap.seeds
         )
     sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
-    found = (*warnings, *warn_of_sources(mean_over_seeds(cells, gap.seeds), sources, suite.reference, threshold))
+    means = mean_over_seeds(cells, gap.seeds)
+    found = (*warnings, *warn_of_sources(means, sources, suite.reference, threshold, gap.bins))
     return msgspec.structs.replace(gap.replaced({"position": by_position}), warnings=found)
 
 

@@ -214,7 +214,7 @@ class SizeResult:
     def parts(self) -> dict[str, np.ndarray]:
         """Return the cells (bool) of all scored tokens (``overall``) and of the slices ``ar_hits`` and ``other``."""
         everything = np.ones(len(self.cells), bool)
-        of_slice = hits_and_others(self.cells, self.gap.threshold)
+        of_slice = hits_and_others(self.cells, self.gap.threshold, self.gap.bins)
         return {"overall": everything} | {key.bin: mask for key, mask in of_slice.items()}
 
     @cached_property

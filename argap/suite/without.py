@@ -178,7 +178,7 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
     evaluation = labels.record.evaluation
     if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
         raise MismatchError(f"{path}: its bins are those of another argap; {REMEDY}")
-    expected = sums_of(build_cells(labels, {}, gap.threshold))["cells.parquet"]
+    expected = sums_of(build_cells(labels, {}, gap.bins))["cells.parquet"]
     documents = 1 + max(int(frame["document"].to_numpy().max()) for frame in (cells, expected))
     found, of_text = (
         np.bincount(frame["document"].to_numpy(), frame["n"].to_numpy(), documents).astype(np.int64)

@@ -13,7 +13,7 @@ import pandas as pd
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import Gap, Part
+from argap.records import COPY, INDUCTION, Gap, Part
 from argap.records.columns import BY_MODEL, COLUMNS
 from argap.reports.tables.result import interval_notes
 from argap.result import Result
@@ -183,6 +183,7 @@ class Answers:
 
         def compute() -> list[Part]:
             keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            keys = ["document", COPY, INDUCTION] if by in (COPY, INDUCTION) else keys
             cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
                 cells,

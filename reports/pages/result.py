@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from argap.records import KNOWN, Estimate, Examples, Gap, GapRow, Part
+from argap.records import COPY, INDUCTION, KNOWN, Estimate, Examples, Gap, GapRow, Part
 from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.by_source import source_cells, source_columns, source_notes, sources_table, sources_title
@@ -15,7 +15,7 @@ from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
 from argap.reports.tables.overview import MANY, by_gap, overview
 from argap.reports.tables.provenance import provenance
-from argap.reports.tables.result import ladder_table, main_tables, slices_table
+from argap.reports.tables.result import main_tables, recall_table, slices_table
 from argap.reports.tables.sentences import caption, headlines
 from argap.reports.tables.tokens import show_window
 
@@ -28,6 +28,8 @@ BREAKDOWNS = {
     "distance": "By distance to the bigram's nearest occurrence",
     "position": "By position in the window",
     "domain": "By domain",
+    COPY: "By what can be copied from the window",
+    INDUCTION: "By the induction prediction",
 }
 
 
@@ -89,7 +91,7 @@ def render(
         hits=gap.hits,
         share=percent(gap.on_hits.share_of_tokens),
         tables=main_tables(gap),
-        ladder=ladder_table(gap),
+        recall=recall_table(gap),
         figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
         further=further,
         more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]

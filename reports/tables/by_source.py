@@ -114,7 +114,7 @@ def _over_models(models: "Sequence[ModelWithout]", whole: "Sequence[ModelWithout
         for each, before in zip(models, whole, strict=True)
         if each.hits is not None and before.hits is not None
     ]
-    of_gap = (percent(median(parts)), percent_range(min(parts), max(parts))) if parts else (DASH, DASH)
+    middle, ends = (percent(median(parts)), percent_range(min(parts), max(parts))) if parts else (DASH, DASH)
     if not changes:
-        return *of_gap, DASH, DASH
-    return *of_gap, signed(median(changes), 1), f"{signed(min(changes), 1)} to {signed(max(changes), 1)}"
+        return middle, ends, DASH, DASH
+    return middle, ends, signed(median(changes), 1), f"{signed(min(changes), 1)} to {signed(max(changes), 1)}"

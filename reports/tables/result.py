@@ -8,9 +8,22 @@ raised letter after a percentage points to its note. A percentage in parentheses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from argap.metric.bins import ladder_bounds
 from argap.metric.direction import NO_SHARE, contains_zero
-from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
+from argap.records import (
+    COPY,
+    INDUCTION,
+    MISS,
+    NEW_KEY,
+    RIGHT,
+    ClosedShare,
+    Estimate,
+    Gap,
+    GapRow,
+    Interval,
+    Part,
+    Unit,
+)
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
@@ -24,6 +37,7 @@ from argap.reports.tables.numbers import (
     threshold_text,
 )
 from argap.reports.tables.words import MANY, gap_word
+from argap.results.ladder import ladder
 
 ENDS = "95% interval"
 FEW = 20
@@ -82,19 +96,20 @@ def where_table(gap: Gap) -> Table | None:
     return Table(titles, rows, (scope, *notes_of(marks)))
 
 
-def ladder_table(gap: Gap) -> Table | None:
-    """Return the AR hits at τ = 0, scaled, 1,250, the result's own and ∞, as far as available.
+def recall_table(gap: Gap) -> Table | None:
+    """Return each model on all tokens, the AR hits up the ladder of τ, misses, new keys, and what induction predicts.
 
-    None without a curve, and for more than `MANY` models.
+    Beyond `MANY` models there is one row per model, with contributions only. None if only the reference was scored.
     """
-    points = {int(point.bin): point for point in gap.curve}
-    if not 0 < len(gap.compared) <= MANY or len(points) < 2 or gap.index is None:
+    if not gap.compared:
         return None
-    scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
-    rungs = [tau for tau in sorted({0, scaled, PAPER_THRESHOLD, gap.threshold or 0}) if tau in points]
-    named = {f"τ = {threshold_text(tau)}{' (scaled)' * (tau == scaled)}": points[tau] for tau in rungs}
-    named["τ = ∞ (repeated)"] = points[max(points)]
-    marks = marks_of(part[row.model] for row in gap.compared for part in named.values())
+    parts = _recall_parts(gap)
+    notes = [_copy_note(gap)]
+    if len(gap.compared) > MANY:
+        titles = ("Model", *parts)
+        rows = tuple((row.model, *(nats_cells(part[row.model])[0] for part in parts.values())) for row in gap.compared)
+        return Table(titles, rows, (f"Contributions to ΔNLL in nats per {gap.unit}. {notes[0]}",))
+    marks = marks_of(part[row.model] for row in gap.compared for part in parts.values())
     rows = tuple(
         (
             row.model,
@@ -102,13 +117,36 @@ def ladder_table(gap: Gap) -> Table | None:
             percent(part.share_of_tokens),
             *nats_cells(part[row.model]),
             share_cell(part[row.model], marks),
-            interval_cell(part[row.model]),
+            DASH if part is gap.on_all else interval_cell(part[row.model]),
         )
         for row in gap.compared
-        for name, part in named.items()
+        for name, part in parts.items()
     )
-    titles = ("Model", "AR hits at", f"% of {gap.unit}s", "Contribution", ENDS, f"% of {gap_word(gap)}", ENDS)
-    return Table(titles, rows, tuple(notes_of(marks)), left=(0, 1))
+    titles = ("Model", f"{gap.unit.capitalize()}s", f"% of {gap.unit}s", "Contribution", ENDS)
+    return Table((*titles, f"% of {gap_word(gap)}", ENDS), rows, (*notes, *notes_of(marks)), left=(0, 1))
+
+
+def _recall_parts(gap: Gap) -> dict[str, Part]:
+    """Return the sets of tokens of `recall_table` by name."""
+    scaled = ladder_bounds(gap.index)[1:]
+    parts = {"all": gap.on_all}
+    for tau, part in ladder(gap).items():
+        name = "repeated (τ = ∞)" if tau is None else f"AR hits, τ = {threshold_text(tau)}"
+        parts[f"{name} (scaled)" if tau in scaled else name] = part
+    copies = {part.bin: part for part in (*gap.parts(COPY), *gap.parts(INDUCTION))}
+    of_copies = {"misses": MISS, "new keys": NEW_KEY, "predicted by induction": RIGHT}
+    return parts | {name: copies[each] for name, each in of_copies.items() if each in copies}
+
+
+def _copy_note(gap: Gap) -> str:
+    """Explain the sets of `recall_table`."""
+    if not gap.parts(COPY):
+        return "No misses, new keys or induction: the labels of this result lack them; `argap label` adds them."
+    return (
+        "Repeated bigrams, misses and new keys are all tokens. Misses: the previous token occurred before in the "
+        "window, never followed by this one. New keys: it did not occur. Predicted by induction: this token followed "
+        "the longest context that occurred before."
+    )
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -181,7 +219,7 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 def tables_of(gap: Gap) -> list[Table]:
     """Return all tables of a result in display order."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
-    return [*main_tables(gap), *(table for table in (ladder_table(gap), slices) if table is not None)]
+    return [*main_tables(gap), *(table for table in (recall_table(gap), slices) if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:

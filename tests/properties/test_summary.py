@@ -12,6 +12,8 @@ from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap, _drawn
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
+from argap.results.ladder import ladder
+from argap.results.restated import restate
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.slices.figures import Key, SliceScorer
@@ -22,6 +24,7 @@ EVALUATION = EvaluationRecord(
     "f", "t", "t", SEQ_LEN * WINDOWS, (SEQ_LEN - 1) * WINDOWS, WINDOWS, DOCUMENTS, SEQ_LEN, "packed"
 )
 INDEX = IndexRecord("index", "t", "t", 10**9, 1, 1, False)
+BINS = bins_of(1250, SEQ_LEN)
 
 
 def summary(cells, threshold=1250, base=None):
@@ -34,6 +37,7 @@ def make_labels(seed: int = 0) -> Labels:
     repeated = rng.random(n) < 0.4
     position = np.tile(np.arange(SEQ_LEN, dtype=np.int32), WINDOWS)
     repeated[position < 2] = False
+    match_length = np.where(repeated, rng.integers(1, 9, n), 0).astype(np.int32)
     return Labels(
         window=np.repeat(np.arange(WINDOWS, dtype=np.int32), SEQ_LEN),
         position=position,
@@ -44,7 +48,10 @@ def make_labels(seed: int = 0) -> Labels:
         domain=np.repeat(np.arange(WINDOWS, dtype=np.int32) % 2, SEQ_LEN),
         domains=["prose", "code"],
         document_of_window=(np.arange(WINDOWS) * DOCUMENTS // WINDOWS).astype(np.int32),
-        record=LabelsRecord(1, EVALUATION, INDEX, ("",) * EVALUATION.documents),
+        record=LabelsRecord(2, EVALUATION, INDEX, ("",) * EVALUATION.documents),
+        opportunity=repeated | (rng.random(n) < 0.5) & (position > 1),
+        match_length=match_length,
+        induction=repeated & (rng.random(n) < 0.7),
     )
 
 
@@ -64,7 +71,7 @@ def case():
     assert labels.train_count is not None
     labels.train_count[1] = 0  # the first scored token is in the lowest group of every key
     logprobs = make_logprobs(labels, 1250)
-    cells = build_cells(labels, logprobs, 1250)
+    cells = build_cells(labels, logprobs, BINS)
     return labels, logprobs, cells, summary(cells, 1250, base="m")
 
 
@@ -90,7 +97,7 @@ def test_rows_equal_a_plain_recomputation(case):
 
 def test_every_breakdown_adds_up_to_the_gap(case):
     _, _, _, gap = case
-    for name in ("slice", "frequency", "distance", "position", "domain"):
+    for name in ("slice", "frequency", "distance", "position", "domain", "copy", "induction"):
         parts = gap.parts(name)
         assert sum(part["m"].contribution for part in parts) == pytest.approx(gap.deltas["m"], abs=1e-12)
         assert sum(part["m"].share for part in parts) == pytest.approx(1)
@@ -127,7 +134,7 @@ def test_the_curve_is_the_metric_at_each_threshold(case):
     assert own["m"].contribution_ci95 == gap.on_hits["m"].contribution_ci95
     for point in gap.curve[::5]:  # the same from cells that were made for the threshold
         tau = int(point.bin)
-        hits = summary(build_cells(labels, logprobs, tau), tau).on_hits
+        hits = summary(build_cells(labels, logprobs, bins_of(tau, SEQ_LEN)), tau).on_hits
         assert (point.n, point.share_of_tokens) == (hits.n, hits.share_of_tokens)
         assert point["m"].share == pytest.approx(hits["m"].share, abs=1e-12)
         assert point["m"].share_ci95 == pytest.approx(hits["m"].share_ci95, abs=1e-9)
@@ -140,7 +147,7 @@ def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(se
     logprobs = make_logprobs(labels, 1250, seed)
     noise = np.random.default_rng(seed).normal(0, 0.3, len(labels.window))
     lost = np.where(labels.ar_hit(1250), on_hits, elsewhere) + noise
-    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, 1250)
+    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, BINS)
     there, back = (
         summarize(cells, reference=name, threshold=1250, evaluation=EVALUATION, index=INDEX) for name in ("ref", "m")
     )
@@ -164,11 +171,11 @@ def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(se
 
 def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
-    write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
+    write_cells(cells, tmp_path / "cells.parquet", BINS)
     again = read_cells(tmp_path / "cells.parquet")
     assert models_of(again) == ["ref", "m"]
     assert again["n"].sum() == (labels.position > 0).sum()
-    assert again[ar_hits(again, 1250)]["n"].sum() == labels.ar_hit(1250).sum()
+    assert again[ar_hits(again, 1250, BINS)]["n"].sum() == labels.ar_hit(1250).sum()
     (tmp_path / "cells.parquet").write_bytes(b"PAR1")
     with pytest.raises(FormatError, match=r"cells\.parquet: not a complete Parquet file"):
         read_cells(tmp_path / "cells.parquet")
@@ -189,15 +196,32 @@ def test_a_file_of_cells_has_the_bounds_of_its_bins(tmp_path):
 
 @pytest.mark.parametrize("threshold", [0, 7, 1250, 12345])
 def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
-    labels = make_labels(3)
-    cells = build_cells(labels, make_logprobs(labels, threshold), threshold)
-    assert cells[ar_hits(cells, threshold)]["n"].sum() == labels.ar_hit(threshold).sum()
+    labels, bins = make_labels(3), bins_of(threshold, SEQ_LEN, INDEX)
+    assert [each.high for each in bins.frequency].count(125) == 1  # scaled
+    cells = build_cells(labels, make_logprobs(labels, threshold), bins)
+    assert cells[ar_hits(cells, threshold, bins)]["n"].sum() == labels.ar_hit(threshold).sum()
+
+
+def test_the_scaled_threshold_is_a_rung_of_the_ladder():
+    """1,250 per 10 B of the index's 1 B tokens: 125. Cells without that bound have the other rungs."""
+    labels, bins = make_labels(3), bins_of(1250, SEQ_LEN, INDEX)
+    logprobs = make_logprobs(labels, 1250)
+    cells = build_cells(labels, logprobs, bins)
+    gap = summarize(cells, reference="ref", threshold=1250, evaluation=EVALUATION, index=INDEX, bins=bins)
+    for tau, part in ladder(gap).items():
+        assert part.n == (labels.ar_hit(tau) & labels.scored).sum(), tau
+    assert [*ladder(gap)] == [0, 125, 1250, None]
+    for tau in (125, 10):
+        restated = restate(gap, cells, threshold=tau, reference="ref")
+        assert restated.on_hits.n == (labels.ar_hit(tau) & labels.scored).sum()
+        assert restated.bins == bins_of(tau, SEQ_LEN, INDEX)
+    assert [*ladder(summary(build_cells(labels, logprobs, BINS)))] == [0, 1250, None]
 
 
 def test_without_hits_the_slice_is_null_and_the_share_is_zero():
     labels = make_labels(4)
     labels.repeated[:] = False
-    cells = build_cells(labels, make_logprobs(labels, 10), 10)
+    cells = build_cells(labels, make_logprobs(labels, 10), bins_of(10, SEQ_LEN))
     hits = summary(cells, 10).on_hits["m"]
     assert (hits.n, hits.nll, hits.ppl, hits.share, hits.paper_rule) == (0, None, None, 0.0, 0.0)
 
@@ -374,7 +398,7 @@ def test_share_closed_is_given_for_the_models_between(case):
     _, logprobs, _, _ = case
     labels = make_labels()
     both = {"half": ((logprobs["ref"].astype(np.float64) + logprobs["m"]) / 2).astype(np.float32), **logprobs}
-    cells = build_cells(labels, both, 1250)
+    cells = build_cells(labels, both, BINS)
     rows = summary(cells, 1250, base="m").rows
     assert [(r.model, r.closed is not None) for r in rows] == [("ref", False), ("half", True), ("m", False)]
     closed = rows[1].closed

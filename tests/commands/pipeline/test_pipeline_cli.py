@@ -25,10 +25,12 @@ def test_score_prints_json_of_the_documented_shape(place, tmp_path, run_command)
     )  # fmt: skip
     assert code == 0
     gap = json.loads(out)
-    assert gap.keys() == {"reference", "threshold", "unit", "fingerprint", "models", "slices"}
+    assert gap.keys() == {"reference", "threshold", "unit", "fingerprint", "models", "slices", "partitions"}
     assert [each["model"] for each in gap["models"]] == ["good", "bad"]
     slices = {each["name"]: each for each in gap["slices"]}
-    assert slices.keys() == {"all", "ar_hits", "other"}
+    ladder = ["ar_hits at 0", "ar_hits at 1250", "repeated"]
+    assert [name for name in slices if name in ladder] == ladder
+    assert list(slices)[:3] == ["all", "ar_hits", "other"]
     figures = {"model", "nll", "ppl", "delta", "delta_ci95", "contribution", "contribution_ci95"}
     figures |= {"share", "share_ci95", "paper_rule", "reason"}
     for each in slices.values():

@@ -79,7 +79,7 @@ def test_rows_from_cells_equal_gap_json(place):
     assert [row["model"] for row in written["models"]] == ["attention", "base_conv"]  # further seeds have no row
     seeds = result.gap.seeds
     assert seeds == {name: (name, f"{name}-seed1") for name in ("attention", "base_conv")}
-    masks = hits_and_others(result.cells, result.gap.threshold)
+    masks = hits_and_others(result.cells, result.gap.threshold, result.gap.bins)
     cells = slices_of_cells(result.cells, masks, "attention", seeds=seeds)
     for key, part in cells.items():
         for own, theirs in zip(part.estimates.values(), estimates_in(written, key.bin, key.partition), strict=True):

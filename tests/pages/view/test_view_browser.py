@@ -11,7 +11,7 @@ import uvicorn
 from playwright.sync_api import Page
 
 from argap.reports.tables.formats import markdown
-from argap.reports.tables.result import few_documents, gap_table
+from argap.reports.tables.result import gap_table, interval_notes
 from argap.result import open_result
 from argap.results.restated import restate
 from argap.runtime.interrupt import Interrupt
@@ -132,10 +132,11 @@ def test_the_table_without_each_source_follows_the_chosen_models_and_the_referen
     assert "% of lead" in page.inner_text(".sources thead")
 
 
-def test_few_documents_have_a_note_below_the_table(page, address, result):
+def test_what_intervals_cover_is_a_note_below_the_table(page, address, result):
     open_settled(page, address)
-    (note,) = few_documents(result.record)
-    assert note in page.inner_text("main")
+    notes = interval_notes(result.record)
+    assert notes
+    assert all(note in page.inner_text("main") for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_condition_lists_them_and_a_breakdown_names_them(result):
     columns = r'known columns are "window", .*, top1, language, year, entities, "Checked on"'
     with pytest.raises(ArgapError, match=columns):
         result.gap({"bad": "lang = 'fr'"})
-    known = r"`by` lang: expected slice, .*, position, domain, source, word_start, .*, language, year, entities"
+    known = r"`by` lang: expected slice, .*, domain, copy, induction, source, word_start, .*, language, year, entities"
     with pytest.raises(ArgapError, match=known):
         result.breakdown("lang")
 

@@ -31,8 +31,8 @@ def test_each_seed_is_compared_with_the_reference_of_its_seed() -> None:
     ]
     seeds = {name: [each for each in logprobs if each.startswith(name)] for name in ("ref", "m", "close")}
     gap: Any = SimpleNamespace(
-        reference="ref", threshold=None, seeds=seeds, directions={"m": "behind", "close": "level"}, hits="AR hits",
-        on_hits=SimpleNamespace(share_of_tokens=0.2),
+        reference="ref", threshold=None, bins=None, seeds=seeds, hits="AR hits",
+        directions={"m": "behind", "close": "level"}, on_hits=SimpleNamespace(share_of_tokens=0.2),
     )  # fmt: skip
     result = SizeResult(Path("x"), gap, cells, members)
     table = seeds_table(result)
