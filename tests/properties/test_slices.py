@@ -65,7 +65,7 @@ CONDITIONS = {
 def t_of(rows) -> float:
     """Student's t for 2 (W − 1) degrees of freedom, W the effective number of the documents' squares."""
     squares = rows**2
-    return stats.t.ppf(0.975, np.clip(2 * (squares.sum() ** 2 / (squares**2).sum() - 1), 1, len(rows) - 1))
+    return float(stats.t.ppf(0.975, np.clip(2 * (squares.sum() ** 2 / (squares**2).sum() - 1), 1, len(rows) - 1)))
 
 
 def recompute(frame, mask, model) -> dict:

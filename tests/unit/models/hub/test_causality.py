@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.models.hub.families import tiny, tiny_config
 
 import argap
 from argap.checkpoints import causality
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import check_loadable, load_model
 from argap.errors import ArgapError
+from tests.unit.models.hub.families import tiny, tiny_config
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     **{name: ({}, rf"model type {name} is an encoder \(`is_decoder` is false\)") for name in causality.ENCODERS},

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.unit.models.hub.families import VOCABULARY, tiny
 
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
@@ -14,6 +13,7 @@ from argap.evaluation.windows import EvaluationSet
 from argap.models import ArgapForCausalLM
 from argap.scoring.batches import Batches
 from argap.scoring.heads import logprobs_of_model
+from tests.unit.models.hub.families import VOCABULARY, tiny
 
 FAMILIES = [
     "llama",
@@ -55,6 +55,7 @@ def test_log_probs_are_those_of_the_models_own_logits(folder, windows, dtype: to
             found = batches.logprobs(ids[None])
             torch.testing.assert_close(found.logprob[0, :15], expected.logprob, rtol=0, atol=ROUNDING[dtype])
             assert (found.rank is not None) == batches.rank
+    assert found.rank is not None
     assert (found.rank[0, :15] - expected.rank).abs().max() <= VOCABULARY // 8
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.unit.models.hub.families import VOCABULARY, tiny
 
 from argap.evaluation.windows import EvaluationSet
 from argap.scoring.batches import Batches
 from argap.scoring.sharing import depends_on_length
+from tests.unit.models.hub.families import VOCABULARY, tiny
 
 LENGTHS = (50, 11, 15, 35, 15)
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 6.0, 12.0]}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.api.instance import Instance
-from tests.gguf_files import small_llama, write_gguf
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -32,6 +31,7 @@ from argap.synthetics.pretrained.records import PretrainedTest, read_scores
 from argap.synthetics.pretrained.scores import score_pretrained
 from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory
 from argap.tokens.runs import open_run, read_logprobs
+from tests.builders.gguf_files import small_llama, write_gguf
 
 BOS = 3
 """An ordinary entry of the demo's vocabulary; EOS is 0."""
