@@ -114,7 +114,7 @@ def test_figures_are_means_over_seeds():
     ("frame", "sources", "reason"),
     [
         (
-            FOREIGN[FOREIGN["domain"] == "web"],
+            FOREIGN.loc[FOREIGN["domain"] == "web"],
             SOURCES | dict.fromkeys(range(4), "news"),
             "one domain, web: leaving it out",
         ),
