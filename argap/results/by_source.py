@@ -13,7 +13,7 @@ import pandas as pd
 
 from argap.errors import FormatError
 from argap.files.remedies import remedy_for
-from argap.metric.direction import LEVEL
+from argap.metric.direction import LEVEL, NO_SHARE
 from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
 from argap.records import Bins, Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
@@ -28,6 +28,8 @@ from argap.slices.cells import (
     sum_by,
     sum_cells,
 )
+from argap.slices.figures import slices_of_cells
+from argap.slices.partitions import HITS, hits_and_others
 from argap.tokens.labels import FORMAT
 
 MOST = 15
@@ -41,11 +43,11 @@ class ModelWithout(Record, frozen=True, omit_defaults=False):
 
     model: str
     part: float | None
-    """The source's share of the gap or lead; None if the model is level."""
+    """The source's share of the gap or lead; None if the model is level in the whole text."""
     hits: float | None
-    """Share of the AR hits in the gap or lead on all other sources; None if the model is level."""
-    level: bool
-    """Whether the model is level on all other sources, so that ``hits`` must not be claimed."""
+    """Share of the AR hits in the gap or lead on all other sources; None if the model is level there."""
+    reason: str | None
+    """Why ``hits`` is None, or must not be claimed."""
 
 
 class SourceRow(Record, frozen=True, omit_defaults=False):
@@ -72,41 +74,27 @@ class BySource(Record, frozen=True, omit_defaults=False):
 
 
 class Grouped(NamedTuple):
-    """Sums over groups of documents or of tokens. Legend: G groups, M models, R rows (group and document)."""
+    """Sums over groups of documents or of tokens. Legend: G groups, M models."""
 
     by: str
     """``source`` or ``domain``."""
     names: list[str]
     """``[G]``."""
+    documents: np.ndarray
+    """``[G]``: number of documents with a token of the group."""
     n: np.ndarray
     """``[2, G]``: scored tokens, and AR hits."""
     logprob: np.ndarray
     """``[2, M, G]``: their sums of log p."""
+    level: np.ndarray
+    """bool ``[M]``: whether the gap's interval over documents contains 0."""
     models: list[str]
     reference: int
-    group: np.ndarray
-    """``[R]``: number of the group."""
-    document: np.ndarray
-    """``[R]``."""
-    sums: np.ndarray
-    """``[1 + M, R]``: scored tokens, and each model's sum of log p."""
-
-    @property
-    def documents(self) -> np.ndarray:
-        """Return the number of documents with a token of each group ``[G]``."""
-        return np.bincount(self.group, minlength=len(self.names))
 
     @property
     def left_out(self) -> LeftOut:
         """Return each group's share of the gaps, and the shares of the slices (all, AR hits) without it."""
         return leave_one_source_out(behind(self.logprob, self.reference), np.arange(len(self.names)))
-
-    def level(self, without: int | None = None) -> np.ndarray:
-        """Return whether each gap's interval over documents contains 0, bool ``[M]``; ``without``: a group left out."""
-        kept = self.group != (-1 if without is None else without)
-        _, document = np.unique(self.document[kept], return_inverse=True)
-        n, *logprob = (np.bincount(document, column[kept]) for column in self.sums)
-        return figures(n[None], np.array(logprob)[None], self.reference).direction == LEVEL
 
 
 def group(
@@ -121,44 +109,54 @@ def group(
     One source, or one per document, says too little. ``threshold``: the one used to bin the cells; ``bins``: those
     that they refer to.
     """
-    several = source_of is not None and 1 < len(set(source_of.values())) < len(source_of)
+    source_of = _telling(source_of)
     models, keys = models_of(cells), ["name", "document", "hit"]
     columns = ["n", *(PREFIX + model for model in models)]
-    pieces = []
-    for part in parts_of(cells):
-        names = part["document"].map(source_of.get) if several and source_of else part["domain"].astype(str)
-        named = part[["document", *columns]].assign(name=names, hit=ar_hits(part, threshold, bins))
-        pieces.append(sum_by(named, keys))
-    by_hit = sum_by(pd.concat(pieces), keys)
-    names, code = np.unique(by_hit["name"].to_numpy(str), return_inverse=True)
-    hit = by_hit["hit"].to_numpy(bool)
-    values = by_hit[columns].to_numpy(np.float64).T
+    pieces = [
+        sum_by(
+            part[["document", *columns]].assign(name=_names(part, source_of), hit=ar_hits(part, threshold, bins)), keys
+        )
+        for part in parts_of(cells)
+    ]
+    sums = sum_by(pd.concat(pieces), keys)
+    names, code = np.unique(sums["name"].to_numpy(str), return_inverse=True)
+    hit, values = sums["hit"].to_numpy(bool), sums[columns].to_numpy(np.float64).T
     total = np.stack(
         [[np.bincount(code[rows], column[rows], len(names)) for column in values] for rows in (hit | True, hit)]
     )
-    rows = sum_by(by_hit.assign(name=code).drop(columns="hit"), ["name", "document"])
+    number, document = np.unique(sums["document"].to_numpy(), return_inverse=True)
+    n, *logprob = (np.bincount(document, column) for column in values)
     return Grouped(
-        by="source" if several else "domain",
+        by="domain" if source_of is None else "source",
         names=names.tolist(),
+        documents=np.bincount(np.unique(code * len(number) + document) // len(number)),
         n=total[:, 0],
         logprob=total[:, 1:],
+        level=figures(n[None], np.array(logprob)[None], models.index(reference)).direction == LEVEL,
         models=models,
         reference=models.index(reference),
-        group=rows["name"].to_numpy(),
-        document=rows["document"].to_numpy(),
-        sums=rows[columns].to_numpy(np.float64).T,
     )
+
+
+def _telling(source_of: Mapping[int, str] | None) -> Mapping[int, str] | None:
+    """Return the sources if there are several, but fewer than documents; else None, and domains are used."""
+    several = source_of is not None and 1 < len(set(source_of.values())) < len(source_of)
+    return source_of if several else None
+
+
+def _names(cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> np.ndarray:
+    names = cells["domain"] if source_of is None else cells["document"].map(source_of.get)
+    return names.to_numpy(str)
 
 
 def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> BySource:
     """Leave out each source in turn.
 
-    ``cells``: of the models in ``gap`` and their seeds, at its threshold; ``source_of``: see `group`.
+    ``cells``: of all seeds of the models in ``gap``, at its threshold. ``source_of``: see `group`.
     """
     grouped = group(mean_over_seeds(cells, gap.seeds), gap.reference, gap.threshold, gap.bins, source_of)
-    directions = gap.directions
-    chosen = [model for model in grouped.models if model in directions]
-    judged = [model for model in chosen if directions[model] != LEVEL]
+    chosen = [model for model in grouped.models if model in gap.directions]
+    judged = [model for model in chosen if gap.directions[model] != LEVEL]
     reason = None
     if not chosen:
         reason = "No other model with a finite ΔNLL to compare."
@@ -166,48 +164,44 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
         reason = f"All of the text is one {grouped.by}, {grouped.names[0]}: leaving it out leaves nothing."
     elif not judged:
         reason = f"No model has a gap or a lead, so the {grouped.by}s have no share of one."
-    listed = [] if reason else _largest(grouped, [grouped.models.index(model) for model in judged])
-    parts = grouped.left_out
+    tokens, part = grouped.n[0] / grouped.n[0].sum(), grouped.left_out.part
+    listed: list[int] = []
+    if reason is None:
+        most = np.abs(part[[grouped.models.index(model) for model in judged]]).max(axis=0)
+        listed = np.argsort(-np.maximum(tokens, most), kind="stable")[:MOST].tolist()
+    names = _names(cells, _telling(source_of))
 
     def without(g: int) -> tuple[ModelWithout, ...]:
-        level = grouped.level(g)
+        others = cells.loc[names != grouped.names[g]]
+        masks = hits_and_others(others, gap.threshold, gap.bins)
+        hits = slices_of_cells(others, masks, gap.reference, seeds=gap.seeds)[HITS]
         return tuple(
-            ModelWithout(
-                model,
-                _known(parts.part[m, g], model in judged),
-                _known(parts.share[1, m, g], model in judged),
-                bool(level[m]),
-            )
+            ModelWithout(model, float(part[grouped.models.index(model), g]), hits[model].share, hits[model].reason)
+            if model in judged
+            else _level(model)
             for model in chosen
-            for m in [grouped.models.index(model)]
         )
 
-    lost = behind(grouped.logprob, grouped.reference).sum(axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = dict(zip(grouped.models, lost[1] / lost[0], strict=True))
-    tokens = grouped.n[0] / grouped.n[0].sum()
-    documents = grouped.documents
+    whole = (
+        ModelWithout(model, 1.0, gap.on_hits[model].share, gap.on_hits[model].reason)
+        if model in judged
+        else _level(model)
+        for model in chosen
+    )
     return BySource(
-        grouped.by,
-        tuple(SourceRow(grouped.names[g], int(documents[g]), float(tokens[g]), without(g)) for g in listed),
-        tuple(
-            ModelWithout(m, _known(1.0, m in judged), _known(share[m], m in judged), m not in judged) for m in chosen
+        by=grouped.by,
+        sources=tuple(
+            SourceRow(grouped.names[g], int(grouped.documents[g]), float(tokens[g]), without(g))
+            for g in sorted(listed, key=lambda g: -tokens[g])
         ),
-        0 if reason else len(grouped.names) - len(listed),
-        reason,
+        hits=tuple(whole),
+        smaller=0 if reason else len(grouped.names) - len(listed),
+        reason=reason,
     )
 
 
-def _largest(grouped: Grouped, judged: list[int]) -> list[int]:
-    """Return the groups to list, those with the most tokens first."""
-    tokens = grouped.n[0] / grouped.n[0].sum()
-    parts = np.nan_to_num(np.abs(grouped.left_out.part[judged])).max(axis=0)
-    largest = np.argsort(-np.maximum(tokens, parts), kind="stable")[:MOST]
-    return sorted(largest.tolist(), key=lambda g: -tokens[g])
-
-
-def _known(value: float, known: bool) -> float | None:
-    return float(value) if known and np.isfinite(value) else None
+def _level(model: str) -> ModelWithout:
+    return ModelWithout(model, None, None, NO_SHARE)
 
 
 def read_by_source(folder: Path, gap: Gap) -> BySource | None:
@@ -215,11 +209,8 @@ def read_by_source(folder: Path, gap: Gap) -> BySource | None:
     path = folder / "cells.parquet"
     if not path.is_file():
         return None
-    cells = sum_cells(
-        path,
-        [name for name in NEEDED if name in keys_of(path)],
-        [name for names in gap.seeds.values() for name in names],
-    )
+    columns = [name for seeds in gap.seeds.values() for name in seeds]
+    cells = sum_cells(path, [name for name in NEEDED if name in keys_of(path)], columns)
     return by_source(gap, cells, sources_of(folder, gap, cells["document"].to_numpy()))
 
 

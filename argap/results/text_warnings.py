@@ -102,8 +102,7 @@ def _holding(of: Grouped) -> Iterable[str]:
     if len(of.names) < 2:
         return
     parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
-    level = of.level()
-    judged = [m for m in range(len(of.models)) if m != of.reference and not level[m] and np.isfinite(gaps[0, m])]
+    judged = [m for m in range(len(of.models)) if m != of.reference and not of.level[m] and np.isfinite(gaps[0, m])]
     for g, name in enumerate(of.names):
         held = [m for m in judged if parts.part[m, g] > MOST_OF_GAP]
         if held:

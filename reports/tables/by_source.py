@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from argap.metric.direction import NO_SHARE
 from argap.records import Gap
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, percent, percent_range, signed
@@ -12,6 +13,8 @@ from argap.reports.tables.words import MANY, WORDS, gap_word
 if TYPE_CHECKING:
     from argap.results.by_source import BySource, ModelWithout
 
+LEVEL = "level"
+"""Cell of a model that is level without the source."""
 NAMED = 3
 """A note names at most this many sources of a model."""
 
@@ -72,19 +75,20 @@ def source_notes(found: "BySource", gap: Gap) -> list[str]:
 
 
 def _further(found: "BySource", gap: Gap) -> list[str]:
-    """Return the notes on models without a share, and on sources that are not listed."""
+    """Return the notes on models that are level, on shares not to be claimed, and on sources that are not listed."""
     notes = []
     if level := [each.model for each in found.hits if each.part is None]:
         notes.append(f"Level with {gap.reference}, so without a share: {', '.join(level)}.")
-    gone: dict[str, list[str]] = {}
+    doubts: dict[str, dict[str, list[str]]] = {}
     for row in found.sources:
         for each in row.models:
-            if each.part is not None and each.level:
-                gone.setdefault(each.model, []).append(row.name)
-    if gone:
-        listed = (f"{model} ({_some(names, len(found.sources))})" for model, names in gone.items())
-        few = "in parentheses" if len(found.hits) <= MANY else "not counted"
-        notes.append(f"Level with {gap.reference} without that {found.by}, so {few}: {', '.join(listed)}.")
+            if each.part is not None and each.reason is not None:
+                doubts.setdefault(each.reason, {}).setdefault(each.model, []).append(row.name)
+    for reason, models in doubts.items():
+        listed = ", ".join(f"{model} ({_some(names, len(found.sources))})" for model, names in models.items())
+        without = f"without that {found.by}"
+        start = f"Level {without}" if reason == NO_SHARE else f"Unresolved {without} ({reason})"
+        notes.append(f"{start}: {listed}.")
     if found.smaller:
         notes.append(f"{found.smaller:,} further {found.by}s hold less of the text and of every {gap_word(gap)}.")
     return notes
@@ -97,17 +101,18 @@ def _some(names: Sequence[str], listed: int) -> str:
 def _cells(each: "ModelWithout") -> tuple[str, str]:
     if each.part is None:
         return DASH, DASH
-    hits = DASH if each.hits is None else percent(each.hits)
-    return percent(each.part), f"({hits})" if each.level and each.hits is not None else hits
+    if each.hits is None:
+        return percent(each.part), LEVEL if each.reason == NO_SHARE else DASH
+    return percent(each.part), f"({percent(each.hits)})" if each.reason else percent(each.hits)
 
 
-def _over_models(models: "Sequence[ModelWithout]", whole: "Sequence[ModelWithout]") -> tuple[str, str, str, str]:
-    """Return median and range over models: of the source's share of the gap, and of the change without it."""
+def _over_models(models: "Sequence[ModelWithout]", whole: "Sequence[ModelWithout]") -> tuple[str, ...]:
+    """Return median and range over models: of the source's share of the gap, and of the change without it; 4 cells."""
     parts = [each.part for each in models if each.part is not None]
     changes = [
         100 * (each.hits - before.hits)
         for each, before in zip(models, whole, strict=True)
-        if each.hits is not None and before.hits is not None and not each.level
+        if each.hits is not None and before.hits is not None
     ]
     middle, ends = (percent(median(parts)), percent_range(min(parts), max(parts))) if parts else (DASH, DASH)
     if not changes:

@@ -17,6 +17,7 @@ from argap.results.sources import choose, parse_conditions, read_documents, sour
 from argap.results.summary import summarize
 from argap.results.text_warnings import add_hits, count_hits, outliers, warn_of_bigrams, warn_of_sources
 from argap.slices.cells import write_cells
+from argap.slices.figures import Seeds
 from argap.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -53,9 +54,9 @@ BINS = bins_of(None, 64)
 FOREIGN = cells([0.2, 0.3, 0.2, 0.3, 0.2, 1.0], [0.1, 0.2, 0.1, 0.2, 0.1, 0.1], [2.0, 2.2, 2.1, 2.0, 2.1, 4.0])
 
 
-def gap_of(frame: pd.DataFrame) -> Gap:
+def gap_of(frame: pd.DataFrame, seeds: Seeds | None = None) -> Gap:
     evaluation = EvaluationRecord("0" * 64, "words", "0" * 64, 246, 240, 6, 6, 2048, "packed")
-    return summarize(frame, reference="attention", threshold=None, evaluation=evaluation, index=None)
+    return summarize(frame, reference="attention", threshold=None, evaluation=evaluation, index=None, seeds=seeds)
 
 
 def left_out(frame: pd.DataFrame, sources: dict[int, str] | None = SOURCES) -> tuple[BySource, Gap]:
@@ -76,18 +77,37 @@ def test_the_share_without_a_source_is_that_of_the_other_cells():
         rest = without(FOREIGN, documents.to_numpy())
         lost_there = rest["logprob/attention"] - rest["logprob/model"]
         assert model.hits == pytest.approx(lost_there[rest["repeated"]].sum() / lost_there.sum())
-        assert not model.level
     (whole,) = found.hits
     assert (whole.part, whole.hits) == (1, pytest.approx(lost[FOREIGN["repeated"]].sum() / lost.sum()))
 
 
-def test_a_share_is_in_parentheses_where_the_model_is_level_without_the_source():
+def test_a_model_may_be_level_or_unresolved_without_a_source():
     easy = [0.0, 0.1, 0.3, 0.3, 0.3, 0.3]  # news, mail, facts, foreign: without mail four documents are left
     found, gap = left_out(cells(easy, easy, [2.0] * 6))
     assert gap.directions == {"model": "behind"}
-    assert [row.name for row in found.sources if row.models[0].level] == ["mail"]
     cell = {row[0]: row[3] for row in sources_table(found, gap).rows}
-    assert [name for name in cell if cell[name].startswith("(")] == ["mail"]
+    assert [name for name in cell if cell[name] == "level"] == ["mail"]
+    found, gap = left_out(cells([0.2, -0.1, 0.2, -0.1, 0.2, 0.2], [0.3] * 6, [2.0] * 6))
+    table = sources_table(found, gap)
+    assert all(row[3].startswith("(") for row in table.rows)
+    assert table.notes[1] == (
+        "Unresolved without that source (the interval of the slice's part of the gap contains 0): model (4 of 4)."
+    )
+
+
+def test_figures_are_means_over_seeds():
+    seeds = {"attention": ("attention",), "model": ("model", "model-seed1")}
+    second = FOREIGN["logprob/model"] - 0.2 * ~FOREIGN["repeated"]
+    frame = FOREIGN.assign(**{"logprob/model-seed1": second})
+    gap = gap_of(frame, seeds)
+    found = by_source(gap, frame, SOURCES)
+    mean = FOREIGN.assign(**{"logprob/model": (FOREIGN["logprob/model"] + second) / 2})
+    expected, _ = left_out(mean)
+    assert [each.model for each in found.hits] == ["model"]
+    assert found.hits[0].hits == pytest.approx(expected.hits[0].hits)
+    for own, row in zip(found.sources, expected.sources, strict=True):
+        assert own.models[0].part == pytest.approx(row.models[0].part)
+        assert own.models[0].hits == pytest.approx(row.models[0].hits)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +183,15 @@ def test_one_source_and_one_per_document_are_judged_by_domain():
 
 
 def test_the_listed_sources_of_a_committed_result_hold_the_whole_gap():
-    folder = ROOT / "results" / "table2-mini" / "7m"
+    """Of models with several seeds, and of one that is level."""
+    folder = ROOT / "results" / "table1-mini" / "7m"
     gap = read_gap(folder)
     found = read_by_source(folder, gap)
     assert found is not None
     assert (found.by, len(found.sources), found.smaller) == ("source", 12, 0)
     for k, whole in enumerate(found.hits):
-        assert sum(row.models[k].part or 0 for row in found.sources) == pytest.approx(1)
+        level = gap.directions[whole.model] == "level"
+        assert sum(row.models[k].part or 0 for row in found.sources) == pytest.approx(0 if level else 1)
         assert whole.hits == pytest.approx(gap.on_hits[whole.model].share)
     table = sources_table(found, gap)
     assert table.columns == (
@@ -179,8 +201,8 @@ def test_the_listed_sources_of_a_committed_result_hold_the_whole_gap():
         "Range",
         "Change of the share on AR hits, points",
         "Range",
-    )  # five models
-    assert [row[0] for row in table.rows[:2]] == ["mdn_archived_en", "fda_decision_summaries"]
+    )  # fifteen models
+    assert [row[0] for row in table.rows[:2]] == ["eltec_eng", "stacks_project"]
     assert read_by_source(folder / "none", gap) is None
 
 

@@ -50,17 +50,20 @@ function draw(title, body, made, overview) {
       chosen.map((model) => [h("th", { scope: "col" }, `% of ${word(model)}`), h("th", { scope: "col" }, `Share on ${overview.hits} without it`)])));
   const line = (title, share, row) => h("tr", {}, h("th.left", { scope: "row" }, title), h("td.wide", {}, percent(share)), of(row).map((each) => cells(each)));
   const parts = made.sources.map((source) => line(h("span", { title: plural(source.documents, "document") }, name(source.name)), source.share_of_tokens, source.models));
-  const doubtful = made.sources.some((source) => of(source.models).some((each) => each.level && each.part !== null));
+  const shown = made.sources.flatMap((source) => of(source.models)).filter((each) => each.part !== null);
+  const doubts = new Set(shown.filter((each) => each.hits !== null && each.reason).map((each) => each.reason));
   return fill(body,
     h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "sources-title" },
       h("table.parts.sources", {}, head, h("tbody", {}, parts), h("tfoot", {}, line("all", 1, made.hits)))),
     h("p.caption", {}, `Each ${made.by} is left out in turn: its share of the gap or lead, and the share on ${overview.hits} in all other ${made.by}s; in the last row, in the whole text.`,
-      doubtful && ` In parentheses, not to be claimed: without that ${made.by} the model is level.`,
+      shown.length < chosen.length * made.sources.length && " A model that is level has no share.",
+      shown.some((each) => each.hits === null) && ` Level: without that ${made.by} the model has no gap or lead.`,
+      doubts.size > 0 && ` In parentheses, not to be claimed: ${[...doubts].join("; or ")}.`,
       made.smaller > 0 && ` ${plural(made.smaller, `further ${made.by}`)} not shown.`));
 }
 
 /** A source's part of the gap or lead, and the share on the hits without it. */
 function cells(each) {
   if (each.part === null) return [h("td", {}, DASH), h("td", {}, DASH)];
-  return [h("td", {}, percent(each.part)), h("td", {}, shareText({ share: each.hits, reason: each.level }))];
+  return [h("td", {}, percent(each.part)), h("td", {}, each.hits === null ? "level" : shareText({ share: each.hits, reason: each.reason }))];
 }

@@ -15,7 +15,7 @@ from argap.results.by_source import sources_of
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers, Setting
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def ask(client, path, **parameters):
