@@ -4,7 +4,8 @@ import importlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,29 @@ def pickles_read_here(monkeypatch):
     from argap.checkpoints import convert, unpickle
 
     monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
+
+
+@contextmanager
+def figures_sketched() -> Iterator[None]:
+    """Figures are drawn, but neither laid out nor written in full: their files are empty pictures.
+
+    For tests of commands that write many figures and look at none: most of such a command's time is spent there.
+    """
+    from matplotlib.figure import Figure
+
+    from argap.reports.figures import drawing
+
+    def write(canvas: Any, path: Path, **options: Any) -> None:
+        size = 'width="1pt" height="1pt" viewBox="0 0 1 1"'
+        Path(path).write_text(f'<?xml version="1.0"?>\n<svg {size} xmlns="http://www.w3.org/2000/svg"></svg>\n')
+
+    def lay_out(figure: Figure) -> None:
+        figure.set_layout_engine("none")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "lay_out", lay_out)
+        patch.setattr(drawing.FigureCanvasSVG, "print_svg", write)
+        yield
 
 
 RunCommand = Callable[..., tuple[int, str, str]]

@@ -7,6 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli.suite import app
+from tests.conftest import figures_sketched
 
 ROOT = Path(__file__).parents[3]
 SENTENCE = "The {} of {} came to {} on day {}. "
@@ -18,6 +19,12 @@ def text(seed: int) -> str:
         SENTENCE.format(("letter", "parcel")[k % 2], names[(k * seed) % 4], names[(k + seed) % 4], k * seed)
         for k in range(40)
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures_sketched():
+    with figures_sketched():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +52,8 @@ def place(tmp_path_factory):
         "mqar": {"pairs": [2, 4], "examples": 4, "length": 32, "text": str(root / "val")},
     }  # fmt: skip
     (root / "suite.yaml").write_text(yaml.safe_dump(suite))
-    result = command(root, "run")
+    with figures_sketched():
+        result = command(root, "run")
     assert result.exit_code == 0, result.output
     return root
 

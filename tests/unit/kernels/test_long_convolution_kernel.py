@@ -10,23 +10,9 @@ from argap.kernels.convolution.long_convolution import (
     packed_convolution,
     toeplitz_product,
 )
-from tests.unit.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
+from tests.unit.kernels.conftest import TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
-@pytest.mark.parametrize(
-    ("batch", "length", "taps"),
-    [(1, 1, 1), (2, 2, 2), (3, 63, 63), (2, 64, 40), (5, 65, 65), (1, 127, 1), (2, 500, 500)],
-)
-def test_it_is_the_reference(batch: int, length: int, taps: int, dtype: torch.dtype, device: torch.device) -> None:
-    torch.manual_seed(length)
-    x = torch.randn(batch, length, 3 * 40).to(device, dtype)[..., 40:80]
-    filters = torch.randn(taps, 40, device=device)
-    found = packed_convolution(x, filter_spectrum(filters, length))
-    assert found.dtype == dtype
-    assert relative_error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
 
 
 def test_the_reference_is_the_sum() -> None:

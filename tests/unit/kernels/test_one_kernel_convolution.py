@@ -15,7 +15,7 @@ from argap.kernels.convolution.one_kernel_convolution import (
     one_kernel_spectrum,
 )
 from argap.kernels.launch import Launch, LaunchTable
-from tests.unit.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
+from tests.unit.kernels.conftest import TOLERANCE, relative_error
 
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)
 
@@ -24,45 +24,6 @@ pytestmark = pytest.mark.usefixtures("kernels_run")
 
 def convolution(x: torch.Tensor, taps: torch.Tensor, launch: Launch) -> torch.Tensor:
     return one_kernel_convolution(x, one_kernel_spectrum(taps, x.shape[1], launch), launch)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
-@pytest.mark.parametrize(
-    ("batch", "length", "taps", "P", "Q"),
-    [
-        (1, 1, 1, 16, 16),  # M 256
-        (3, 2, 2, 16, 8),
-        (1, 63, 63, 16, 8),
-        (2, 64, 40, 16, 16),
-        (1, 65, 65, 16, 8),
-        (1, 127, 1, 16, 16),
-        (2, 256, 256, 16, 8),
-        (1, 500, 500, 32, 16),  # M 512
-        (1, 512, 512, 16, 16),
-        (1, 700, 700, 16, 8),  # M 1024
-    ],
-)
-def test_it_is_the_reference(
-    batch: int, length: int, taps: int, P: int, Q: int, dtype: torch.dtype, device: torch.device
-) -> None:
-    torch.manual_seed(length)
-    launch = Launch({"P": P, "Q": Q, "C": 4}, warps=one_kernel_size(length) // P * 4 // 32)
-    x = torch.randn(batch, length, 3 * 6).to(device, dtype)[..., 6:12]  # D no multiple of C, rows apart
-    filters = torch.randn(taps, 6, device=device)
-    found = convolution(x, filters, launch)
-    assert found.dtype == dtype
-    assert relative_error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("with_skip", [True, False])
-def test_gate_and_skip(with_skip: bool, device: torch.device) -> None:
-    torch.manual_seed(3)
-    x, gate = torch.randn(2, 200, 3 * 6, device=device)[..., 6:12], torch.randn(2, 200, 2 * 6, device=device)[..., 6:]
-    taps, skip = torch.randn(200, 6, device=device), torch.randn(6, device=device) if with_skip else None
-    found = one_kernel_convolution(x, one_kernel_spectrum(taps, 200, ONE_FACTOR), ONE_FACTOR, gate, skip)
-    expected = long_convolution_reference(x.double(), taps.double())
-    expected = gate.double() * (expected + (0 if skip is None else skip.double() * x.double()))
-    assert relative_error(found, expected) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("launch", [ONE_FACTOR, TWO_FACTORS], ids=["Q", "Q, R"])
