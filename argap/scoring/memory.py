@@ -56,7 +56,7 @@ class MemorySource:
 
     @property
     def longest(self) -> int | None:
-        return self.live.longest
+        return self.config.longest(self.name, self.live.longest)
 
     def qualified(self) -> Self:
         return self
