@@ -4,13 +4,14 @@ Weights come from safetensors or GGUF only: a pickle can run code when it is ope
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from argap.checkpoints.gguf import check_gguf, gguf_config, is_gguf
+from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
 from argap.files.checksums import sha256_of
@@ -19,8 +20,6 @@ from argap.files.weight_files import INDEX, weight_files
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
 """Prefixes of pickles that are not weights."""
-LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
-"""Keys of a ``config.json`` that give the longest window."""
 NATIVE = "argap"
 """Model type of native checkpoints."""
 CONVERSION = "conversion.json"
@@ -129,13 +128,6 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
             f"{checkpoint.folder / 'config.json'}: model_type: expected text, found {str(model_type)[:40]}"
         )
     return config
-
-
-def max_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the longest window of a model with this ``config.json``; None if there is no limit."""
-    config = config.get("text_config") or config
-    values = [config.get(key) for key in LENGTHS]
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def pickles_of(names: Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.find import NATIVE, max_positions
+from argap.checkpoints.find import NATIVE
+from argap.checkpoints.lengths import max_positions
 
 if TYPE_CHECKING:
     import torch

@@ -103,6 +103,7 @@ Settings = Annotated[
 ]
 
 Bos = Annotated[list[str] | None, declared(ScoreConfig, "bos")]
+MaxLength = Annotated[list[str] | None, declared(ScoreConfig, "max_length")]
 BatchSize = Annotated[str, declared(ScoreConfig, "batch_size")]
 Threshold = Annotated[str, declared(ScoreConfig, "threshold")]
 SliceFile = Annotated[str | None, declared(ScoreConfig, "slices")]

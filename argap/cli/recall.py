@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Bos, Device, Overwrite, TrustRemoteCode
+from argap.cli.options import Bos, Device, MaxLength, Overwrite, TrustRemoteCode
 from argap.cli.output import Output
 
 
@@ -73,6 +73,7 @@ def recall(
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As in `argap score`.")] = "auto",
     bos: Bos = None,
+    max_length: MaxLength = None,
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Overwrite = False,
@@ -111,7 +112,9 @@ def recall(
         output.show(to_json(linked), lambda: [recall_table(linked)])
         return
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
-    config = ScoreConfig.of(bos=bos, dtype=dtype, device=device, batch_size=batch_size, backend=backend)
+    config = ScoreConfig.of(
+        bos=bos, max_length=max_length, dtype=dtype, device=device, batch_size=batch_size, backend=backend
+    )
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     figures = [] if paper is None else [published(paper)]
     if protocol == "pinned" and set(names) <= set(TASKS):

@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Address, Bos, Device, Dtype, Engine, Json, Settings, TrustRemoteCode, check_engine
+from argap.cli.options import (
+    Address,
+    Bos,
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    MaxLength,
+    Settings,
+    TrustRemoteCode,
+    check_engine,
+)
 from argap.cli.output import print_json
 
 app = typer.Typer(
@@ -223,6 +234,7 @@ def score(
     trust_remote_code: TrustRemoteCode = False,
     dtype: Dtype = "auto",
     bos: Bos = None,
+    max_length: MaxLength = None,
     as_json: Json = False,
 ) -> None:
     """Score pretrained language models on MQAR in their own vocabulary.
@@ -242,7 +254,11 @@ def score(
         raise ArgapError(f"--pairs {pairs}: expected comma-separated whole numbers, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
-    how = {"dtype": DTYPES[resolve_dtype(dtype, str(where))], "device": where, "config": ScoreConfig.of(bos=bos)}
+    how = {
+        "dtype": DTYPES[resolve_dtype(dtype, str(where))],
+        "device": where,
+        "config": ScoreConfig.of(bos=bos, max_length=max_length),
+    }
     scores = score_pretrained(checkpoints, test, **how)
     write_pretrained(scores, out)
     if as_json:

@@ -107,7 +107,7 @@ def _answer(
     for examples in asking.tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, asking.protocol) for example in examples.rows]
         if checkpoint is not None:
-            check_fits(prompts, checkpoint.longest, name, bos=bos is not None)
+            check_fits(prompts, asking.config.longest(name, checkpoint.longest), name, bos=bos is not None)
         folder = task_folder(asking.out, name, examples.label)
         record = _describe(name, checkpoint, examples, asking, bos)
         answer = partial(_answer_rows, decoder, examples, prompts, rule, bos)

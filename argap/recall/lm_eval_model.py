@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from argap.checkpoints.find import max_positions
+from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
 from argap.runtime.progress import progress
@@ -61,7 +61,8 @@ class ArgapLM(TemplateLM):
         say_bos(source, asked, bos)
         # As in lm-eval's own models, a BOS that the tokenizer names but does not put serves as the prefix.
         prefix = source.tokenizer.bos if bos is asked is None and not source.without_bos else bos
-        return cls(load_decoder(source, config), source.name, max_length=max_length, bos=bos, prefix=prefix)
+        length = max_length or source.longest
+        return cls(load_decoder(source, config), source.name, max_length=length, bos=bos, prefix=prefix)
 
     @classmethod
     def create_from_arg_obj(

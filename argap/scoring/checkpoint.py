@@ -81,7 +81,7 @@ class CheckpointSource(Configured):
 
     @property
     def longest(self) -> int | None:
-        return self.checkpoint.longest
+        return self.config.longest(self.name, self.checkpoint.longest)
 
     def qualified(self) -> Self:
         """Put the name of the parent folder before one that the user did not choose."""

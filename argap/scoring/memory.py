@@ -52,7 +52,7 @@ class MemorySource(Configured):
 
     @property
     def longest(self) -> int | None:
-        return self.live.longest
+        return self.config.longest(self.name, self.live.longest)
 
     def check(self, parallel: "Parallel | None") -> None:
         if parallel is not None:

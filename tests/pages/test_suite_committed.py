@@ -1,7 +1,7 @@
 """Committed results: tables and intervals rebuild from the small files, and all members share an evaluation set."""
 
 import shutil
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from argap.checkpoints.find import max_positions
 from argap.checkpoints.load import load_model
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
@@ -58,7 +57,8 @@ def score_pretrained(
         if bos is not None:
             before[source.name] = source.tokenizer.token_text(bos)
         model = load_model(source.checkpoint, dtype=dtype, device=str(device))
-        _check(model, source.name, test, max(int(each.inputs.max()) for each in data), bos=bos is not None)
+        limit = None if source.longest is None else source.longest - (bos is not None)
+        _check(model, source.name, test, max(int(each.inputs.max()) for each in data), limit)
         with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
                 logprob, correct = _score(model, each.inputs, device, bos)
@@ -135,10 +135,9 @@ def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
     return np.concatenate(tokens)[:TEXT_TOKENS] if tokens else np.empty(0, dtype=np.int32)
 
 
-def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int, *, bos: bool = False) -> None:
-    limit = max_positions(model.config.to_dict())
-    if limit is not None and test.length + bos > limit:
-        raise ArgapError(f"{name}: takes at most {limit} tokens; use `length={limit - bos}` and fewer `pairs`")
+def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int, limit: int | None) -> None:
+    if limit is not None and test.length > limit:
+        raise ArgapError(f"{name}: takes at most {limit} tokens; use `length={limit}` and fewer `pairs`")
     entries = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportIndexIssue]
     if highest >= int(entries):
         raise ArgapError(
