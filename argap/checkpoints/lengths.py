@@ -40,7 +40,7 @@ def _extended(config: Mapping[str, Any], stated: int) -> int:
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < 2**20:
         return 0
-    return int(factor * (original if _is_length(original) else stated))
+    return int(factor * (original if isinstance(original, int) and _is_length(original) else stated))
 
 
 def _is_length(value: Any) -> bool:

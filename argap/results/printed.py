@@ -41,13 +41,16 @@ def slice_json(part: Part) -> dict[str, Any]:
 def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any]:
     """Return a result as one object; ``slices``: those to show instead of the default and recorded ones.
 
-    By default ``partitions`` has those by what can be copied from the window, if known.
+    By default ``partitions`` has those by what can be copied from the window; empty lists if the labels lack that.
     """
-    partitions = {}
+    more = {}
     if slices is None:
-        for by, conditions in COPIED_AS.items():
-            partitions[by] = [slice_json(part) | {"where": conditions[part.bin]} for part in gap.parts(by)]
         slices = [gap.on_all, gap.on_hits, gap.on_other, *ladder(gap).values(), *gap.parts("named")]
+        partitions = {
+            by: [slice_json(part) | {"where": conditions[part.bin]} for part in gap.parts(by)]
+            for by, conditions in COPIED_AS.items()
+        }
+        more = {"partitions": partitions}
     models = [
         {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
         for row in gap.rows
@@ -60,7 +63,7 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
         "fingerprint": gap.fingerprint,
         "models": models,
         "slices": [slice_json(part) for part in slices],
-        "partitions": partitions,
+        **more,
     }
 
 

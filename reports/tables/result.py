@@ -141,11 +141,14 @@ def _recall_parts(gap: Gap) -> dict[str, Part]:
 def _copy_note(gap: Gap) -> str:
     """Explain the sets of `recall_table`."""
     if not gap.parts(COPY):
-        return "No misses, new keys or induction: the labels of this result lack them; `argap label` adds them."
+        return (
+            "No misses, new keys or induction: this result has no labels of what can be copied; `argap label` adds "
+            "them if its tokens are kept."
+        )
     return (
-        "Repeated bigrams, misses and new keys are all tokens. Misses: the previous token occurred before in the "
-        "window, never followed by this one. New keys: it did not occur. Predicted by induction: this token followed "
-        "the longest context that occurred before."
+        f"Repeated bigrams, misses and new keys make up all {gap.unit}s. Misses: the previous token occurred before in "
+        "the window, never followed by this one. New keys: it did not occur. Predicted by induction: this token "
+        "followed the longest context that occurred before."
     )
 
 

@@ -82,7 +82,7 @@ class Size:
         self.result = read_size(folder)
         self.gap, cells = self.result.gap, self.result.cells
         self.reference = self.gap.reference if other in (None, "first") else other
-        masks, seeds = hits_and_others(cells, self.gap.threshold), self.gap.seeds
+        masks, seeds = hits_and_others(cells, self.gap.threshold, self.gap.bins), self.gap.seeds
         if other == "first":
             cells, seeds = with_models(cells, self.gap.models), None
         parts = slices_of_cells(cells, masks, self.reference, seeds=seeds)
@@ -160,7 +160,7 @@ class Model:
     other = property(lambda self: self._figure("other", "contribution"))
     on_hits = property(lambda self: self._figure("ar_hits", "delta"))
     share = property(lambda self: share_of(self.on["ar_hits"]))
-    ppl = property(lambda self: Figure(perplexity(self.on["all"].nll)))
+    ppl = property(lambda self: Figure(perplexity(self.on["all"].nll) or np.nan))
     worth = property(lambda self: Figure(self.on["all"].worth or np.nan))
     loss = property(lambda self: Figure(self._loss(self.name)))
     loss_behind = property(lambda self: Figure(self._loss(self.name) - self._loss(self.size.reference)))

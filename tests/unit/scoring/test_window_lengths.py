@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.gguf_files import small_llama
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import argap
@@ -15,6 +14,7 @@ from argap.recall.lm_eval_model import ArgapLM
 from argap.scoring.config import ScoreConfig
 from argap.scoring.find import find_source
 from argap.tokens.runs import open_run
+from tests.builders.gguf_files import small_llama
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 100}
 

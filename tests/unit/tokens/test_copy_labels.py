@@ -167,7 +167,7 @@ def test_a_condition_on_labels_of_format_1_names_the_command(old):
     table = recall_table(result.record)
     rungs = ["AR hits, τ = 0 (scaled)", "AR hits, τ = 2", "AR hits, τ = 1,250", "repeated (τ = ∞)"]
     assert [row[1] for row in table.rows] == 2 * ["all", *rungs]
-    assert table.notes[0].startswith("No misses, new keys or induction: the labels of this result lack them")
+    assert table.notes[0].startswith("No misses, new keys or induction: this result has no labels")
     names = set(result.gap()["slice"])
     assert "content_words" in names
     assert not {"misses", "match_1", "induction_right"} & names
