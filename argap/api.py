@@ -46,6 +46,7 @@ def score(
     model_name: str | Sequence[str] = (),
     concurrency: int = 8,
     bos: str | Mapping[str, str] | None = None,
+    max_length: int | Mapping[str, int] | None = None,
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
     device_map: bool = False,
@@ -98,7 +99,11 @@ def score(
         Each server's name for its model, in the order of ``models``, then ``reference``; number of concurrent requests.
     bos
         A token to put before each window, as extra context without a log-prob: ``"own"`` for the tokenizer's BOS, or a
-        token's text; or a mapping from model names. Models trained with a BOS need it; servers may add one themselves.
+        token's text; or a mapping from model names. Default: the token that the tokenizer's own rule puts before a
+        text, if any; ``"none"``: nothing. Servers may add one themselves.
+    max_length
+        Tokens of the longest window that a model takes, BOS included, in place of what its ``config.json`` says; or a
+        mapping from model names.
     dtype, device, batch_size, backend
         How models run: dtype ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, and a mapping sets it by model name;
         ``batch_size`` counts windows; ``backend`` is argap's own code (``"native"``) or transformers' (``"hf"``).

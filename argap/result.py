@@ -15,10 +15,10 @@ import pandas as pd
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold
-from argap.records import NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
+from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
 from argap.results.frames import part_rows, slice_frame
 from argap.results.restated import threshold_in
-from argap.slices.cells import read_cells, with_models
+from argap.slices.cells import read_cells
 from argap.slices.partitions import By
 
 if TYPE_CHECKING:
@@ -87,12 +87,10 @@ class Result:
         """Read ``cells.parquet``: one row for each combination of document, window, domain and bins.
 
         Columns ``n``, the number of tokens, and ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite have
-        no window or position.) They are read into memory, at about 50 bytes per row plus 8 per model; `table` and `gap`
-        do not need that.
+        no window or position, and a column for each further seed of a model.) They are read into memory, at about 50
+        bytes per row plus 8 per model; `table` and `gap` do not need that.
         """
-        return with_models(
-            read_cells(self.folder / "cells.parquet"), self.models
-        )  # without the additional seeds of a suite
+        return read_cells(self.folder / "cells.parquet")
 
     def table(self) -> pd.DataFrame:
         """Return one row per model and slice: all tokens, AR hits, other tokens, and the slices of `argap score`.
@@ -101,8 +99,9 @@ class Result:
         ``ppl``; ``delta``, the NLL minus the reference's; ``contribution``, share_of_tokens × delta, in nats per token;
         ``share``, the contribution over the whole gap or lead, signed and not capped; ``paper_rule``, the paper's "% of
         gap due to" the slice; ``reason``, why there is no share or why it must not be claimed; and ``_low`` and
-        ``_high``, the ends of the 95% intervals of delta, contribution and share. The reference has no differences
-        (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
+        ``_high``, the ends of the 95% intervals of delta, contribution and share, over documents and, in a suite, over
+        seeds. The reference has no differences (NaN). If a token has probability 0, ``nll`` and ``ppl`` are infinite
+        and the differences NaN.
         """
         gap = self.record
         return slice_frame([gap.on_all, gap.on_hits, gap.on_other, *gap.parts(NAMED)])
@@ -183,7 +182,9 @@ class Result:
         tokens, a random sample of documents with about that many is read; None: all are read.
 
         Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
-        half), then the wider conditions above them; ``where`` can be pasted into `gap`. The frame's ``attrs["sample"]``
+        half), then the wider conditions above them; ``where`` can be pasted into `gap`. The intervals of the leaves'
+        contributions hold simultaneously. ``stability`` of a leaf is its overlap with the most similar leaf of trees
+        grown on other halves, the tokens in both over those in either, on average. The frame's ``attrs["sample"]``
         describes the sampled documents (`argap.records.Sample`; None: all).
 
         Raises `ArgapError` for a model that is not compared, and if half of the documents show no gap.
@@ -200,6 +201,7 @@ class Result:
         )
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
+        frame["stability"] = frame["slice"].map(found.stability)
         frame.attrs["sample"] = found.sample
         return frame
 
@@ -213,9 +215,10 @@ class Result:
     def breakdown(self, by: By | str) -> pd.DataFrame:
         """Break down the gap by a partition of the tokens: one row per bin and model.
 
-        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a token column whose values are the
-        bins: one kept from the source (``argap score --keep``), ``source``, or a boolean column
-        (`argap.records.columns`). In a column of spans, each combination of labels is a bin.
+        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``, ``copy`` (new keys, misses, hits by
+        match length), ``induction`` (whether it predicts the token); or a token column whose values are the bins: one
+        kept from the source (``argap score --keep``), ``source``, or a boolean column (`argap.records.columns`). In a
+        column of spans, each combination of labels is a bin.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
@@ -241,7 +244,13 @@ class Result:
         if by in known:
             if recorded := [part for part in self.record.parts(by) if part.n]:
                 return recorded
-            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
+            if by == "position" and self.evaluation.left_out is not None:
+                left = f"restated without {len(self.evaluation.left_out.documents):,} documents"
+                why = f"was {left}, and its sums by position do not name documents; repeat its `argap suite run`"
+            else:
+                lacking = "labels of what can be copied" if by in (COPY, INDUCTION) else "training counts"
+                why = f"has no {lacking}; add them with `argap label`"
+            raise ArgapError(f"`by` {by}: {self.folder} {why}")
         try:
             table = self.token_table
         except ArgapError as error:

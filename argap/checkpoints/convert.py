@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.find import DOWNLOADED, PICKLES, download, pickles_of
+from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, download, pickles_of
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
 from argap.files.resumable import environment
+from argap.files.weight_files import indexed_files
 from argap.records import Record, write_record
 from argap.runtime.progress import say
 from argap.text.tokenizer import copy_tokenizer, load_tokenizer
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-RECORD = "conversion.json"
 
 
 class ConversionRecord(Record, frozen=True):
@@ -57,7 +57,7 @@ def convert(
     is not empty; ``overwrite`` replaces the output of an earlier conversion and nothing else.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not (out / RECORD).is_file():
+        if not (out / CONVERSION).is_file():
             raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
         if not overwrite:
             raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
@@ -86,7 +86,7 @@ def convert(
             from argap.models.hub.load import load_native, stored_dtype
 
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
-            model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
+            model = load_native(published, source, family, config, dtype=stored_dtype(published, config))
             model.save_pretrained(temporary)
             shutil.rmtree(published)
         if generation.is_file():
@@ -95,7 +95,7 @@ def convert(
             copy_tokenizer(folder, temporary)
         else:
             chosen.save(temporary)
-        write_record(temporary / RECORD, record)
+        write_record(temporary / CONVERSION, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
     return record
@@ -123,9 +123,7 @@ def _published_family(folder: Path, source: str) -> "Family | None":
 def _pickles(folder: Path) -> list[Path]:
     """Return the pickles of the model. Raises `ArgapError` if there is none, or more than one to choose from."""
     if (folder / PICKLE_INDEX).is_file():
-        from argap.models.hub.load import indexed_files
-
-        return indexed_files(folder / PICKLE_INDEX)
+        return indexed_files(folder / PICKLE_INDEX, suffix=".bin")
     if (folder / PICKLE).is_file():
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):

@@ -4,22 +4,26 @@ Weights come from safetensors or GGUF only: a pickle can run code when it is ope
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from argap.checkpoints.gguf import check_gguf, gguf_config, is_gguf
+from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
 from argap.files.checksums import sha256_of
+from argap.files.weight_files import INDEX, weight_files
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
 """Prefixes of pickles that are not weights."""
-LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
-"""Keys of a ``config.json`` that give the longest window."""
+NATIVE = "argap"
+"""Model type of native checkpoints."""
+CONVERSION = "conversion.json"
+"""The record that `argap convert` leaves in its output."""
 ADAPTER = "adapter_config.json"
 """With this file beside a model, transformers loads an adapter without being asked."""
 OTHER = {
@@ -39,7 +43,7 @@ class Checkpoint:
     """As the user wrote it."""
     folder: Path
     fingerprint: str
-    """SHA-256 (hex) over ``config.json`` and the weight files, names and contents."""
+    """SHA-256 (hex) over ``config.json``, the weight files that are read and their index: names and contents."""
     gguf: Path | None = None
     """The GGUF file with configuration and weights, instead of a folder's."""
 
@@ -47,6 +51,14 @@ class Checkpoint:
     def longest(self) -> int | None:
         """Return the tokens of the longest window that the model takes; None if there is no limit."""
         return max_positions(read_config(self))
+
+    @property
+    def without_bos(self) -> bool:
+        """Return whether it was trained on windows without a BOS, whatever its tokenizer does: native checkpoints.
+
+        Those that `argap convert` wrote follow their tokenizer, as their sources do.
+        """
+        return read_config(self).get("model_type") == NATIVE and not (self.folder / CONVERSION).is_file()
 
     @property
     def trained_on(self) -> int | None:
@@ -62,7 +74,8 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     """Find the checkpoint of a local folder, a GGUF file or a hub id (downloaded without pickles).
 
     ``ID@REVISION`` is a revision on the hub, ``ID/NAME.gguf`` a file. Raises `ArgapError` if there is no checkpoint,
-    only a pickle, or an adapter beside it; `FormatError` for a broken file.
+    only a pickle, or an adapter beside it; `FormatError` for a broken file, and for an index that names files elsewhere
+    or of another kind.
     """
     local = Path(source).exists()
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
@@ -71,23 +84,23 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     if not (folder / "config.json").is_file():
         found = next((what for name, what in OTHER.items() if (folder / name).is_file()), "no config.json there")
         raise ArgapError(f"{folder}: {found}; expected a checkpoint folder as `save_pretrained` writes it, or a hub id")
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
+    if not any(folder.glob("*.safetensors")) and not (folder / INDEX).is_file():
         pickles = pickles_of([path.name for path in folder.iterdir()] if local else _hub_files(str(source)))
         if pickles:
             raise ArgapError(
                 f"{folder if local else source}: only pickled weights ({pickles[0]}), which can run code when they "
                 f"are opened; convert them once with `argap convert {source} OUT` and use OUT"
             )
-        raise ArgapError(f"{folder}: no weights there; expected model.safetensors")
+    files = weight_files(folder, read_json(folder / "config.json"))
     if (folder / ADAPTER).is_file():
         raise ArgapError(
             f"{folder}: {ADAPTER} would change the weights where peft is installed, and only there; merge the adapter "
             "into the model and save that, or remove the file"
         )
-    for path in weights:
-        _check_whole(path)
-    return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *weights]))
+    for path in files:
+        if path.suffix != ".json":
+            _check_whole(path)
+    return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *files]))
 
 
 def _find_gguf(source: str | Path) -> Checkpoint:
@@ -115,13 +128,6 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
             f"{checkpoint.folder / 'config.json'}: model_type: expected text, found {str(model_type)[:40]}"
         )
     return config
-
-
-def max_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the longest window of a model with this ``config.json``; None if there is no limit."""
-    config = config.get("text_config") or config
-    values = [config.get(key) for key in LENGTHS]
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def pickles_of(names: Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.find import max_positions
+from argap.checkpoints.find import NATIVE
+from argap.checkpoints.lengths import max_positions
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,11 @@ class LiveModel:
             digest.update(name.encode())
             digest.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
+
+    @property
+    def without_bos(self) -> bool:
+        """Return whether it was trained on windows without a BOS, whatever its tokenizer does: native models."""
+        return self.model.config.model_type == NATIVE
 
     @property
     def longest(self) -> int | None:

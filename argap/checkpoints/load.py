@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from argap.checkpoints.find import Checkpoint, read_config
+from argap.checkpoints.causality import check_says_causal, check_sees_no_future
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
+from argap.checkpoints.find import NATIVE, Checkpoint, read_config
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
@@ -37,7 +39,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     if backend not in get_args(Backend):
         raise ArgapError(f"`backend` {backend}: expected {', '.join(get_args(Backend))}")
     config = read_config(checkpoint)
-    if config.get("model_type") == "argap":
+    if config.get("model_type") == NATIVE:
         return True
     if checkpoint.gguf is not None or quantization(config) is not None:
         if backend == "native":
@@ -65,7 +67,7 @@ def load_model(
     """Load the model in evaluation mode on ``device``, or with ``device_map`` over all GPUs, then the CPU's memory.
 
     Raises `ArgapError` for weights that are missing or of another shape, an option without a native form (see
-    `argap.models.hub`), a mixer that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
+    `argap.models.hub`), a model that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
     hub family refuses leftover weights; transformers skips them, and one line says so.
     """
     from argap.models import ArgapForCausalLM
@@ -83,10 +85,13 @@ def load_model(
         # Weights of quantised layers cannot be moved afterwards.
         placed = "auto" if device_map else {"": device} if quantization(config) else None
         model = _load_by_transformers(checkpoint, config, family, dtype, placed)
+        use_torch_on_cpu(model)
     model = model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
     if isinstance(model, ArgapForCausalLM):
         with within(checkpoint.name):
             check_causal(model)
+    else:
+        check_sees_no_future(checkpoint.name, model)
     return model
 
 
@@ -98,7 +103,7 @@ def check_loadable(
     device_map: bool = False,
 ) -> None:
     """Raise `ArgapError` if `load_model` would refuse the checkpoint because of its ``config.json``."""
-    from argap.models.causality import check_says_causal
+    from argap.models.causality import check_says_causal as check_mixer
     from argap.models.configuration import read_native
     from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
@@ -108,6 +113,7 @@ def check_loadable(
     config = read_config(checkpoint)
     if not native:
         _check_counts(checkpoint, config)
+        check_says_causal(checkpoint.name, config)
     if device == "cpu" and not native and needs_gpu(config):
         raise ArgapError(
             f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
@@ -120,10 +126,10 @@ def check_loadable(
     if device_map or quantization(config) is not None:
         with extra("large"):
             import accelerate  # noqa: F401
-    if native and config.get("model_type") == "argap":
+    if native and config.get("model_type") == NATIVE:
         with within(checkpoint.name):
             for name in dict.fromkeys(spec["name"] for spec in read_native(checkpoint.folder).mixers):
-                check_says_causal(resolve(name))
+                check_mixer(resolve(name))
 
 
 def _load_by_transformers(
@@ -144,6 +150,9 @@ def _load_by_transformers(
     if config.get("model_type") in FLA_TYPES:
         register_fla(checkpoint.name)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
+    known = _is_known(config)
+    if known and "auto_map" in config:
+        say(f"{checkpoint.name}: not running its own code, as {config['model_type']} has a class in the library")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     # This option should affect initialisation only, but transformers 5.23 also applies it to loaded weights of Mamba,
@@ -155,7 +164,7 @@ def _load_by_transformers(
             dtype=dtype,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
-            trust_remote_code=is_trusted(),
+            trust_remote_code=is_trusted() and not known,
             output_loading_info=True,
             **unscaled,
             **({} if placed is None else {"device_map": placed}),
@@ -187,9 +196,24 @@ def _check_trusted(checkpoint: Checkpoint) -> None:
     if is_trusted():
         return
     config = read_config(checkpoint)
-    code = "code of its own" if "auto_map" in config else _kernel_of_hub(config)
+    code = "code of its own" if "auto_map" in config and not _is_known(config) else _kernel_of_hub(config)
     if code is not None:
         raise ArgapError(f"{checkpoint.name}: the checkpoint runs {code}; allow it with `trust_remote_code=True`")
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Return whether a class of argap, transformers or flash-linear-attention runs the model type of a ``config.json``.
+
+    It is preferred to code in the checkpoint, which is often older than the class and written for another version.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from argap.models.hub.registry import FLA_TYPES, find_family
+
+    model_type = config.get("model_type")
+    in_library = model_type in CONFIG_MAPPING and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return in_library or model_type in FLA_TYPES or model_type == NATIVE or find_family(config) is not None
 
 
 def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:

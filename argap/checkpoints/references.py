@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, write_json
 from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
@@ -62,6 +61,8 @@ def find_reference(name: str) -> Reference | None:
 
 def add_reference(name: str, reference: Reference) -> None:
     """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
+    from argap.corpus.remote import check_recordable  # imports numpy, which a list of names does not need
+
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
     for source in (reference.checkpoint, *reference.data):

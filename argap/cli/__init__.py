@@ -13,28 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import (
-    convert,
-    demo,
-    discover,
-    import_,
-    index,
-    kernels,
-    label,
-    models,
-    paper,
-    recall,
-    ref,
-    report,
-    score,
-    slice,
-    suite,
-    synthetics,
-    train,
-    view,
-)
+from argap.cli import checkpoints, index, models, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
-from argap.runtime.guard import fail, keeping_interrupts
+from argap.runtime.guard import fail
+from argap.runtime.signals import keeping_interrupts
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
@@ -49,24 +31,24 @@ app = Commands(
     rich_markup_mode=None,
 )
 # A short help replaces a command's first sentence in the list of commands.
-app.command(short_help="Run the whole pipeline on the bundled checkpoints, with a report.")(demo.demo)
+app.command(short_help="Run the whole pipeline on the bundled checkpoints, with a report.")(score.demo)
 app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and break down their gap to a reference.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
-app.command(short_help="Convert pickled weights to safetensors.")(convert.convert)
-app.command("import", short_help="Import log-probs computed by another tool.")(import_.import_)
-app.command(short_help="Add training counts to a result; no model is run.")(label.label)
-app.command("slice", short_help="Show what slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
-app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
-app.add_typer(ref.app, name="ref")
-app.command(short_help="Write the page, figures and tables of a result.")(report.report)
-app.command(short_help="Look at a result in the browser: every table, slice and token.")(view.view)
+app.command(short_help="Convert pickled weights to safetensors.")(checkpoints.convert)
+app.command("import", short_help="Import log-probs computed by another tool.")(score.import_)
+app.command(short_help="Add training counts to a result; no model is run.")(result.label)
+app.command("slice", short_help="Show what slices of the tokens, in SQL, contribute to the gap.")(result.slice_)
+app.command(short_help="Find the conditions that explain a model's gap.")(result.discover)
+app.add_typer(checkpoints.references, name="ref")
+app.command(short_help="Write the page, figures and tables of a result.")(result.report)
+app.command(short_help="Look at a result in the browser: every table, slice and token.")(result.view)
 app.add_typer(models.app, name="models")
-app.command(short_help="Show which kernels run here, and how they are launched.")(kernels.kernels)
+app.command(short_help="Show which kernels run here, and how they are launched.")(models.kernels)
 app.command(short_help="Train a language model, or resume training.")(train.train)
 app.add_typer(suite.app, name="suite")
 app.add_typer(synthetics.app, name="synthetics", short_help="MQAR and other synthetic tasks: data, training, sweeps.")
-app.command(short_help="Check the metric against the paper's printed percentages.")(paper.paper)
+app.command(short_help="Check the metric against the paper's printed percentages.")(result.paper)
 app.command(short_help="Measure SWDE, FDA and SQuAD, and show why answers failed.")(recall.recall)
 
 

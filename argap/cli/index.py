@@ -1,24 +1,27 @@
 """``argap index``: build, merge and query a table of training bigram counts."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.index_output import describe, describe_bins
 from argap.cli.options import Address, Engine, Json, Overwrite, check_engine, parse_bytes
 from argap.cli.output import print_json
 
 if TYPE_CHECKING:
+    from argap.bigram_index.frequency_profile import FrequencyBin
     from argap.bigram_index.store import BigramIndex
     from argap.corpus import Corpus
     from argap.text.tokenizer import Tokenizer
+
 
 TOKENS_PER_REPORT = 2**16
 """Tokens between progress updates: one per document would cost more than counting it."""
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
+IndexFolder = Annotated[Path, typer.Argument(help="An index.")]
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 MovedTokenizerOption = Annotated[
@@ -130,7 +133,7 @@ def merge(
 
 @app.command()
 def info(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     as_json: Json = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte of every part.")] = False,
 ) -> None:
@@ -152,7 +155,7 @@ def info(
 
 @app.command()
 def count(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     text: Annotated[str, typer.Argument(help="Text whose bigrams to look up.")],
     tokenizer: MovedTokenizerOption = None,
     as_json: Json = False,
@@ -223,7 +226,7 @@ def from_arpa(
 
 @app.command()
 def profile(
-    folder: Annotated[Path, typer.Argument(help="An index.")],
+    folder: IndexFolder,
     data: DataArgument,
     tokenizer: MovedTokenizerOption = None,
     text_column: TextColumnOption = "text",
@@ -242,3 +245,32 @@ def profile(
         print_json(bins)
     else:
         print(describe_bins(bins, proxy=index.proxy))
+
+
+def describe(index: "BigramIndex") -> str:
+    """Describe an index in a few lines."""
+    manifest = index.manifest
+    size = sum(part.bytes for part in manifest.parts)
+    lines = [
+        ("index", str(index.folder)),
+        ("tokenizer", f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size:,} ids)"),
+        *([("proxy", f"not counted from documents: {manifest.origin}")] if index.proxy else []),
+        ("documents", f"{index.documents:,} (and {manifest.empty_documents:,} without a token)"),
+        ("tokens", f"{index.tokens:,}"),
+        ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),
+        ("size", f"{size:,} bytes in {len(manifest.parts)} part{'s' * (len(manifest.parts) > 1)}"),
+        ("passes", f"{index.passes:g}"),
+        ("sources", ", ".join(index.sources)),
+        *[("weight", f"{each.weight:g}: {', '.join(each.sources)}") for each in manifest.weights],
+    ]
+    return "\n".join(f"{name:<10} {value}" for name, value in lines)
+
+
+def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
+    """Return one line per bin of exposures."""
+    lines = [f"{'exposures':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
+    for row in bins:
+        end = "" if row.high is None else f"{row.high:,}"
+        span = f"{row.low:,}" if row.low == row.high else f"{row.low:,} to {end}"
+        lines.append(f"{span:>27}  {row.bigrams:>15,}  {row.share:>6.1%}")
+    return "\n".join(lines)

@@ -1,20 +1,23 @@
-"""``argap models``: list architectures, show the cost of a model, measure its speed."""
+"""``argap models`` and ``argap kernels``: the cost and speed of architectures, and which kernels run here."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argap.cli.options import Commands, Device, Json, TrustRemoteCode
+from argap.cli.options import Commands, Device, Dtype, Json, TrustRemoteCode
 from argap.cli.output import Output, print_json
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
+    from argap.kernels.registry import Op
+    from argap.models.configuration import Spec
     from argap.models.describe import Backbone, ModelDescription
     from argap.reports.tables.formats import Table
     from argap.reports.tables.speed import SpeedResult
+
 
 app = Commands(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
 
@@ -54,7 +57,7 @@ def bench(
     layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 6,
     vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary size.")] = 8192,
     device: Device = "auto",
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    dtype: Dtype = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
     backend: Annotated[
         Literal["auto", "fla", "native"], typer.Option(help="Operators for training, as in `argap train`.")
@@ -197,7 +200,45 @@ def _print_lines(row: "ModelDescription") -> None:
         typer.echo(f"  {key:{width}}  {value}")
 
 
-def _with_options(mixer: dict[str, Any]) -> str:
+def _with_options(mixer: "Spec") -> str:
     """Format a mixer: ``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")
+
+
+def kernels(output: Output) -> None:
+    """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
+    from argap.kernels.registry import OPS, describe
+
+    ops, device = [describe(name) for name in OPS], _device_name()
+    output.show({"device": device, "ops": [op.to_json() for op in ops]}, lambda: _kernel_tables(ops, device))
+
+
+def _kernel_tables(ops: "list[Op]", device: str) -> "list[Table]":
+    from argap.reports.tables.formats import Table
+
+    rows = [(op.name, op.runs, op.about) for op in ops]
+    what_runs = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))
+    launches = [
+        (
+            row.kernel,
+            row.device + " *" * row.used_here,
+            row.shape,
+            " ".join(f"{name} {size}" for name, size in row.blocks.items()),
+            str(row.warps),
+            str(row.stages),
+        )
+        for op in ops
+        for row in op.configurations
+    ]
+    columns = ("Kernel", "Device", "Shape", "Blocks", "Warps", "Stages")
+    notes = ("* used on this device",) if any(" *" in row[1] for row in launches) else ()
+    return [what_runs, Table(columns, launches, notes, title="Launch configurations", left=range(4))]
+
+
+def _device_name() -> str:
+    import torch
+
+    from argap.kernels.registry import device
+
+    return torch.cuda.get_device_name() if device().type == "cuda" else "the CPU"

@@ -96,11 +96,14 @@ def _written(hint: Any, default: Any) -> tuple[Any, Any]:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, declared(ScoreConfig, "device")]
+Dtype = Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")]
 Overwrite = Annotated[bool, declared(ScoreConfig, "overwrite")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")
 ]
 
+Bos = Annotated[list[str] | None, declared(ScoreConfig, "bos")]
+MaxLength = Annotated[list[str] | None, declared(ScoreConfig, "max_length")]
 BatchSize = Annotated[str, declared(ScoreConfig, "batch_size")]
 Threshold = Annotated[str, declared(ScoreConfig, "threshold")]
 SliceFile = Annotated[str | None, declared(ScoreConfig, "slices")]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, Overwrite, TrustRemoteCode
+from argap.cli.options import Bos, Device, MaxLength, Overwrite, TrustRemoteCode
 from argap.cli.output import Output
 
 
@@ -14,8 +14,8 @@ def recall(
         list[str],
         typer.Argument(
             metavar="CKPT...",
-            help="Local folders, hub ids, reference names, finished runs (OUT/MODEL of an earlier call, reused), or "
-            "`copy` for the copy baseline.",
+            help="Local folders, hub ids, reference names, finished runs (OUT/MODEL of an earlier call, reused), "
+            "`copy` for the copy baseline, or with --gap OUT alone, to compute its correlations again.",
         ),
     ],
     tasks: Annotated[
@@ -72,6 +72,8 @@ def recall(
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As in `argap score`.")] = "auto",
+    bos: Bos = None,
+    max_length: MaxLength = None,
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Overwrite = False,
@@ -92,9 +94,10 @@ def recall(
     from argap.recall.link import read_ar_nlls
     from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
     from argap.recall.prompts import Protocol
-    from argap.recall.run import run_recall, run_upstream
+    from argap.recall.run import relink, run_recall, run_upstream
     from argap.records import as_json as to_json
     from argap.reports.pages.recall import (
+        draw_link,
         failures_table,
         published,
         recall_table,
@@ -103,9 +106,16 @@ def recall(
     )
     from argap.scoring.config import ScoreConfig
 
-    config = ScoreConfig.of(dtype=dtype, device=device, batch_size=batch_size, backend=backend)
-    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    if gap and reference is None and len(checkpoints) == 1 and (Path(checkpoints[0]) / "recall.json").is_file():
+        linked = relink(Path(checkpoints[0]), gap)
+        draw_link(Path(checkpoints[0]), linked)
+        output.show(to_json(linked), lambda: [recall_table(linked)])
+        return
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
+    config = ScoreConfig.of(
+        bos=bos, max_length=max_length, dtype=dtype, device=device, batch_size=batch_size, backend=backend
+    )
+    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     figures = [] if paper is None else [published(paper)]
     if protocol == "pinned" and set(names) <= set(TASKS):
         if fewshot is not None or task_path or metadata:

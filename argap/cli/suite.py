@@ -1,5 +1,6 @@
 """``argap suite``: train, score and compare models that differ only in their mixers."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -148,13 +149,14 @@ def table(
     *,
     output: Output,
 ) -> None:
-    """Rebuild tables, intervals and figures from the result's files, without running models or loading torch.
+    """Rebuild gap.json, tables and figures from the sums of the result, without running models or loading torch.
 
     --without reads the text and the training index, too (WORK/SIZE/index), and rewrites the files.
     """
     from argap.reports.pages.suite import write_suite
     from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
+    from argap.suite.gap import recompute
 
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
@@ -164,8 +166,11 @@ def table(
         from argap.suite.without import restate_without
 
         where, layout = parse_conditions(without), Layout(work or Path("runs") / suite.stem)
-        for each in size or [name for name in loaded.sizes if (folder / name / "gap.json").is_file()]:
+        for each in _finished(loaded.sizes, folder, size):
             restate_without(loaded, each, layout, folder / each, where, documents)
+    else:
+        for each in _finished(loaded.sizes, folder, size):
+            recompute(loaded, folder / each)
     written = write_suite(loaded, folder)
     if output.as_json:
         from argap.results.printed import result_json
@@ -173,3 +178,8 @@ def table(
         print_json({each.size: result_json(each.gap) | {"seeds": each.seeds} for each in written.results})
     else:
         print_tables(written.tables, output.form)
+
+
+def _finished(sizes: Iterable[str], folder: Path, chosen: list[str] | None) -> list[str]:
+    """Return the sizes chosen, or those with a result."""
+    return chosen or [name for name in sizes if (folder / name / "gap.json").is_file()]

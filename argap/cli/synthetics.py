@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Address, Device, Engine, Json, Settings, TrustRemoteCode, check_engine
+from argap.cli.options import (
+    Address,
+    Bos,
+    Device,
+    Dtype,
+    Engine,
+    Json,
+    MaxLength,
+    Settings,
+    TrustRemoteCode,
+    check_engine,
+)
 from argap.cli.output import print_json
 
 app = typer.Typer(
@@ -80,7 +91,7 @@ def train(
     """
     from argap.runtime.device import use_device
     from argap.runtime.progress import say
-    from argap.runtime.stopping import listening
+    from argap.runtime.signals import listening
     from argap.synthetics.sweeps.store import UNFINISHED, write_run
     from argap.synthetics.training.config import LEARNING_RATES, run_configs
     from argap.synthetics.training.loop import train_group
@@ -159,7 +170,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
-    from argap.runtime.stopping import listening
+    from argap.runtime.signals import listening
     from argap.synthetics.sweeps.jobs import run_sweep
     from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep
@@ -183,11 +194,9 @@ def sweep(
         from argap.runtime.jobs import local_engine
 
         chosen = local_engine(device)
-    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     with listening() as interrupt:
-        runs = run_sweep(
-            loaded, folder, chosen, together=together, compiled=compiled, stop=lambda: interrupt.requested, **limit
-        )
+        options = {"together": together, "compiled": compiled, "time_limit": time_limit}
+        runs = run_sweep(loaded, folder, chosen, **options, stop=lambda: interrupt.requested)
     typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
     if interrupt.requested:
         raise typer.Exit(130)
@@ -223,7 +232,9 @@ def score(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the examples.")] = 0,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    dtype: Dtype = "auto",
+    bos: Bos = None,
+    max_length: MaxLength = None,
     as_json: Json = False,
 ) -> None:
     """Score pretrained language models on MQAR in their own vocabulary.
@@ -234,6 +245,7 @@ def score(
     from argap.errors import ArgapError
     from argap.reports.figures.mqar import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
+    from argap.scoring.config import ScoreConfig
     from argap.synthetics.pretrained.records import PretrainedTest
     from argap.synthetics.pretrained.scores import score_pretrained
 
@@ -242,7 +254,12 @@ def score(
         raise ArgapError(f"--pairs {pairs}: expected comma-separated whole numbers, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
-    scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
+    how = {
+        "dtype": DTYPES[resolve_dtype(dtype, str(where))],
+        "device": where,
+        "config": ScoreConfig.of(bos=bos, max_length=max_length),
+    }
+    scores = score_pretrained(checkpoints, test, **how)
     write_pretrained(scores, out)
     if as_json:
         print_json(scores)

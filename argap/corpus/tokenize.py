@@ -1,13 +1,13 @@
 """Convert text documents to token ids: batched, parallel, streaming."""
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from argap.corpus import Corpus, open_corpus, shards
 from argap.corpus.document import TextDocument, TokenDocument, TokenShard
 from argap.corpus.kept import kept_of
+from argap.runtime.threads import map_ahead
 from argap.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 4 * 2**20
@@ -37,21 +37,13 @@ def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: s
 
 
 def _documents(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[TokenDocument]:
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        waiting: Future[list[TokenDocument]] | None = None
-        for batch in _batches(corpus):
-            if isinstance(batch, TokenShard):
-                if waiting is not None:
-                    yield from waiting.result()
-                    waiting = None
-                yield from shards.read(batch, eos=tokenizer.eos, vocab_size=tokenizer.vocab_size)
-            else:
-                submitted = pool.submit(_encode, batch, tokenizer)
-                if waiting is not None:
-                    yield from waiting.result()
-                waiting = submitted
-        if waiting is not None:
-            yield from waiting.result()
+    def encode(batch: list[TextDocument] | TokenShard) -> Iterable[TokenDocument]:
+        if isinstance(batch, TokenShard):  # read once its turn has come
+            return shards.read(batch, eos=tokenizer.eos, vocab_size=tokenizer.vocab_size)
+        return _encode(batch, tokenizer)
+
+    for documents in map_ahead(encode, _batches(corpus), threads=1):
+        yield from documents
 
 
 def _batches(corpus: Corpus) -> Iterator[list[TextDocument] | TokenShard]:

@@ -13,8 +13,9 @@ from argap.evaluation.windows import EvaluationSet
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Unit
 from argap.results.compare import labels_of, threshold_of
+from argap.scoring.bos import bos_id
 from argap.slices.tally import tally
-from argap.text.tokenizer import tokenizer_in_memory
+from argap.text.tokenizer import Tokenizer, tokenizer_in_memory
 from argap.tokens.aligned import SegmentedText, open_text_of_runs
 from argap.tokens.labels import Labels, read_labels
 from argap.tokens.runs import (
@@ -48,6 +49,13 @@ class GapFigures(NamedTuple):
     nothing if ``delta`` is near 0."""
 
 
+class _Trained(NamedTuple):
+    """The model in training, as its tokenizer knows it."""
+
+    name: str
+    tokenizer: Tokenizer
+
+
 class RecallGap:
     """Measure models in memory on the text of a finished run, against that run.
 
@@ -65,6 +73,8 @@ class RecallGap:
         Only the first windows of the run; None: all.
     batch_size
         Windows per batch; ``"auto"``: halved when out of memory.
+    bos
+        As in `argap.score`. Default: the reference's, or, with a different tokenizer, what that puts before a text.
 
     Raises
     ------
@@ -86,18 +96,18 @@ class RecallGap:
         threshold: Threshold = PAPER_THRESHOLD,
         windows: int | None = None,
         batch_size: int | Literal["auto"] = "auto",
+        bos: str | None = None,
     ) -> None:
         if windows is not None and windows < 1:
             raise ArgapError(f"`windows` {windows}: expected a positive whole number")
         run = open_run(Path(reference))
         own = None if tokenizer is None else tokenizer_in_memory(tokenizer)
-        self._bos = run.record.identity.bos
         self._batch_size: int | Literal["auto"] = batch_size
         self._text: SegmentedText | None = None
         if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
             check_tokens([run])
             spec = EvaluationSpec().over(run.record.source)
-            self._bos = None  # the id is one of the reference's tokens
+            self._bos = bos_id(_Trained(own.name, own), bos)
             self._text = open_text_of_runs(spec, [tokenizer_of(run), own], {0: run})
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
@@ -105,6 +115,10 @@ class RecallGap:
             labels = read_labels(folder)
             check_same_set(run, labels.record.evaluation, f"{folder} holds")
             self._data = _data_of(run, labels)
+            self._bos = run.record.identity.bos
+            if bos is not None:
+                own = own or tokenizer_of(run)
+                self._bos = bos_id(_Trained(own.name, own), bos)
         self._windows = min(self._data.windows, windows or self._data.windows)
         self._rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
         inside = labels.window[shown] < self._windows

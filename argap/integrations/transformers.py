@@ -35,7 +35,7 @@ class GapCallback(TrainerCallback):
         Folder of a finished run of `argap score`, which is not scored again.
     every
         Optimizer steps between measurements.
-    threshold, windows, batch_size
+    threshold, windows, batch_size, bos
         As in `RecallGap`.
 
     With several processes the main one measures, and the others wait for it at their next step. Weights sharded across
@@ -62,6 +62,7 @@ class GapCallback(TrainerCallback):
         threshold: Threshold = PAPER_THRESHOLD,
         windows: int | None = None,
         batch_size: int | Literal["auto"] = "auto",
+        bos: str | None = None,
     ) -> None:
         if every < 1:
             raise ArgapError(f"`every` {every}: expected a positive whole number of steps")
@@ -70,7 +71,7 @@ class GapCallback(TrainerCallback):
         self._trainer = trainer
         self._every = every
         self._gap = RecallGap(
-            reference, tokenizer=tokenizer, threshold=threshold, windows=windows, batch_size=batch_size
+            reference, tokenizer=tokenizer, threshold=threshold, windows=windows, batch_size=batch_size, bos=bos
         )
         self._measured: int | None = None
         """The step of the latest measurement."""

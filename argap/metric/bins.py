@@ -8,7 +8,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from argap.records import Bin, Bins
+from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.records import Bin, Bins, IndexRecord
 
 POSITIONS = 8
 """Equal parts of a window."""
@@ -56,27 +57,41 @@ class Binning:
         return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def bins_of(threshold: int | None, seq_len: int) -> Bins:
-    """Return the bins of a result; none by frequency without a threshold, that is, without training counts."""
+def bins_of(threshold: int | None, seq_len: int, index: IndexRecord | None = None) -> Bins:
+    """Return the bins of a result; none by frequency without a threshold, that is, without training counts.
+
+    ``index``: the index of the result, if the thresholds of `ladder_bounds` are to be bounds too.
+    """
     return Bins(
-        frequency=() if threshold is None else frequency_bins(threshold).bins(),
+        frequency=() if threshold is None else frequency_bins(threshold, *ladder_bounds(index)).bins(),
         distance=distance_bins(seq_len).bins(),
         position=position_bins(seq_len).bins(),
     )
 
 
+def ladder_bounds(index: IndexRecord | None) -> tuple[int, ...]:
+    """Return the paper's τ, then τ scaled to the training tokens of an index; nothing without one."""
+    return () if index is None else (PAPER_THRESHOLD, resolve_threshold("scaled", index.exposed_tokens))
+
+
 @lru_cache(maxsize=8)
-def frequency_bins(threshold: int) -> Binning:
+def frequency_bins(*thresholds: int) -> Binning:
     """Return the bins of training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …
 
-    ``threshold`` is a bound too, so that the AR hits are a union of bins.
+    Each of ``thresholds`` is a bound too, so that the AR hits at it are a union of bins.
     """
-    bounds = {0, threshold}
+    bounds = {0, *thresholds}
     decade = 1
     while decade < LAST_DECADE:
         bounds.update((decade, 2 * decade, 5 * decade))
         decade *= 10
     return Binning(tuple(sorted(bounds)), first=0)
+
+
+@lru_cache(maxsize=8)
+def recorded_bins(bins: tuple[Bin, ...]) -> Binning:
+    """Return the binning that made ``bins``."""
+    return Binning(tuple(each.high for each in bins if each.high is not None), first=bins[0].low)
 
 
 @lru_cache(maxsize=8)

@@ -25,15 +25,12 @@ def direction(delta: float, interval: Interval | None) -> Direction:
     return directions(np.array(delta), np.array(low), np.array(high)).item()
 
 
+def contains_zero(ends: Interval | None) -> bool:
+    """Return whether an interval contains 0; a missing one does not."""
+    return ends is not None and ends[0] <= 0 <= ends[1]
+
+
 def directions(delta: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the `direction` of each ``delta [...]``, a string array; NaN in ``low`` and ``high``: no interval."""
     level = ((low <= 0) & (high >= 0)) | np.isnan(delta) | (delta == 0)
     return np.where(level, LEVEL, np.where(delta > 0, BEHIND, AHEAD))
-
-
-def share(contribution: float, delta: float, towards: Direction) -> float | None:
-    """Return the share of the gap or of the lead that falls on a slice; None if the models are level.
-
-    It is signed and not capped: above 1 if the rest of the text goes the other way, below 0 if the slice does.
-    """
-    return None if towards == LEVEL else contribution / delta

@@ -17,7 +17,6 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from argap.records import INFINITE
 
@@ -37,6 +36,12 @@ class Component(NamedTuple):
     """``[...]``: degrees of freedom; if ``measured``, their upper limit."""
     measured: bool
     """Whether the degrees of freedom are `effective_freedom`, at most ``freedom``."""
+
+    def of(self, chosen: np.ndarray) -> "Component":
+        """Return the component of the ``chosen`` figures, bool ``[S]``."""
+        return self._replace(
+            rows=self.rows[chosen], freedom=np.broadcast_to(self.freedom, self.rows.shape[:-1])[chosen]
+        )
 
     def reasons(self, value: np.ndarray) -> np.ndarray:
         """Return why figures ``[...]`` over documents have no interval: strings, empty if they have one."""
@@ -122,6 +127,8 @@ def freedom(components: Sequence[Component]) -> np.ndarray:
 
 def quantile(freedom: np.ndarray) -> np.ndarray:
     """Return the Student-t quantile of the 95% interval."""
+    from scipy.special import stdtrit  # late: opening a result needs none
+
     return np.asarray(stdtrit(freedom, (1 + LEVEL) / 2))
 
 

@@ -39,6 +39,8 @@ class OverSeeds(NamedTuple):
     """``[S]`` each; the gap, its direction and its worth are scalars ``[]``."""
     reason: str | None
     """Why the intervals do not cover seeds; None if they do."""
+    contribution: Figure
+    """``[S]``: the contributions with the components of their uncertainty, for simultaneous intervals."""
 
 
 class SeedRange(NamedTuple):
@@ -100,7 +102,7 @@ def figures_over_seeds(
         estimates(contribution),
         shares(contribution, gap),
     )
-    return OverSeeds(found, None if own and theirs else SEEDS_NOT_COVERED)
+    return OverSeeds(found, None if own and theirs else SEEDS_NOT_COVERED, contribution)
 
 
 def seed_range(n: np.ndarray, model: np.ndarray, reference: np.ndarray) -> SeedRange:

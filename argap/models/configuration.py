@@ -10,7 +10,9 @@ from argap.errors import ArgapError, FormatError
 from argap.files.atomic import read_json
 from argap.files.configs import Layers, Length, NotNegative, Positive, Vocabulary, Width, check_value
 
-MixerSpec = str | dict[str, Any]
+Spec = dict[str, Any]
+"""A mixer as ``config.json`` lists it: its name, and options by name."""
+MixerSpec = str | Spec
 Norm = Literal["rms", "layer"]
 MLP = Literal["swiglu", "gelu", "none"]
 MLP_MATRICES: dict[MLP, int] = {"swiglu": 3, "gelu": 2, "none": 0}
@@ -119,7 +121,7 @@ def default_intermediate_size(hidden_size: int) -> int:
     return -(-8 * hidden_size // (3 * 64)) * 64
 
 
-def as_spec(mixer: MixerSpec) -> dict[str, Any]:
+def as_spec(mixer: MixerSpec) -> Spec:
     """Return a mixer entry in its long form. Raises `ArgapError` for anything else."""
     if isinstance(mixer, str):
         return {"name": mixer}

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from argap.errors import ArgapError
 from argap.files.atomic import read_json
 from argap.files.configs import Layers, Vocabulary, Width, check_ranges
-from argap.models.configuration import ArgapConfig, read_native
+from argap.models.configuration import ArgapConfig, Spec, read_native
 from argap.models.cost import cost
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import find_family
@@ -51,7 +51,7 @@ class ModelDescription:
     state_size: int | None = None
     """Elements of the recurrent state of one sequence at the end of the window."""
     window: int | None = None
-    mixers: list[dict[str, Any]] | None = None
+    mixers: list[Spec] | None = None
     """Name and options of each layer's mixer."""
     source: str | None = None
     size: str | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from argap.errors import ArgapError
 from argap.files.configs import unmet
+from argap.models.configuration import Spec
 from argap.models.mixer import Mixer
 from argap.runtime.trust import is_trusted, own_files
 
@@ -101,7 +102,7 @@ def options_of(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
     return {name: parameter for name, parameter in parameters.items() if name not in BUILT_WITH}
 
 
-def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
+def build_mixer(spec: Spec, width: int, max_positions: int | None) -> Mixer:
     """Build a mixer from ``{"name": ..., option: ...}``.
 
     Raises `ArgapError` for an unknown option (listing the known ones), for a value that the option's annotation

@@ -23,8 +23,8 @@ from argap.models.presets import ARCHITECTURES, build_config
 from argap.models.steps import Steps
 from argap.records import Record
 from argap.runtime.device import use_device
-from argap.runtime.processes import exit_with_parent, interrupts_blocked
 from argap.runtime.progress import say
+from argap.runtime.signals import exit_with_parent, interrupts_blocked
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -25,6 +25,7 @@ from argap.recall.samples import (
     task_folder,
 )
 from argap.runtime.device import resolve_device, resolve_dtype
+from argap.scoring.bos import say_bos
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.scoring.sources import Named
@@ -73,7 +74,10 @@ class AskedCheckpoint:
         return replace(self, source=self.source.qualified())
 
     def answers(self, asking: Asking) -> list[list[Sample]]:
-        return _answer(self.name, self.source.checkpoint, load_decoder(self.source, asking.config), asking)
+        bos = self.source.bos
+        say_bos(self.source, asking.config.bos.of(self.name), bos)
+        decoder = load_decoder(self.source, asking.config)
+        return _answer(self.name, self.source.checkpoint, decoder, asking, bos)
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,9 @@ class AskedCopy:
 
 
 def _answer(
-    name: str, checkpoint: Checkpoint | None, decoder: Decoder | CopyBaseline, asking: Asking
+    name: str, checkpoint: Checkpoint | None, decoder: Decoder | CopyBaseline, asking: Asking, bos: int | None = None
 ) -> list[list[Sample]]:
-    """Return the samples of one model on each task; ``checkpoint`` None: the baseline."""
+    """Return the samples of one model on each task; ``checkpoint`` None: the baseline; ``bos``: before each prompt."""
     tokenizer, rule = decoder.tokenizer, asking.rule
     if rule.index is not None:
         check_tokenizer(rule.index, name, tokenizer.fingerprint)
@@ -103,21 +107,27 @@ def _answer(
     for examples in asking.tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, asking.protocol) for example in examples.rows]
         if checkpoint is not None:
-            check_fits(prompts, checkpoint.longest, name)
+            check_fits(prompts, asking.config.longest(name, checkpoint.longest), name, bos=bos is not None)
         folder = task_folder(asking.out, name, examples.label)
-        record = _describe(name, checkpoint, examples, asking)
-        answer = partial(_answer_rows, decoder, examples, prompts, rule)
+        record = _describe(name, checkpoint, examples, asking, bos)
+        answer = partial(_answer_rows, decoder, examples, prompts, rule, bos)
         lengths = [len(prompt.ids) for prompt in prompts]
         samples.append(collect_samples(folder, record, lengths, answer, overwrite=asking.overwrite))
     return samples
 
 
 def _answer_rows(
-    decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rule: HitRule, rows: list[int]
+    decoder: Decoder | CopyBaseline,
+    examples: Examples,
+    prompts: list[Prompt],
+    rule: HitRule,
+    bos: int | None,
+    rows: list[int],
 ) -> list[Sample]:
     """Generate answers and force the golds for some examples."""
     tokenizer = decoder.tokenizer
-    ids = [prompts[row].ids for row in rows]
+    before = [] if bos is None else [bos]
+    ids = [[*before, *prompts[row].ids] for row in rows]
     golds = [gold_ids(examples.rows[row], tokenizer) for row in rows]
     generations = decoder.generate(ids, until=[STOP], new_tokens=NEW_TOKENS)
     forced = decoder.force(ids, [gold[:NEW_TOKENS] for gold in golds])
@@ -127,7 +137,9 @@ def _answer_rows(
     ]
 
 
-def _describe(name: str, checkpoint: Checkpoint | None, examples: Examples, asking: Asking) -> RecallRun:
+def _describe(
+    name: str, checkpoint: Checkpoint | None, examples: Examples, asking: Asking, bos: int | None
+) -> RecallRun:
     device = resolve_device(asking.config.device)
     return RecallRun(
         model=name,
@@ -144,6 +156,7 @@ def _describe(name: str, checkpoint: Checkpoint | None, examples: Examples, aski
             backend=None if checkpoint is None else runs_native(checkpoint, asking.config.backend),
             index=None if asking.rule.index is None else str(asking.rule.index.folder.resolve()),
             threshold=asking.rule.threshold,
+            bos=bos,
         ),
         **environment(),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ HUB = {
 TASKS = tuple(HUB)
 COLUMNS = ("text", "key", "value")
 FIXTURE = "fixture"
+Rows = Sequence[Mapping[str, Any]]
+"""The rows of a source, not checked yet."""
 COPY = "copy"
 """The name of the copy baseline, in place of a checkpoint."""
 QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2}
@@ -116,6 +118,7 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
         raise ArgapError(f"`tasks` {task}: expected some of {', '.join(TASKS)}; lm-eval's tasks need no examples")
     if limit is not None and limit < 1:
         raise ArgapError(f"`limit` {limit}: expected at least 1")
+    rows: Rows
     revision = None
     if source == FIXTURE:
         label, rows = f"fixture:{task}", fixture_rows(task)
@@ -148,13 +151,13 @@ def whole_word(text: str, gold: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> Rows:
     if not path.is_file():
         raise ArgapError(f"`data` {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
     return jsonl.valid_rows(path)
 
 
-def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:
+def _checked(rows: Rows, source: str) -> Iterator[Example]:
     for number, row in enumerate(rows, 1):
         for column in COLUMNS:
             if not isinstance(row.get(column), str):
@@ -174,7 +177,7 @@ def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:
         )
 
 
-def _from_hub(task: str) -> tuple[list[dict[str, Any]], str]:
+def _from_hub(task: str) -> tuple[Rows, str]:
     from huggingface_hub import HfApi
 
     with extra("datasets"):

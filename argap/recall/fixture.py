@@ -5,21 +5,20 @@ made-up names and numbers, so a model cannot know them from training.
 """
 
 import random
-from typing import Any
 
 ROWS = 20
 QUESTIONS_PER_DOCUMENT = 4
 SYLLABLES = ("ba", "cor", "del", "fi", "gan", "hu", "jo", "kal", "lem", "mi", "nor", "pe", "ru", "sti", "tav", "zen")
 
 
-def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
+def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str, str]]:
     """Generate rows ``doc_id, file_name, key, value, text`` in the form of ``swde``, ``fda`` or ``squad``.
 
     They depend only on the seed.
     """
     draw = random.Random(f"{task} {seed}")
     make = {"swde": _page, "fda": _device, "squad": _article}[task]
-    made: list[dict[str, Any]] = []
+    made: list[dict[str, str]] = []
     while len(made) < rows:
         name, text, questions = make(draw)
         for key, query, value in draw.sample(questions, QUESTIONS_PER_DOCUMENT):

@@ -84,7 +84,7 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, ArNll]:
     sums = sum_cells(path, ["repeated", "frequency", "distance"], models)
     lowest = np.array([each.low for each in gap.bins.distance])[sums["distance"]]
     sums["bin"] = np.array(bin_names(DISTANCES))[np.searchsorted(DISTANCES, lowest)]
-    hits = sum_by(sums.loc[ar_hits(sums, gap.threshold)], ["bin"]).to_dict("list")
+    hits = sum_by(sums.loc[ar_hits(sums, gap.threshold, gap.bins)], ["bin"]).to_dict("list")
     nlls = {}
     for model in models if hits["n"] else ():
         lost = [-logprob for logprob in hits[PREFIX + model]]

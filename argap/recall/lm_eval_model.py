@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from argap.checkpoints.find import max_positions
+from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
+from argap.scoring.bos import say_bos
+from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.scoring.find import find_source
+from argap.scoring.per_model import NO_BOS
 
 with extra("recall"):
     from lm_eval.api.instance import Instance
@@ -22,7 +25,7 @@ with extra("recall"):
     from lm_eval.api.registry import register_model
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
-OPTIONS = ("dtype", "device", "batch_size", "backend", "device_map")
+OPTIONS = ("dtype", "device", "batch_size", "backend", "device_map", "bos")
 """Those of `argap.scoring.config.ScoreConfig` that lm-eval's ``model_args`` may set."""
 DEFAULT_LENGTH = 2048
 """The window of a model without a maximum length, as in lm-eval."""
@@ -32,14 +35,34 @@ DEFAULT_NEW_TOKENS = 256
 class ArgapLM(TemplateLM):
     """loglikelihood, loglikelihood_rolling and generate_until with a `Decoder`.
 
-    Prompts longer than the window are cut on the left, as in lm-eval's own models. Decoding is greedy: a task that
-    samples raises `ArgapError`.
+    Prompts longer than the window are cut on the left, as in lm-eval's own models. A BOS comes before each text, as
+    `argap.scoring.bos` decides, and takes part in the cut. Decoding is greedy: a task that samples raises `ArgapError`.
     """
 
-    def __init__(self, decoder: Decoder, name: str, *, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        name: str,
+        *,
+        max_length: int | None = None,
+        bos: int | None = None,
+        prefix: int | None = None,
+    ) -> None:
+        """``bos``: put before each text; ``prefix``: before a text without context, by default ``bos``, else EOS."""
         super().__init__()
-        self.decoder, self.name = decoder, name
+        self.decoder, self.name, self.bos = decoder, name, bos
+        self._prefix = bos if prefix is None else prefix
         self.max_length = max_length or max_positions(decoder.model.config.to_dict()) or DEFAULT_LENGTH
+
+    @classmethod
+    def of(cls, source: CheckpointSource, config: ScoreConfig, *, max_length: int | None = None) -> "ArgapLM":
+        """Load a checkpoint."""
+        bos, asked = source.bos, config.bos.of(source.name)
+        say_bos(source, asked, bos)
+        # As in lm-eval's own models, a BOS that the tokenizer names but does not put serves as the prefix.
+        prefix = source.tokenizer.bos if bos is asked is None and not source.without_bos else bos
+        length = max_length or source.longest
+        return cls(load_decoder(source, config), source.name, max_length=length, bos=bos, prefix=prefix)
 
     @classmethod
     def create_from_arg_obj(
@@ -47,10 +70,12 @@ class ArgapLM(TemplateLM):
     ) -> "ArgapLM":
         """Build the model described by lm-eval's ``model_args``.
 
-        They are ``pretrained``, a checkpoint, and optionally ``dtype``, ``device``, ``batch_size``, ``backend``,
-        ``trust_remote_code`` and ``max_length``. Raises `ArgapError` for another argument, and the errors of loading.
+        They are ``pretrained``, a checkpoint, and optionally those of `OPTIONS`, ``trust_remote_code`` and
+        ``max_length``. Raises `ArgapError` for another argument, and the errors of loading.
         """
         given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
+        if "bos" in arg_dict and arg_dict["bos"] is None:  # what lm-eval reads for none
+            given["bos"] = NO_BOS
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
         if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
             del given["device"]
@@ -61,10 +86,13 @@ class ArgapLM(TemplateLM):
             )
         if "pretrained" not in given:
             raise ArgapError("pretrained: missing; expected the checkpoint, as in `pretrained=CKPT`")
-        source, length = find_source(str(given.pop("pretrained"))), given.pop("max_length", None)
+        checkpoint, length = str(given.pop("pretrained")), given.pop("max_length", None)
         given["batch_size"] = str(given.get("batch_size", "auto"))
         with trusting(bool(given.pop("trust_remote_code", False))):
-            return cls(load_decoder(source, ScoreConfig.of(**given)), source.name, max_length=length)
+            if isinstance(number := given.get("bos"), int):  # lm-eval turns digits into a number: an id
+                given["bos"] = find_source(checkpoint).tokenizer.token_text(number)
+            config = ScoreConfig.of(**given)
+            return cls.of(find_source(checkpoint, config), config, max_length=length)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "ArgapLM":
@@ -79,11 +107,17 @@ class ArgapLM(TemplateLM):
         return eos
 
     @property
+    def prefix_token_id(self) -> int:
+        return self.eot_token_id if self._prefix is None else self._prefix
+
+    @property
     def tokenizer_name(self) -> str:
         return self.decoder.tokenizer.name
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        return self.decoder.tokenizer.encode([string])[0].tolist()
+        """Return the tokens of a text behind the BOS, unless ``add_special_tokens`` is False."""
+        before = [] if self.bos is None or add_special_tokens is False else [self.bos]
+        return [*before, *self.decoder.tokenizer.encode([string])[0].tolist()]
 
     def get_model_info(self) -> dict[str, Any]:
         """Return an entry for ``config`` in lm-eval's results."""
@@ -109,8 +143,8 @@ class ArgapLM(TemplateLM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         totals = []
         for (text,) in (request.args for request in requests):
-            ids = self.tok_encode(text)
-            windows = get_rolling_token_windows(ids, self.eot_token_id, self.max_length, context_len=1)
+            ids = self.tok_encode(text, add_special_tokens=False)
+            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
             pairs = [(("", ""), *make_disjoint_window(window)) for window in windows]
             totals.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
         return totals

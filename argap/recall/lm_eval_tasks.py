@@ -51,6 +51,10 @@ ZEROSHOT = "zeroshot"
 ZEROSHOT_TASKS = ("wikitext", "lambada_openai", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge")
 
 
+Results = dict[str, Any]
+"""The content of lm-eval's ``results.json``."""
+
+
 class StockOptions(NamedTuple):
     """How lm-eval's tasks run."""
 
@@ -81,9 +85,9 @@ class _Answered(LM):
         raise NotImplementedError("recall tasks only generate")
 
 
-def score_finished(answers: Sequence[Sequence[Sample]], tasks: Sequence[Examples]) -> dict[str, Any]:
+def score_finished(answers: Sequence[Sequence[Sample]], tasks: Sequence[Examples]) -> Results:
     """Score one model's samples on each task as lm-eval's ``results.json``, under the labels of the examples."""
-    merged: dict[str, Any] = {}
+    merged: Results = {}
     for samples, examples in zip(answers, tasks, strict=True):
         for key, part in _score_task(samples, examples).items():
             if isinstance(part, dict) and examples.task in part:
@@ -94,7 +98,7 @@ def score_finished(answers: Sequence[Sequence[Sample]], tasks: Sequence[Examples
     return merged
 
 
-def _score_task(samples: Sequence[Sample], examples: Examples) -> dict[str, Any]:
+def _score_task(samples: Sequence[Sample], examples: Examples) -> Results:
     rows = None if examples.source.startswith("hub:") else examples.source
     metadata: Any = {"rows": rows}  # reaches the task's data set unchanged
     manager = TaskManager(include_path=str(OWN), include_defaults=False, metadata=metadata)
@@ -122,7 +126,7 @@ def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) ->
     return list(dict.fromkeys(expanded))
 
 
-def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> dict[str, Any]:
+def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> Results:
     """Run lm-eval's ``tasks``, as returned by `stock_tasks`, and return lm-eval's results.
 
     Raises `ArgapError` for a task that needs a missing package, and if its data cannot be loaded.
@@ -162,7 +166,7 @@ def _parts(manager: TaskManager) -> set[str]:
 
 def _evaluate(
     lm: LM, tasks: list[str], manager: TaskManager, *, limit: int | None, fewshot: int | None = None
-) -> dict[str, Any]:
+) -> Results:
     """Return the results of lm-eval's ``simple_evaluate``, without samples, as plain JSON values.
 
     ``simple_evaluate`` itself runs ``git describe``, which prints an error outside a repository, and spends seconds

@@ -93,13 +93,13 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
     )
 
 
-def check_fits(prompts: list[Prompt], limit: int | None, model: str) -> None:
-    """Raise `ArgapError` if a prompt and its answer are longer than the model's context."""
+def check_fits(prompts: list[Prompt], limit: int | None, model: str, *, bos: bool = False) -> None:
+    """Raise `ArgapError` if a prompt, its answer and a ``bos`` before it are longer than the model's context."""
     longest = max(len(prompt.ids) for prompt in prompts) + NEW_TOKENS
-    if limit is not None and longest > limit:
+    if limit is not None and longest + bos > limit:
         raise ArgapError(
-            f"{model}: takes at most {limit} tokens, but the longest prompt and its answer have {longest}; "
-            f"cut prompts with `context={limit}`"
+            f"{model}: takes at most {limit} tokens, but the longest prompt and its answer have {longest}"
+            f"{' and a BOS' if bos else ''}; cut prompts with `context={limit - bos}`"
         )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError
@@ -12,13 +13,12 @@ from argap.files.lock import one_writer
 from argap.files.resumable import environment
 from argap.recall.answered import find_answered
 from argap.recall.asked import Asked, AskedCheckpoint, AskedCopy, Asking
-from argap.recall.decoding import load_decoder
 from argap.recall.examples import COPY, Examples
-from argap.recall.link import ArNll, link_to_gap
+from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
+from argap.recall.lm_eval_tasks import Results, StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import Protocol
-from argap.recall.result import FORMAT, RecallResult, flips
+from argap.recall.result import FORMAT, RecallResult, flips, open_recall
 from argap.recall.samples import HitRule, Sample, model_folder
 from argap.recall.scores import Score, score
 from argap.records import write_record
@@ -51,10 +51,10 @@ def run_recall(
     """
     rule = HitRule(None if index is None else open_index(index), threshold)
     answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
-    found = _find_models([*models, *([reference] if reference else [])], answered)
+    found = _find_models([*models, *([reference] if reference else [])], answered, config)
     compared = None if reference is None else found[-1].name
-    if ar_nlls is not None and compared not in ar_nlls:
-        raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
+    if ar_nlls is not None:
+        _check_reference(compared, ar_nlls)
     samples: dict[tuple[str, str], list[Sample]] = {}
     scores: list[Score] = []
     asking = Asking(tasks, out, protocol, config, rule, overwrite)
@@ -83,6 +83,24 @@ def run_recall(
     return result
 
 
+def relink(folder: Path, gap: Path) -> RecallResult:
+    """Rewrite the link in ``recall.json`` with the AR gaps in ``gap``; no model is asked, and samples are not read.
+
+    Raises `ArgapError` if ``gap`` lacks the reference.
+    """
+    result = open_recall(folder)
+    nlls = read_ar_nlls(gap, result.reference)
+    _check_reference(result.reference, nlls)
+    result = replace(result, link=link_to_gap(result.rows, nlls, result.reference or ""))
+    write_record(folder / "recall.json", result)
+    return result
+
+
+def _check_reference(reference: str | None, ar_nlls: Mapping[str, ArNll]) -> None:
+    if reference not in ar_nlls:
+        raise ArgapError(f"`gap`: no AR hits of the reference {reference}; expected one of {', '.join(ar_nlls)}")
+
+
 def run_upstream(
     models: Sequence[str],
     tasks: Sequence[str],
@@ -90,7 +108,7 @@ def run_upstream(
     *,
     config: ScoreConfig = DEFAULT,
     stock: StockOptions = StockOptions(),  # noqa: B008
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Results]:
     """Run lm-eval's tasks on every model; return its results by model, also written to ``MODEL/results.json``.
 
     ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises
@@ -98,22 +116,23 @@ def run_upstream(
     """
     names = stock_tasks(tasks, stock)  # refused before a model is loaded
     results = {}
-    sources = find_checkpoints(models)
+    sources = find_checkpoints(models, config)
     check_folders(source.name for source in sources)
+    config.check_models([source.name for source in sources])
     for source in sources:
-        results[source.name] = run_stock(ArgapLM(load_decoder(source, config), source.name), names, stock)
+        results[source.name] = run_stock(ArgapLM.of(source, config), names, stock)
         write_json(model_folder(out, source.name) / "results.json", results[source.name], seal=False)
     return results
 
 
-def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) -> list[Asked]:
+def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None], config: ScoreConfig) -> list[Asked]:
     """Find the model of each name; ``answered`` finds finished runs.
 
     Equal names are told apart by `argap.scoring.sources.distinct`. Raises `ArgapError` for the copy baseline without a
     checkpoint.
     """
     finished = {name: answered(name) for name in names if name != COPY}
-    sources = {name: find_source(name) for name, each in finished.items() if each is None}
+    sources = {name: find_source(name, config) for name, each in finished.items() if each is None}
     if COPY in names and not sources:
         raise ArgapError(
             "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a checkpoint "
@@ -123,6 +142,7 @@ def _find_models(names: Sequence[str], answered: Callable[[str], Asked | None]) 
     found |= {name: AskedCheckpoint(source) for name, source in sources.items()}
     if COPY in names:
         found[COPY] = AskedCopy(next(iter(sources.values())))
-    models = distinct([found[name] for name in names])
+    models = distinct([found[name] for name in names], config)
     check_folders(model.name for model in once(models))
+    config.check_models([model.name for model in models])
     return models

@@ -69,8 +69,8 @@ class Sample(Record, frozen=True):
 SCHEMA = schema_of(Sample)
 
 
-class Answered(Record, frozen=True):
-    """Statistics of a finished run of a model on a task."""
+class Completion(Record, frozen=True):
+    """How a run of a model on a task was finished."""
 
     examples: int
     made: int = msgspec.field(name="made by the last call")
@@ -89,6 +89,8 @@ class RecallIdentity(Record, frozen=True):
     """Whether argap's own code runs the model."""
     index: str | None
     threshold: int
+    bos: int | None = None
+    """Id of the token put before each prompt."""
 
 
 class RecallRun(Record, frozen=True):
@@ -102,7 +104,7 @@ class RecallRun(Record, frozen=True):
     identity: RecallIdentity
     versions: dict[str, str]
     git: str | None
-    finished: Answered | None = None
+    finished: Completion | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def collect_samples(
                 answered += len(rows)
             advance(len(rows))
     if record.finished is None or answered:
-        finish(folder, record, Answered(len(order), answered))
+        finish(folder, record, Completion(len(order), answered))
     return read_samples(folder)
 
 

@@ -13,6 +13,7 @@ word                    string     the white-space-delimited word of the token's
                                    window's ends; null for white space
 word_start              bool       whether that character begins the word
 word_repeated           bool       whether the same word occurs earlier in the window
+content_word            bool       whether the token has a letter or digit and belongs to no function word
 content                 bool       whether the bigram consists of content words (`argap.text.content`)
 repeated                bool       whether the bigram that ends at this token occurs earlier in the window
 distance, occurrences   int32      tokens back to the nearest earlier occurrence, 0 if none; number of occurrences
@@ -60,6 +61,7 @@ TYPES: dict[str, pa.DataType] = {
     "word": TEXT,
     "word_start": pa.bool_(),
     "word_repeated": pa.bool_(),
+    "content_word": pa.bool_(),
     "content": pa.bool_(),
     "repeated": pa.bool_(),
     "distance": pa.int32(),
@@ -74,7 +76,7 @@ SEGMENTED: dict[str, pa.DataType] = {"segment": pa.int64(), "segment_bytes": pa.
 LABELLED = ("repeated", "distance", "occurrences", "train_count")
 COPIED = ("opportunity", "match_length", "induction")
 """Labels that format 1 lacks."""
-OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content"}
+OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
 RANK = "rank"
 """A struct like ``nll`` and ``top1``, but with fields only for models whose runs have ranks, and absent without any."""
@@ -82,8 +84,8 @@ BY_MODEL = (*OF_MODELS, RANK)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
-UNIT = "unit of the bootstrap"
-"""Internal column: the bootstrap unit of the token's document (`argap.metric.intervals`)."""
+UNIT = "unit of documents"
+"""Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
 """A further column: what the token counts (`argap.tokens.weights`)."""
 MASK = "in slice "

@@ -25,9 +25,17 @@ GAP_FORMAT = 3
 """Format of ``gap.json``."""
 ALL, SLICE, THRESHOLD, NAMED = "all", "slice", "threshold", "named"
 """Partitions by name: all tokens; AR hits and other tokens; the AR hits at each τ, which are nested; and the slices of
-`Gap.slices`, which may overlap. The others are those of `Bins`, and ``domain``."""
+`Gap.slices`, which may overlap. The others are those of `Bins`, ``domain``, `COPY` and `INDUCTION`."""
 AR_HITS, OTHER = "ar_hits", "other"
 """Bins of `SLICE`."""
+COPY, INDUCTION = "copy", "induction"
+"""Partitions by what can be copied from the window (`argap.tokens.copies`); labels of format 1 have neither."""
+NEW_KEY, MISS, HIT = "new key", "miss", "hit, match "
+COPIES = {NEW_KEY: -1, MISS: 0, f"{HIT}1": 1, f"{HIT}2": 2, f"{HIT}3–4": 3, f"{HIT}5+": 5}
+"""Bins of `COPY`, as the cells number them: no opportunity, a miss, and hits (repeated bigrams, at any τ) by the
+smallest match length of each bin."""
+RIGHT, WRONG, NO_PREDICTION = "right", "wrong", "none"
+"""Bins of `INDUCTION`: whether copying after the longest suffix that occurred before predicts the token."""
 
 
 class Estimate(Record, frozen=True):
@@ -38,7 +46,8 @@ class Estimate(Record, frozen=True):
 
     model: str
     partition: str
-    """`ALL`, `SLICE`, `THRESHOLD`, `NAMED`, ``frequency``, ``distance``, ``position``, ``domain``, or a column."""
+    """`ALL`, `SLICE`, `THRESHOLD`, `NAMED`, `COPY`, `INDUCTION`, ``frequency``, ``distance``, ``position``, ``domain``,
+    or a column."""
     bin: str
     n: int
     share_of_tokens: float
@@ -63,6 +72,8 @@ class Estimate(Record, frozen=True):
     """Reason why there is no share, or why it must not be claimed."""
     repeated: bool | None = None
     """By frequency: whether the bigrams are repeated in their window."""
+    worth: float | None = None
+    """On all tokens: how many documents of equal parts would carry the gap, (Σ c)² / Σ c² of their parts c."""
 
     @property
     def infinite(self) -> bool:
@@ -152,6 +163,8 @@ class GapRow(Record, frozen=True):
     run: str = ""
     """The run's folder; in a suite's result the checkpoint's fingerprint."""
     closed: Closed | None = None
+    seeds: tuple[str, ...] = ()
+    """The columns of the cells that are its seeds, if it was trained from several: its figures are means over them."""
 
 
 class Bin(Record, frozen=True):
@@ -190,9 +203,7 @@ class Gap(Record, frozen=True, dict=True):
     index: IndexRecord | None
     versions: dict[str, str]
     documents: int | None
-    """Documents that windows belong to, resampled by the bootstrap; None if not counted."""
-    effective_documents: float | None
-    """Equivalent number of equally sized documents (`argap.metric.intervals.effective_documents`)."""
+    """Documents that windows belong to; None if not counted."""
     bins: Bins
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...] = ()
@@ -279,6 +290,11 @@ class Gap(Record, frozen=True, dict=True):
         return [row.model for row in self.rows]
 
     @property
+    def seeds(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns of the cells of each model, its own first."""
+        return {row.model: row.seeds or (row.model,) for row in self.rows}
+
+    @property
     def compared(self) -> list[GapRow]:
         """Return the rows of all models but the reference."""
         return [row for row in self.rows if row.model != self.reference]
@@ -293,6 +309,12 @@ class Gap(Record, frozen=True, dict=True):
         """Return each finite ΔNLL of the compared models, in nats: negative if a model is ahead."""
         deltas = {row.model: self.on_all[row.model].delta for row in self.compared}
         return {model: delta for model, delta in deltas.items() if delta is not None}
+
+    @property
+    def worth(self) -> dict[str, float]:
+        """Return how many documents the gap or lead of each model is worth; none for level models."""
+        worth = {row.model: self.on_all[row.model].worth for row in self.compared if row.direction != "level"}
+        return {model: each for model, each in worth.items() if each is not None}
 
     def replaced(self, partitions: Mapping[str, Iterable[Part]]) -> "Gap":
         """Return the result with the bins of some partitions replaced."""
@@ -324,11 +346,11 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
     if (gap.index is None) != (gap.threshold is None):
         raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null{again}")
     scored = gap.on_all.n
-    for partition in (SLICE, *Bins.__struct_fields__, "domain"):
+    for partition in (SLICE, *Bins.__struct_fields__, "domain", COPY, INDUCTION):
         parts = gap.parts(partition)
-        if not parts and partition == "position" and gap.evaluation.left_out is not None:
-            continue  # sums by position of older results have no documents
+        if not parts and partition == "position":
+            continue  # older results have no sums by position and document
         expected = 0 if partition == "frequency" and gap.index is None else scored  # nothing is counted without one
-        if (n := sum(part.n for part in parts)) != expected:
+        if (n := sum(part.n for part in parts)) != expected and (parts or partition not in (COPY, INDUCTION)):
             raise FormatError(f"{path}: estimates: {partition}: {n:,} {gap.unit}s, expected {expected:,}{again}")
     return gap

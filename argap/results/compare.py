@@ -40,7 +40,7 @@ from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
-from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_bos, warn_of_sources
 from argap.runtime.progress import say
 from argap.slices.cells import CellFile, CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, margins_of
@@ -158,7 +158,7 @@ def write_gap(
     for run in runs:
         _check_labels(run, table.record, runs[0])
     tau = threshold_of(threshold, index)
-    bins = bins_of(tau, evaluation.seq_len)
+    bins = bins_of(tau, evaluation.seq_len, index)
     earlier = _recorded(out) if slices is None else ()
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     n = table.scored_of_document
@@ -166,11 +166,11 @@ def write_gap(
     bigrams: list[pd.Series] = []
 
     def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
-        made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau)
+        made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, bins)
         return portion, made, margins_of(made)
 
     with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion, made, of_portion in map_portions(table, summed, copies=False):
+        for portion, made, of_portion in map_portions(table, summed):
             cells.add_cells(made)
             margins.add(of_portion)
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
@@ -185,6 +185,7 @@ def write_gap(
         margins,
         reference=runs[0].model,
         threshold=tau,
+        bins=bins,
         evaluation=msgspec.structs.replace(evaluation, data=runs[0].record.source.data),
         index=index,
         base=base,
@@ -196,7 +197,8 @@ def write_gap(
     )
     sources = dict(enumerate(map(source_name, table.record.sources)))
     warnings = (
-        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau),
+        *warn_of_bos(runs, tokenizer),
+        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau, bins),
         *warn_of_bigrams(add_hits(bigrams), tokenizer),
     )
     gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)

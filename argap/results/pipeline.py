@@ -20,9 +20,10 @@ from argap.records.columns import ranks_of
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
+from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_sources
-from argap.scoring.segmented import open_models_text
+from argap.scoring.segmented import fitting, open_models_text
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
@@ -71,6 +72,10 @@ def score_models(
     _check_reference(tokenizer, first, opened)
     for each in sources:
         each.check(parallel)
+    fitted = fitting(spec, sources)
+    if fitted.seq_len != spec.seq_len and (parallel is None or parallel.is_main):
+        say(f"windows of {fitted.seq_len:,} tokens, the longest that every model takes; --seq-len gives another length")
+    spec = fitted
 
     text = open_models_text(spec, tokenizer, first, models)
     ranked = []
@@ -80,6 +85,8 @@ def score_models(
         identity = each.identity(data, parallel)
         if parallel is None or parallel.is_main:
             text.check_folders(each, identity, out, overwrite=config.overwrite)
+            if each.finished is None:
+                say_bos(each, config.bos.of(each.name), identity.bos)
         ranked += [each.name] if identity.rank and text.segmented is None else []
     if slices:
         columns = further_columns(text.record, text.sets[0].kept) | ranks_of(ranked)

@@ -9,9 +9,13 @@ from typing import Any
 import msgspec
 
 from argap.records import Estimate, Gap, Part
+from argap.results.ladder import ladder
+from argap.slices.conditions import COPIED_AS
 
 FIGURES = [
-    name for name in Estimate.__struct_fields__ if name not in ("partition", "bin", "n", "share_of_tokens", "repeated")
+    name
+    for name in Estimate.__struct_fields__
+    if name not in ("partition", "bin", "n", "share_of_tokens", "repeated", "worth")
 ]
 
 
@@ -35,8 +39,18 @@ def slice_json(part: Part) -> dict[str, Any]:
 
 
 def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any]:
-    """Return a result as one object; ``slices``: those to show instead of the default and recorded ones."""
-    shown = [gap.on_all, gap.on_hits, gap.on_other, *gap.parts("named")] if slices is None else slices
+    """Return a result as one object; ``slices``: those to show instead of the default and recorded ones.
+
+    By default ``partitions`` has those by what can be copied from the window; empty lists if the labels lack that.
+    """
+    more = {}
+    if slices is None:
+        slices = [gap.on_all, gap.on_hits, gap.on_other, *ladder(gap).values(), *gap.parts("named")]
+        partitions = {
+            by: [slice_json(part) | {"where": conditions[part.bin]} for part in gap.parts(by)]
+            for by, conditions in COPIED_AS.items()
+        }
+        more = {"partitions": partitions}
     models = [
         {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
         for row in gap.rows
@@ -48,7 +62,8 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
         "unit": gap.unit,
         "fingerprint": gap.fingerprint,
         "models": models,
-        "slices": [slice_json(part) for part in shown],
+        "slices": [slice_json(part) for part in slices],
+        **more,
     }
 
 

@@ -7,9 +7,9 @@ import pandas as pd
 from msgspec.structs import replace
 
 from argap.errors import ArgapError
-from argap.metric.bins import bins_of, frequency_bins
+from argap.metric.bins import bins_of, ladder_bounds, recorded_bins
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import Gap, estimates_of
+from argap.records import Bins, Gap, estimates_of
 from argap.results.summary import gap_rows
 from argap.slices.cells import PREFIX, sum_by
 from argap.slices.figures import slices_of_cells
@@ -61,9 +61,15 @@ def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFra
         return cells
     beyond = gap.bins.frequency[-1].low
     highs = [beyond if each.high is None else each.high for each in gap.bins.frequency]
-    number = frequency_bins(threshold).index(pd.Series(highs).to_numpy())
+    number = recorded_bins(_bins_at(gap, threshold).frequency).index(pd.Series(highs).to_numpy())
     cells = cells.assign(frequency=number[cells["frequency"].to_numpy()])
     return sum_by(cells, [name for name in cells.columns if name != "n" and not name.startswith(PREFIX)])
+
+
+def _bins_at(gap: Gap, threshold: int | None) -> Bins:
+    """Return the bins of a result restated at ``threshold``."""
+    bounded = {*ladder_bounds(gap.index)} <= {*thresholds_of(gap)}  # not in older results
+    return bins_of(threshold, gap.evaluation.seq_len, gap.index if bounded else None)
 
 
 def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: str) -> Gap:
@@ -77,7 +83,8 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
         return gap
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     cells = cells_at(cells, gap, threshold)
-    scored = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
+    bins = _bins_at(gap, threshold)
+    scored = slices_of_cells(cells, hits_and_others(cells, threshold, bins), reference, seeds=gap.seeds)
     points = [point for point in gap.curve if point.bin != str(threshold)] if reference == gap.reference else []
     return replace(
         gap,
@@ -87,10 +94,11 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
             base=None if base == reference else base,
             parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
             runs={row.model: row.run for row in gap.rows},
+            seeds=gap.seeds,
         ),
         reference=reference,
         threshold=threshold,
-        bins=bins_of(threshold, gap.evaluation.seq_len),
+        bins=bins,
         slices=(),
         estimates=estimates_of([scored.values(), points]),
     )

@@ -1,4 +1,4 @@
-"""Group the documents of a text by source, leave some out, and compute a gap without each source.
+"""Name the source of each document of a text, and leave documents out.
 
 A table of documents has one row per document: ``document`` (int32, its number in the evaluation set), ``domain`` and
 ``source``, the name of its data set or file.
@@ -6,15 +6,12 @@ A table of documents has one row per document: ``document`` (int32, its number i
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError, FormatError
 from argap.files.parquet import check_columns, read_frame, readable
-from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
-from argap.slices.cells import PREFIX, CellFile, ar_hits, models_of, parts_of
 from argap.tokens.labels import Labels
 
 DOCUMENTS = "documents.parquet"
@@ -96,91 +93,3 @@ def choose(table: pd.DataFrame, where: Mapping[str, Sequence[str]]) -> np.ndarra
 def without(table: pd.DataFrame, documents: np.ndarray | Sequence[int]) -> pd.DataFrame:
     """Drop the rows of ``documents`` from cells, or from another table with a column ``document``."""
     return table.loc[~np.isin(table["document"].to_numpy(), documents)].reset_index(drop=True)
-
-
-class Grouped(NamedTuple):
-    """Sums over groups of documents or of tokens. Legend: G groups, M models, D documents."""
-
-    by: str
-    """``source`` or ``domain``."""
-    names: list[str]
-    """``[G]``."""
-    documents: np.ndarray
-    """``[G]``: number of documents with a token of the group."""
-    n: np.ndarray
-    """``[2, G]``: scored tokens, and AR hits."""
-    logprob: np.ndarray
-    """``[2, M, G]``: their sums of log p."""
-    level: np.ndarray
-    """bool ``[M]``: whether the gap's interval over documents contains 0."""
-    models: list[str]
-    reference: int
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Return each group's share of the gaps, and the shares of the slices (all, AR hits) without it."""
-        return leave_one_source_out(behind(self.logprob, self.reference), np.arange(len(self.names)))
-
-    def frame(self) -> pd.DataFrame:
-        """Return a row for each group and each model with a gap.
-
-        Columns ``model``, ``source`` or ``domain``; ``tokens``, ``gap``: shares of the scored tokens and of the gap;
-        ``hits``, ``hits_without``: the share of the gap on AR hits, in the whole text and without this group.
-        """
-        parts, (_, lost) = self.left_out, behind(self.logprob, self.reference)
-        whole = behind(self.logprob, self.reference)[0].sum(axis=-1)
-        rows = [
-            {
-                "model": model,
-                self.by: name,
-                "tokens": self.n[0, g] / self.n[0].sum(),
-                "gap": parts.part[m, g],
-                "hits": lost[m].sum() / whole[m],
-                "hits_without": parts.share[1, m, g],
-            }
-            for m, model in enumerate(self.models)
-            if m != self.reference and not self.level[m]
-            for g, name in enumerate(self.names)
-        ]
-        return pd.DataFrame(rows, columns=["model", self.by, "tokens", "gap", "hits", "hits_without"])
-
-
-def group(
-    cells: pd.DataFrame | CellFile, reference: str, threshold: int | None, source_of: Mapping[int, str] | None = None
-) -> Grouped:
-    """Sum the cells by source; by domain if ``source_of`` (source by document) is None."""
-    models = models_of(cells)
-    sums: dict[str, tuple[set[int], np.ndarray]] = {}
-    by_document: dict[int, np.ndarray] = {}
-    for part in parts_of(cells):
-        hits = ar_hits(part, threshold)
-        columns = part[["n", *(PREFIX + model for model in models)]].to_numpy(np.float64).T
-        document = part["document"].to_numpy()
-        names = part["domain"].astype(str) if source_of is None else part["document"].map(source_of.get)
-        code, known = pd.factorize(names)
-        for k, name in enumerate(known):
-            seen, total = sums.setdefault(str(name), (set(), np.zeros((2, len(columns)))))
-            seen.update(document[code == k].tolist())
-            total += [columns[:, code == k].sum(axis=1), columns[:, (code == k) & hits].sum(axis=1)]
-        numbers, code = np.unique(document, return_inverse=True)
-        for number, each in zip(numbers.tolist(), _sums(code, columns), strict=True):
-            by_document[number] = by_document.get(number, 0) + each
-    stacked = np.stack(list(by_document.values()), axis=-1)
-    direction = figures(stacked[:1], stacked[1:][None], models.index(reference)).direction
-    names = sorted(sums)
-    total = np.stack([sums[name][1] for name in names], axis=-1)
-    return Grouped(
-        by="domain" if source_of is None else "source",
-        names=names,
-        documents=np.array([len(sums[name][0]) for name in names]),
-        n=total[:, 0],
-        logprob=total[:, 1:],
-        level=direction == "level",
-        models=models,
-        reference=models.index(reference),
-    )
-
-
-def _sums(code: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Sum ``columns [C, R]`` over the rows of each code, ``[K, C]``."""
-    return np.stack([np.bincount(code, column) for column in columns], axis=-1)

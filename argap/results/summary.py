@@ -11,11 +11,10 @@ from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.bins import bins_of
 from argap.metric.direction import direction
-from argap.metric.intervals import effective_documents
 from argap.metric.share import share_closed
-from argap.records import GAP_FORMAT, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
+from argap.records import GAP_FORMAT, Bins, Closed, EvaluationRecord, Gap, GapRow, IndexRecord, Part, estimates_of
 from argap.slices.cells import CellFile, models_of
-from argap.slices.figures import WHOLE, Key, documents_of, slices_of_cells
+from argap.slices.figures import WHOLE, Key, Seeds, documents_of, slices_of_cells
 from argap.slices.margins import Margins
 from argap.slices.partitions import HITS, By, curve, groups, hits_by_threshold, in_order
 
@@ -27,25 +26,28 @@ def summarize(
     threshold: int | None,
     evaluation: EvaluationRecord,
     index: IndexRecord | None,
+    bins: Bins | None = None,
     base: str | None = None,
     run: str = "",
     parameters: dict[str, int] | None = None,
     runs: dict[str, str] | None = None,
+    seeds: Seeds | None = None,
 ) -> Gap:
     """Compute the ``gap.json`` of the models in ``cells``, the reference first.
 
     ``base``: the model whose gap the others close (`ArgapError` if it is not one of them). ``run``: the result's
     folder; ``runs`` and ``parameters``: by model. Without an ``index`` the ``threshold`` is None, and every repeated
-    bigram is a hit.
+    bigram is a hit. ``bins``: those that the cells refer to; None: without the bounds of the ladder. ``seeds``: the
+    columns of the cells of each model; None: every column is a model.
     """
     if base is not None:
-        check_base(base, models_of(cells))
-    bins = bins_of(threshold, evaluation.seq_len)
+        check_base(base, list(seeds or models_of(cells)))
+    bins = bins or bins_of(threshold, evaluation.seq_len)
 
     def masks(part: pd.DataFrame) -> dict[Key, np.ndarray]:
         return groups(part, bins, threshold) | hits_by_threshold(part, bins)
 
-    scored = slices_of_cells(cells, masks, reference)
+    scored = slices_of_cells(cells, masks, reference, seeds=seeds)
     _, n = documents_of(cells)
     partitions = [[scored[WHOLE]], *(in_order(by, scored) for by in get_args(By)), curve(scored, threshold)]
     return Gap(
@@ -53,7 +55,7 @@ def summarize(
         reference=reference,
         threshold=threshold,
         unit=evaluation.unit,
-        rows=gap_rows(scored, reference, base, parameters or {}, runs or {}),
+        rows=gap_rows(scored, reference, base, parameters or {}, runs or {}, seeds or {}),
         slices=(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         run=run,
@@ -61,7 +63,6 @@ def summarize(
         index=index,
         versions=environment()["versions"],
         documents=len(n),
-        effective_documents=effective_documents(n),
         bins=bins,
         estimates=estimates_of(partitions),
     )
@@ -73,6 +74,7 @@ def gap_rows(
     base: str | None,
     parameters: Mapping[str, int],
     runs: Mapping[str, str],
+    seeds: Seeds,
 ) -> tuple[GapRow, ...]:
     """Return the models of ``gap.json``, the reference first. ``scored``: at least all tokens and the AR hits."""
     on = scored[WHOLE], scored[HITS]
@@ -83,6 +85,7 @@ def gap_rows(
             parameters.get(model),
             runs.get(model, ""),
             _closed(model, base, reference, on),
+            seeds=tuple(seeds.get(model, ())) if len(seeds.get(model, ())) > 1 else (),
         )
         for model, each in scored[WHOLE].estimates.items()
     )

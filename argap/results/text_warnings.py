@@ -1,18 +1,24 @@
-"""Warn about the text: outlier sources, sources that hold much of a gap, bigrams with many of the hits."""
+"""Warn about the text: a BOS before windows, outlier sources, sources with much of a gap, bigrams with many hits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
-from argap.results.sources import Grouped, group
+from argap.records import Bins
+from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
+from argap.tokens.runs import Run
 
 OUTLIER = 3.5
-"""Standard deviations (`outliers`): Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3."""
+"""Standard deviations from the median beyond which a source is an outlier (`outliers`).
+
+This is the cut-off of Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993), section 3.3, for modified
+z-scores, 0.6745 (x − median) / MAD. `outliers` puts another estimate of the spread in the place of MAD / 0.6745.
+"""
 SMALLEST = 0.002
 """Share of the tokens below which a source's perplexity is not judged."""
 MOST_OF_GAP = 0.1
@@ -23,6 +29,8 @@ MOST_OF_HITS = 0.01
 """Maximum share of the hits with one bigram."""
 PENDING = 2**22
 """Counts of portions that wait to be added up."""
+BIGRAM = "bigram "
+"""Start of the lines about bigrams."""
 LEAST_HITS = 10_000
 """Number of hits below which bigrams are not judged."""
 
@@ -34,8 +42,9 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     1.349 (the standard deviation of normal data) and the standard deviation, but at least a quarter of the median.
     Texts can be of an easy and a difficult kind, and the spread must span both; a median absolute deviation, or the
     range of a few sources, sees only one. Each source counts once: weighted by tokens, two large ones of a kind would
-    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below. All
-    False for fewer than three sources.
+    make every other an outlier. Perplexity is used rather than NLL, as foreign text stands out above, never below.
+    Of two sources neither is far: nothing says which of them is odd. Of three, one is far if its perplexity is above
+    1.875 times the mean of the other two and further above that mean than 2.47 times their difference.
     """
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
@@ -46,15 +55,30 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
 
 
 def warn_of_sources(
-    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None, bins: Bins
 ) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead. ``bins``:
+    those that the cells refer to.
     """
-    several = 1 < len(set(sources.values())) < len(sources)
-    grouped = group(cells, reference, threshold, sources if several else None)
+    grouped = group(cells, reference, threshold, bins, sources)
     return (*_difficult(grouped), *_holding(grouped))
+
+
+def warn_of_bos(runs: Sequence[Run], tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Return a line that says what was put before the windows of each run, if anything was.
+
+    ``tokenizer``: the reference's; a token of another one is given by its id.
+    """
+    before: dict[str, list[str]] = {}
+    for run in runs:
+        bos, own = run.record.identity.bos, run.record.evaluation.tokenizer_fingerprint == tokenizer.fingerprint
+        what = "nothing" if bos is None else tokenizer.token_text(bos) if own else f"token {bos}"
+        before.setdefault(what, []).append(run.model)
+    if before.keys() == {"nothing"}:
+        return ()
+    return ("before each window: " + "; ".join(f"{what} ({', '.join(names)})" for what, names in before.items()),)
 
 
 def _difficult(of: Grouped) -> Iterable[str]:
@@ -120,7 +144,7 @@ def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
     large = cast(pd.Series, hits[hits > MOST_OF_HITS * total]).sort_values(ascending=False, kind="stable")
     first = large.head(MOST_LINES)
     return tuple(
-        f"bigram {tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
+        f"{BIGRAM}{tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
         f"({int(n):,} of {total:,})"
         for code, n in zip(first.index.tolist(), first.tolist(), strict=True)
     )

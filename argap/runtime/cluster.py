@@ -30,7 +30,7 @@ def ray_engine(address: str | None, device: str) -> Engine:
 def connect(address: str | None) -> Any:
     """Connect to the cluster at ``address`` (None: start one on this machine) and return the module ``ray``.
 
-    Ray installs a SIGTERM handler: connect before `argap.runtime.stopping.listening`. Raises `ArgapError` if Ray is
+    Ray installs a SIGTERM handler: connect before `argap.runtime.signals.listening`. Raises `ArgapError` if Ray is
     not installed or no cluster answers.
     """
     try:

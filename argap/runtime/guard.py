@@ -8,14 +8,11 @@ to stderr.
 import errno
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from argap.errors import ArgapError, with_flags
@@ -45,29 +42,6 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
-
-
-@contextmanager
-def keeping_interrupts() -> Iterator[None]:
-    """Raise an interrupt again that arrives in a destructor or a weak reference's callback inside the block.
-
-    Python cannot raise there: it prints the interrupt's traceback and continues.
-    """
-    print_it = sys.unraisablehook
-
-    def raise_later(raised: "sys.UnraisableHookArgs") -> None:
-        if issubclass(raised.exc_type, KeyboardInterrupt):
-            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
-        else:
-            print_it(raised)
-
-    sys.unraisablehook = raise_later
-    try:
-        yield
-    finally:
-        sys.unraisablehook = print_it
 
 
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:

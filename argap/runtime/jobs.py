@@ -19,7 +19,7 @@ import torch
 
 from argap.errors import ArgapError
 from argap.runtime.device import use_device
-from argap.runtime.processes import exit_with_parent, interrupts_blocked
+from argap.runtime.signals import exit_with_parent, interrupts_blocked
 from argap.runtime.trust import call_with_trust, is_trusted
 
 POLL_SECONDS = 0.2

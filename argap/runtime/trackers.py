@@ -5,6 +5,7 @@ A training run, a call of `argap score` and one size of a suite are each one run
 or ``TRACKIO_PROJECT``. A resumed run continues the same run of the tracker.
 """
 
+import importlib
 import importlib.util
 import json
 import math
@@ -48,9 +49,13 @@ class _TensorBoard:
 
 
 class _OfRun:
-    """A tracker whose package returns a run object."""
+    """A tracker whose package ``name`` returns a run object; ``options``: further arguments of its ``init``."""
 
-    _run: Any
+    def __init__(self, name: str, folder: Path, config: Mapping[str, Any], **options: Any) -> None:
+        with extra(name):
+            package: Any = importlib.import_module(name)
+        project = os.environ.get(f"{name.upper()}_PROJECT", PROJECT)
+        self._run = package.init(project=project, name=folder.name, config=dict(config), **options)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._run.log(dict(metrics), step=step)
@@ -59,36 +64,19 @@ class _OfRun:
         self._run.finish()
 
 
-class _Wandb(_OfRun):
-    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
-        with extra("wandb"):
-            import wandb  # pyright: ignore[reportMissingImports]
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=folder.name,
-            id=sha256(str(folder.absolute()).encode()).hexdigest()[:16],
-            resume="allow" if first_step else None,
-            config=dict(config),
-            dir=str(folder),
-        )
+def _wandb(folder: Path, config: Mapping[str, Any], first_step: int) -> _OfRun:
+    run = sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    return _OfRun("wandb", folder, config, id=run, resume="allow" if first_step else None, dir=str(folder))
 
 
-class _Trackio(_OfRun):
-    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
-        with extra("trackio"):
-            import trackio  # pyright: ignore[reportMissingImports]
-        self._run = trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-            name=folder.name,
-            resume="allow" if first_step else "never",
-            config=dict(config),
-        )
+def _trackio(folder: Path, config: Mapping[str, Any], first_step: int) -> _OfRun:
+    return _OfRun("trackio", folder, config, resume="allow" if first_step else "never")
 
 
 KNOWN: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {
     "tensorboard": _TensorBoard,
-    "wandb": _Wandb,
-    "trackio": _Trackio,
+    "wandb": _wandb,
+    "trackio": _trackio,
 }
 """Trackers by name, which is also the name of the package."""
 

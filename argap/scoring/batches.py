@@ -1,27 +1,30 @@
 """Run windows through a loaded model in batches and collect the log-probs.
 
-Windows of similar length share a batch, padded on the right; in a causal model padding does not affect earlier
-positions. On a GPU, copies in both directions are asynchronous and use pinned memory, so that the host can prepare
-the next batch and write the previous shard while the GPU computes.
+Windows of similar length share a batch, padded on the right, unless the model's log-probs then depend on the other
+windows (`argap.scoring.sharing`). On a GPU, copies in both directions are asynchronous and use pinned memory, so that
+the host can prepare the next batch and write the previous shard while the GPU computes.
 
 On a CPU the windows of a batch are shared among threads. One window per thread is faster than splitting every operation
 over all threads, which synchronises after each one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from argap.checkpoints.causality import check_sees_no_future
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.runtime.progress import say
 from argap.scoring.fused import fuse
 from argap.scoring.heads import OfTargets, find_head, joined, logprobs_of_model
+from argap.scoring.sharing import Sharing, depends_on_length, find_sharing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -113,10 +116,14 @@ class Batches:
         automatic = max(self.threads, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len)
         self.batch = automatic if batch == "auto" else batch
         self.head = None
+        self.sharing: Sharing = "none"
+        """Which windows may share a batch."""
         self._without_gradients = torch.no_grad if live else torch.inference_mode
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             say(f"{name}: spread over several devices; scoring one window at a time")
             return
+        if live:  # a checkpoint was checked when it was loaded
+            check_sees_no_future(name, model)
         with self._without_gradients():
             probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
             if not live:
@@ -124,6 +131,27 @@ class Batches:
             self.head = find_head(model, probe)
         if self.head is None:
             say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
+        elif self.batch > 1:
+            with self._without_gradients():
+                self.sharing = self._find_sharing()
+            if self.sharing != "any":
+                how = "one window at a time" if self.sharing == "none" else "windows of equal length together"
+                say(f"{name}: its log-probs of a window depend on the others in a batch; scoring {how}")
+
+    def _find_sharing(self) -> Sharing:
+        offsets, model = self.data.offsets, self.model
+
+        def logprobs(windows: Sequence[np.ndarray]) -> list[np.ndarray]:
+            found = self._logprobs_of(windows).logprob.float().cpu().numpy()
+            return [row[: len(tokens) - 1] for row, tokens in zip(found, windows, strict=True)]
+
+        return find_sharing(
+            lambda w: self.data.tokens[offsets[w] : offsets[w + 1]],
+            np.diff(offsets),
+            logprobs,
+            by_length=depends_on_length(model.config.to_dict(), self.data.longest),
+            exact=model.dtype == torch.float32,
+        )
 
     def score(self, windows: range, advance: Callable[[int], None] = lambda tokens: None) -> Shard:
         """Score ``windows``. With batch size "auto", halve the batch until it fits in memory.
@@ -151,8 +179,7 @@ class Batches:
         batches: list[Batch] = []
         counted = 0
         with self._workers(min(self.threads, self.batch, len(by_length))) as run:
-            for first in range(0, len(by_length), self.batch):
-                chosen = by_length[first : first + self.batch]
+            for chosen in self._chosen(by_length, lengths):
                 batches += run(chosen)
                 if self.device.type != "cuda":
                     done = int(lengths[chosen].sum())
@@ -164,36 +191,66 @@ class Batches:
             arrived.record(torch.cuda.current_stream(self.device))
         return Shard(self.data, windows, batches, self.rank, arrived, self.data.count_in(windows) - counted)
 
+    def _chosen(self, by_length: list[int], lengths: np.ndarray) -> Iterator[list[int]]:
+        """Yield `batch` windows at a time, of one length if `sharing` asks for that."""
+        alike = [by_length]
+        if self.sharing == "equal":
+            alike = [list(windows) for _, windows in groupby(by_length, lambda w: lengths[w])]
+        for windows in alike:
+            for first in range(0, len(windows), self.batch):
+                yield windows[first : first + self.batch]
+
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
         """Yield a function that scores the windows of a batch in ``count`` threads, which share torch's threads."""
+
+        def parts(chosen: list[int]) -> Iterator[list[int]]:
+            split = len(chosen) if self.sharing == "none" else count
+            return filter(None, (chosen[k::split] for k in range(split)))
+
         if count <= 1:
-            yield lambda chosen: [self._score_together(chosen)]
+            yield lambda chosen: [self._score_together(part) for part in parts(chosen)]
             return
         torch.set_num_threads(max(1, self.threads // count))  # for threads started from here on
         try:
             with ThreadPoolExecutor(count, thread_name_prefix="scorer") as pool:
-                yield lambda chosen: list(
-                    pool.map(self._score_together, filter(None, (chosen[k::count] for k in range(count))))
-                )
+                yield lambda chosen: list(pool.map(self._score_together, parts(chosen)))
         finally:
             torch.set_num_threads(self.threads)
 
     def _score_together(self, chosen: list[int]) -> Batch:
-        """Score one batch, padded to the longest window, which comes first."""
+        """Score one batch."""
         offsets = self.data.offsets
+        with self._without_gradients():  # a setting of each thread
+            found = self._logprobs_of([self.data.tokens[offsets[w] : offsets[w + 1]] for w in chosen])
+            rank = None if found.rank is None else self._to_host(found.rank.int())
+            return Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int()), rank)
+
+    def _logprobs_of(self, windows: Sequence[np.ndarray]) -> OfTargets:
+        """Return what `logprobs` does for windows behind their BOS, padded to the longest; BOS not included."""
         before = 0 if self.bos is None else 1
-        ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
+        ids = np.zeros((len(windows), before + max(map(len, windows))), dtype=np.int64)
         if self.bos is not None:
             ids[:, 0] = self.bos
-        for row, w in enumerate(chosen):
-            tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
-            ids[row, before : before + len(tokens)] = tokens
-        with self._without_gradients():  # a setting of each thread
-            found = self.logprobs(self._to_device(torch.from_numpy(ids)))
-            logprob, top1 = found.logprob[:, before:], found.top1[:, before:].int()
-            rank = None if found.rank is None else self._to_host(found.rank[:, before:].int())
-            return Batch(chosen, self._to_host(logprob), self._to_host(top1), rank)
+        for row, tokens in zip(ids, windows, strict=True):
+            row[before : before + len(tokens)] = tokens
+        return self.logprobs(self._to_device(torch.from_numpy(ids))).each(lambda x: x[:, before:])
+
+    def gain_of_bos(self, bos: int, tokens: int) -> float:
+        """Return by how much ``bos`` before each window lowers the mean NLL of the first ``tokens`` tokens (nats).
+
+        They are cut to whole windows, at least one. 0 if none of them is scored.
+        """
+        chosen = range(max(1, int(np.searchsorted(self.data.offsets, tokens, side="right")) - 1))
+        given, means = self.bos, []
+        try:
+            for self.bos in (None, bos):
+                logprob = self.score(chosen).arrays()[0].astype(np.float64)
+                scored = max(1, self.data.count_in(chosen) - len(chosen))
+                means.append(-float(logprob[~np.isnan(logprob)].sum()) / scored)
+        finally:
+            self.bos = given
+        return means[0] - means[1]
 
     def logprobs(self, ids: torch.Tensor) -> OfTargets:
         """Return log-prob, top-1 and, if requested, rank of the token that follows each of ``ids [B, T]``.

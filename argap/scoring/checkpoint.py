@@ -14,7 +14,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
 from argap.runtime.progress import say
-from argap.scoring.bos import bos_id
+from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.runs import Run
@@ -30,7 +30,7 @@ NOTHING = SourceRecord()
 
 
 @dataclass(frozen=True)
-class CheckpointSource:
+class CheckpointSource(Configured):
     """A checkpoint under its row's name, with the text and index recorded with it if it is a named reference."""
 
     name: str
@@ -71,8 +71,8 @@ class CheckpointSource:
             return load_tokenizer(given.default)
 
     @property
-    def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
+    def without_bos(self) -> bool:
+        return self.checkpoint.without_bos
 
     @property
     def dtype(self) -> str:
@@ -81,7 +81,7 @@ class CheckpointSource:
 
     @property
     def longest(self) -> int | None:
-        return self.checkpoint.longest
+        return self.config.longest(self.name, self.checkpoint.longest)
 
     def qualified(self) -> Self:
         """Put the name of the parent folder before one that the user did not choose."""

@@ -18,7 +18,9 @@ from argap.scoring.per_model import NO_SETTING, PerModel, per_model
 
 LARGEST_BATCH = 2**20
 """Windows."""
-BY_MODEL = ("dtype", "tokenizer", "bos")
+LARGEST_LENGTH = 2**30
+"""Tokens."""
+BY_MODEL = ("dtype", "tokenizer", "bos", "max_length")
 """Options that can be set for one model."""
 
 
@@ -57,9 +59,16 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     bos: Annotated[
         PerModel,
         Meta(
-            description="Token before each window: own (the tokenizer's BOS) or a token's text; NAME=TOKEN for one "
-            "model.",
+            description="Token before each window: own (the tokenizer's BOS), none, or a token's text [what the "
+            "tokenizer puts there]; NAME=TOKEN for one model.",
             extra={"metavar": "[NAME=]TOKEN"},
+        ),
+    ] = NO_SETTING
+    max_length: Annotated[
+        PerModel,
+        Meta(
+            description="Longest window that a model takes [what its config.json says]; NAME=N for one model.",
+            extra={"metavar": "[NAME=]N"},
         ),
     ] = NO_SETTING
     concurrency: Annotated[int, Meta(ge=1, description="Parallel requests to a server.", extra={"metavar": "N"})] = 8
@@ -110,7 +119,12 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
 
     def of_model(self, name: str) -> tuple[str | None, ...]:
         """Return one model's values of the options in `BY_MODEL`, in that order."""
-        return self.dtype.of(name), self.tokenizer.of(name), self.bos.of(name)
+        return tuple(getattr(self, option).of(name) for option in BY_MODEL)
+
+    def longest(self, name: str, stated: int | None) -> int | None:
+        """Return the longest window of a model: `max_length`, else the one ``stated`` in its configuration."""
+        asked = self.max_length.of(name)
+        return stated if asked is None else int(asked)
 
     def check_models(self, names: Sequence[str]) -> None:
         """Raise `ArgapError` for an option set for a model not among ``names``."""
@@ -130,6 +144,17 @@ def parse_batch_size(text: str) -> int | Literal["auto"]:
     if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
         raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
     return int(text)
+
+
+def _lengths(name: str, value: Any) -> PerModel:
+    """Parse lengths by model. Raises `ArgapError` for anything but positive whole numbers."""
+    if isinstance(value, Mapping):
+        value = {model: str(length) for model, length in value.items()}
+    found = per_model(name, str(value) if isinstance(value, int) else value)
+    for text in filter(None, (found.default, *found.named.values())):
+        if not (text.isdecimal() and 0 < int(text) <= LARGEST_LENGTH):
+            raise ArgapError(f"`{name}` {text}: expected a positive whole number up to {LARGEST_LENGTH:,}")
+    return found
 
 
 def _as_it_is(name: str, value: Any) -> Any:
@@ -153,5 +178,6 @@ READ = {
     "threshold": lambda name, value: parse_threshold(value) if isinstance(value, str) else value,
     "batch_size": lambda name, value: parse_batch_size(value) if isinstance(value, str) else value,
     **dict.fromkeys(BY_MODEL, per_model),
+    "max_length": _lengths,
 }
 """Functions that turn what users write for an option into its value, where the two differ."""

@@ -54,7 +54,10 @@ def joined(parts: Sequence[OfTargets]) -> OfTargets:
 
 @dataclass(frozen=True)
 class Head:
-    """An output head. Logits are ``scale · (hidden @ linear.weight.T + linear.bias)``, then capped at ±``softcap``."""
+    """An output head. Logits are ``scale · (hidden @ linear.weight.T + linear.bias)``, then capped at ±``softcap``.
+
+    Hidden states are first cast to the weight's dtype, as the families do that keep residuals in float32 (Mamba's).
+    """
 
     linear: nn.Linear
     scale: float = 1.0
@@ -66,6 +69,7 @@ class Head:
         Ranks need all logits of a row at once, so they are computed without the kernel, at most `LOGITS` in memory.
         """
         linear = self.linear
+        hidden = hidden.to(linear.weight.dtype)
         if rank:
             rows = max(1, LOGITS // linear.out_features)
             portions = zip(hidden.split(rows), targets.split(rows), strict=True)
@@ -96,7 +100,7 @@ def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
     hidden = getattr(model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
     if hidden is None or hidden.shape[-1] != linear.in_features:
         return None
-    plain = linear(hidden).float()
+    plain = linear(hidden.to(linear.weight.dtype)).float()
     own = model(input_ids=ids, use_cache=False).logits.float()
     if own.shape != plain.shape:
         return None

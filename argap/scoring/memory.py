@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from argap.checkpoints.live import LiveModel, undisturbed
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
-from argap.scoring.bos import bos_id
+from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MemorySource:
+class MemorySource(Configured):
     """A model in memory, and its tokenizer."""
 
     live: LiveModel
@@ -47,15 +47,12 @@ class MemorySource:
         return self.live.name
 
     @property
-    def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
+    def without_bos(self) -> bool:
+        return self.live.without_bos
 
     @property
     def longest(self) -> int | None:
-        return self.live.longest
-
-    def qualified(self) -> Self:
-        return self
+        return self.config.longest(self.name, self.live.longest)
 
     def check(self, parallel: "Parallel | None") -> None:
         if parallel is not None:

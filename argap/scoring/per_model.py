@@ -30,6 +30,8 @@ class PerModel(NamedTuple):
 NO_SETTING = PerModel()
 OWN_BOS = "own"
 """The tokenizer's own BOS."""
+NO_BOS = "none"
+"""No BOS, whatever the tokenizer does."""
 
 
 def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) -> PerModel:

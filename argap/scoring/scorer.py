@@ -6,21 +6,23 @@ Under ``torchrun``, shards are assigned round-robin to ranks; the output is iden
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
 from argap.records import RunResult, SourceRecord
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
+from argap.scoring.bos import probe_bos
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
     Run,
@@ -68,7 +70,7 @@ def score(
     if run.finished and not left:
         return run
     check_length(source.origin, source.longest, data, bos=source.bos is not None)
-    with source.loaded(device) as model:
+    with source.loaded(device) as model, _beyond(source, data):
         check_vocabulary(model, data, source.origin)
         batches = Batches(
             model,
@@ -80,6 +82,8 @@ def score(
             bos=source.bos,
             rank=source.config.rank,
         )
+        if parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
+            probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()
         done = _score_shards(batches, missing, folder, source.name)
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
@@ -97,6 +101,20 @@ def score(
         run = finish_run(run, result)
     parallel.wait()
     return run if parallel.is_main else read_run(folder)
+
+
+@contextmanager
+def _beyond(source: Local, data: EvaluationSet) -> Iterator[None]:
+    """Turn an error of a model's code on windows that only `max_length` allows into an `ArgapError`."""
+    try:
+        yield
+    except (IndexError, RuntimeError, ValueError) as error:
+        if source.config.max_length.of(source.name) is None:
+            raise
+        raise ArgapError(
+            f"{source.origin}: its code fails on windows of {data.longest} tokens ({first_line(error)}); "
+            "reduce `max_length` and `seq_len`"
+        ) from error
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
@@ -136,7 +154,8 @@ def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bo
     if longest is not None and data.longest + bos > longest:
         raise ArgapError(
             f"{name}: takes at most {longest} tokens, the windows have {data.longest}"
-            f"{' and a BOS' if bos else ''}; use `seq_len={longest - bos}`"
+            f"{' and a BOS' if bos else ''}; use `seq_len={longest - bos}`, or `max_length={data.longest + bos}` if it "
+            "takes more than it says"
         )
 
 

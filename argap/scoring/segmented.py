@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from argap.evaluation.windows import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.files.resumable import check_resumable, folder_name
 from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
@@ -97,6 +99,19 @@ def open_models_text(
         limits = [_longest(spec, each, (reference, *models)) for each in tokenizers]
         segmented = open_segmented_text(spec, tokenizers, limits)
     return ModelsText(segmented.sets, segmented)
+
+
+def fitting(spec: EvaluationSpec, sources: Sequence[Source]) -> EvaluationSpec:
+    """Return ``spec`` with windows that every model takes, if nobody said how long they are.
+
+    Windows of several tokenizers are cut to each one's models (`open_models_text`).
+    """
+    if spec.seq_len is not None or any(each.finished for each in sources):
+        return spec
+    longest = _longest(spec, sources[0].tokenizer, sources)
+    if len({each.tokenizer.fingerprint for each in sources}) > 1 or not 1 < longest < SEQ_LEN:
+        return spec
+    return replace(spec, seq_len=longest)
 
 
 def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, sources: Sequence[Source]) -> int:

@@ -99,6 +99,11 @@ class Local(Source, Protocol):
         ...
 
     @property
+    def without_bos(self) -> bool:
+        """Whether it was trained on windows without a BOS, whatever its tokenizer does."""
+        ...
+
+    @property
     def shared(self) -> bool:
         """Whether something else uses the model too, so that it must be left as it was."""
         ...

@@ -1,9 +1,12 @@
 """Cells: sums that suffice to rebuild every table, figure and interval without the tokens.
 
-There is one row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a
-scored token, with its token count and each model's sum of log p (float64). Without training counts there is no
-frequency. The file stores bin bounds next to bin numbers, so it can be read on its own. If the unit is the byte, a row
-counts the bytes of segments (`argap.tokens.labels.Labels.shown` says which labels a segment gets).
+There is one row for each (document, window, domain, repeated, frequency bin, distance bin, position bin, copy,
+induction) that holds a scored token, with its token count and each model's sum of log p (float64). ``copy`` is -1 for a
+new key, 0 for a miss, and for a hit the smallest match length of its bin (`argap.records.COPIES`); ``induction`` is
+true if copying after the longest suffix predicts the token. Without training counts there is no frequency, and labels
+of format 1 have neither copy nor induction. The file stores bin bounds next to bin numbers, so it can be read on its
+own. If the unit is the byte, a row counts the bytes of segments (`argap.tokens.labels.Labels.shown` and ``highest`` say
+which labels a segment gets).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,15 +22,17 @@ import pyarrow as pa
 from argap.errors import FormatError, first_line
 from argap.files.checksums import check_files
 from argap.files.parquet import ParquetPortions, read_frame, read_portions, read_schema
-from argap.metric.bins import distance_bins, frequency_bins, position_bins
-from argap.records import Bins
+from argap.metric.bins import recorded_bins
+from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
-KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
+KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position", COPY, INDUCTION]
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
+OF_MATCH = np.array([max(low for low in COPIES.values() if low <= n) for n in range(max(COPIES.values()) + 1)], np.int8)
+"""The number of the bin of `COPIES` of each match length; 0 for a miss."""
 
 
 class HasColumns(Protocol):
@@ -37,23 +42,29 @@ class HasColumns(Protocol):
     def columns(self) -> list[str]: ...
 
 
-def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
+def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], bins: Bins) -> pd.DataFrame:
     """Return the cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``).
 
+    ``bins``: those of the result, `argap.metric.bins.bins_of`, with bins by frequency only if the labels have counts.
     Every window has its own cells, so the cells of portions of whole windows concatenate to the cells of the text.
     """
-    seq_len = labels.record.evaluation.seq_len
     rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
     keys = {
         "window": labels.window[shown].astype(np.int32),
         "domain": labels.domain[shown].astype(np.int32),
         "repeated": labels.repeated[shown],
         "frequency": None,
-        "distance": distance_bins(seq_len).index(labels.distance[shown]),
-        "position": position_bins(seq_len).index(labels.position[shown]),
+        "distance": recorded_bins(bins.distance).index(labels.distance[shown]),
+        "position": recorded_bins(bins.position).index(labels.position[shown]),
+        COPY: None,
+        INDUCTION: None,
     }
-    if labels.train_count is not None and threshold is not None:
-        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
+    if labels.train_count is not None and bins.frequency:
+        keys["frequency"] = recorded_bins(bins.frequency).index(labels.train_count[shown])
+    if labels.opportunity is not None and labels.match_length is not None and labels.induction is not None:
+        opportunity, length = labels.highest(labels.opportunity), labels.highest(labels.match_length)
+        keys[COPY] = np.where(opportunity, OF_MATCH.take(length, mode="clip"), np.int8(COPIES[NEW_KEY]))
+        keys[INDUCTION] = labels.highest(labels.induction)
     keys = {name: values for name, values in keys.items() if values is not None}
     weight = labels.weight[rows].astype(np.int64)
     groups = tally(list(keys.values()), [values[rows] for values in logprobs.values()], weight)
@@ -95,6 +106,13 @@ def with_models(cells: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
     return cells.drop(columns=[PREFIX + model for model in models_of(cells) if model not in models])
 
 
+def mean_over_seeds(cells: pd.DataFrame, seeds: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Replace the columns of each model's seeds, itself among them, by one column of their mean."""
+    keys = [name for name in cells.columns if not name.startswith(PREFIX)]
+    sums = {PREFIX + model: cells[[PREFIX + name for name in of]].mean(axis=1) for model, of in seeds.items()}
+    return cells[keys].assign(**sums)
+
+
 def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = None) -> Iterable[pd.DataFrame]:
     """Return the cells in portions; ``columns``: those to keep (None: all)."""
     if isinstance(cells, CellFile):
@@ -102,11 +120,14 @@ def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = N
     return [cells if columns is None else cast(pd.DataFrame, cells[list(columns)])]
 
 
-def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
-    """Return which cells (bool) are AR hits at the threshold used to bin them; without one, all repeated cells."""
+def ar_hits(cells: pd.DataFrame, threshold: int | None, bins: Bins) -> np.ndarray:
+    """Return which cells (bool) are AR hits at a threshold; without one, all repeated cells.
+
+    ``bins``: those that the cells refer to; the threshold is the upper bound of one by frequency.
+    """
     if threshold is None:
         return cells["repeated"].to_numpy()
-    highest = frequency_bins(threshold).index(np.array([threshold]))[0]
+    highest = next(k for k, each in enumerate(bins.frequency) if each.high == threshold)
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
+from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
 from argap.records.columns import BY_MODEL, COPIED, RANK, ranks_of, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.arrow_conditions import Evaluated, plain_condition
@@ -170,6 +171,20 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Return text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+COPIED_AS = {
+    COPY: {
+        NEW_KEY: "NOT opportunity",
+        MISS: "opportunity AND NOT repeated",
+        f"{HIT}1": "match_length = 1",
+        f"{HIT}2": "match_length = 2",
+        f"{HIT}3–4": "match_length BETWEEN 3 AND 4",
+        f"{HIT}5+": "match_length >= 5",
+    },
+    INDUCTION: {RIGHT: "induction", WRONG: "NOT induction", NO_PREDICTION: "NOT opportunity"},
+}
+"""The SQL condition for each bin of the partitions by `argap.tokens.copies`."""
 
 
 def hits_of(threshold: int | None) -> str:

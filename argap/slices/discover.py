@@ -1,7 +1,9 @@
 """Discover conditions that explain where a model is behind or ahead, from a result's tokens or only its cells.
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
-the other half. A discovered slice is still a hypothesis: it was chosen among many.
+the other half. Trees grown on other halves say how stable its leaves are. The intervals of the leaves' contributions
+hold simultaneously, as a reader looks at the largest (`argap.metric.simultaneous`). A discovered slice is still a
+hypothesis: it was chosen among many.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +17,8 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
 from argap.metric.condition_tree import Feature, Node, grow
-from argap.records import INFINITE, NAMED, Gap, Part, Sample, SliceInfo
-from argap.records.columns import LOGPROB, UNIT
+from argap.records import COPIES, COPY, INDUCTION, INFINITE, NAMED, Gap, Part, Sample, SliceInfo
+from argap.records.columns import COPIED, LOGPROB, UNIT
 from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.slices.conditions import TABLE, connect, literal, quoted
 from argap.slices.figures import WHOLE, Key, slices_of_cells
@@ -28,8 +30,9 @@ from argap.tokens.table import TokenTable
 
 HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
 SEED = 1234
-GOLDEN = 2654435761
-"""⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so the halves are about equal in size."""
+SPREAD = (2654435761, 2246822519, 3266489917, 668265263)
+"""Large odd numbers, the first ⌊2³² / φ⌋: the multiples of each spread evenly over 32 bits, so that it splits documents
+into halves of about equal size, independently of the others."""
 LIMIT = 50_000_000
 """Number of tokens above which documents are sampled."""
 DRAWN = 2**16
@@ -37,9 +40,20 @@ DRAWN = 2**16
 GROUPS = 2**20
 """Combinations of features collected before they are summed, to bound memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
-FLAGS = ("repeated", "word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")
-"""Conditions that the tree splits by; cells have only the first."""
-BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
+FLAGS = (Feature("repeated"),)
+COPY_FLAGS = (Feature("opportunity"), Feature("induction IS TRUE", negated="induction IS NOT TRUE"))
+TEXT_FLAGS = tuple(map(Feature, ("word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")))
+"""Conditions that the tree splits by: of all results, of those with the labels of `argap.tokens.copies`, and of those
+with tokens."""
+MATCHES = tuple(low - 1 for low in COPIES.values() if low > 0)
+"""Upper bounds of all match lengths but the longest."""
+BINNED = {
+    "frequency": "train_count",
+    "distance": "distance",
+    "occurrences": "occurrences",
+    "position": "pos",
+    "match": "match_length",
+}
 """Binned columns of cells, and the column of `argap.tokens.table` behind each."""
 
 
@@ -53,6 +67,9 @@ class Discovery(NamedTuple):
     """The conditions above the leaves, by contribution."""
     tokens: bool
     """True if the tree was grown on the tokens; False if on the cells, where it splits only at bin bounds."""
+    stability: dict[str, float]
+    """By leaf: the mean, over trees grown on other halves, of its overlap with their most similar leaf: the tokens in
+    both over those in either."""
     sample: Sample | None = None
     """The sampled documents; None if all were read."""
 
@@ -79,26 +96,41 @@ def discover(
     table = _tokens(folder, record)
     sample = None
     if table is None:
-        half = _of_cells(folder, record, model)
+        data = _of_cells(folder, record, model)
     else:
         n = table.scored_of_document
         drawn = draw(n, limit_tokens)
-        half = _of_tokens(folder, record, table, model, drawn)
+        data = _of_tokens(folder, record, table, model, drawn)
         if not drawn.all():
             sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
-    _check_differences(half, record.reference, model)
-    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
+    _check_differences(data, record.reference, model)
+    limits = {"depth": depth, "min_share": min_share, "leaves": leaves}
+    trees = [grow(data.codes[rows], data.n[rows], data.lost[rows], data.features, **limits) for rows in data.fits.T]
+    nodes = trees[0]
     if not nodes:
         raise ArgapError(f"{model}: no condition explains its ΔNLL better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
-    whole, *others = [each.among((record.reference, model)) for each in half.score(named)]
+    whole, *others = [each.among((record.reference, model)) for each in data.score(named)]
     others = [
-        Part(each.estimates.values(), replace(each.about, where=named[each.bin].sql(half.features))) for each in others
+        Part(each.estimates.values(), replace(each.about, where=named[each.bin].sql(data.features))) for each in others
     ]
     leaves_, wider = (
         _ordered(kind, model, [each for each in others if each.bin.startswith(kind)]) for kind in ("leaf", "wider")
     )
-    return Discovery(whole, leaves_, wider, table is not None, sample)
+    by_condition = {node.sql(data.features): _stability(node, trees[1:], data) for node in nodes if node.leaf}
+    stability = {part.bin: by_condition[str(part.about.where)] for part in leaves_}
+    return Discovery(whole, leaves_, wider, table is not None, stability, sample)
+
+
+def _stability(leaf: Node, trees: Sequence[Sequence[Node]], data: "_Data") -> float:
+    """Return `Discovery.stability` of a leaf."""
+    own = leaf.holds(data.codes)
+
+    def overlap(other: Node) -> float:
+        theirs = other.holds(data.codes)
+        return float(data.n[own & theirs].sum() / data.n[own | theirs].sum())
+
+    return float(np.mean([max((overlap(node) for node in tree if node.leaf), default=0.0) for tree in trees]))
 
 
 def _check_arguments(
@@ -130,20 +162,20 @@ def _tokens(folder: Path, record: Gap) -> TokenTable | None:
     return None if record.unit == "byte" else table
 
 
-def _check_differences(half: "_Half", reference: str, model: str) -> None:
+def _check_differences(data: "_Data", reference: str, model: str) -> None:
     """Raise `ArgapError` if the model's differences to the reference leave nothing to explain."""
-    if not np.isfinite(half.lost).all():
+    if not np.isfinite(data.lost).all():
         raise ArgapError(f"{model}: no finite ΔNLL to {reference} ({INFINITE}), so nothing to explain")
-    if not half.lost.any():
+    if not data.lost[data.fits[:, 0]].any():
         raise ArgapError(
             f"{model}: equal to {reference} on every token of half of the documents, so nothing to explain"
         )
 
 
-class _Half(NamedTuple):
-    """The half of the documents to grow the tree on, and a function that scores nodes on the other half.
+class _Data(NamedTuple):
+    """The tokens by combination of features and half, and a function that scores nodes on the first split's other half.
 
-    Legend: C combinations of features, F features.
+    Legend: C combinations of features and halves, F features, K splits.
     """
 
     codes: np.ndarray
@@ -153,24 +185,33 @@ class _Half(NamedTuple):
     """``[C]``: tokens."""
     lost: np.ndarray
     """``[C]``: summed NLL difference to the reference, in nats."""
+    fits: np.ndarray
+    """bool ``[C, K]``: whether a split's tree is grown on them; scores are of the first split."""
     score: Callable[[dict[str, Node]], list[Part]]
     """Score all tokens of the other half, then those in each node, by name."""
 
 
-def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
-    cells = with_models(read_cells(folder / "cells.parquet"), [record.reference, model])
-    fit = fitting(cells["document"].to_numpy())
+def _of_cells(folder: Path, record: Gap, model: str) -> _Data:
+    seeds = {name: record.seeds[name] for name in (record.reference, model)}
+    cells = with_models(read_cells(folder / "cells.parquet"), [name for names in seeds.values() for name in names])
+    fits = halves(cells["document"].to_numpy())
+    fit = fits[:, 0]
     _check_halves(fit, folder)
     binned = {name: highs for name, highs in _bins(record).items() if name in cells}
-    features = [Feature(FLAGS[0]), *_binned(binned)]
-    codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
-    lost = (cells[PREFIX + record.reference] - cells[PREFIX + model]).to_numpy()
+    features = [*FLAGS, *_binned(binned)]
+    values = [cells["repeated"], *(cells[name] for name in binned)]
+    if COPY in cells:
+        features += [*COPY_FLAGS, *_binned({"match": MATCHES})]
+        values += [cells[COPY] >= 0, cells[INDUCTION], np.searchsorted(MATCHES, cells[COPY])]
+    codes, features = _coded(values, features, cells["domain"])
+    theirs, own = (cells[[PREFIX + name for name in names]].to_numpy().mean(axis=1) for names in seeds.values())
+    lost = theirs - own
 
     def score(nodes: dict[str, Node]) -> list[Part]:
         masks = {Key(NAMED, name): node.holds(codes[~fit]) for name, node in nodes.items()}
         rest = cells.iloc[np.flatnonzero(~fit)]
-        scored = slices_of_cells(rest, masks, record.reference)
-        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold)
+        scored = slices_of_cells(rest, masks, record.reference, seeds=seeds, together="leaf")
+        n, hits = rest["n"].to_numpy(), ar_hits(rest, record.threshold, record.bins)
         parts = [scored[WHOLE]]
         for key, m in masks.items():
             share = float(n[m & hits].sum() / n[m].sum()) if m.any() else None
@@ -178,26 +219,36 @@ def _of_cells(folder: Path, record: Gap, model: str) -> _Half:
             parts.append(Part(scored[key].estimates.values(), about))
         return parts
 
-    return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
+    return _Data(codes, features, cells["n"].to_numpy(dtype=np.float64), lost, fits, score)
 
 
-def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
-    bins = _bins(record) | {"occurrences": OCCURRENCES}
-    fit = fitting(np.arange(len(drawn)))
+def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: np.ndarray) -> _Data:
+    bins, copied = _bins(record) | {"occurrences": OCCURRENCES}, "opportunity" in table.columns
+    if copied:
+        bins["match"] = MATCHES
+    fits = halves(np.arange(len(drawn)))
+    fit = fits[:, 0]
     _check_halves(fit[drawn][: record.documents], folder)
-    features = [*map(Feature, FLAGS), *_binned(bins), *kept_features(table.documents)]
-    units = np.where(drawn & fit, 0, -1).astype(np.int32)
+    flags = [*FLAGS, *(COPY_FLAGS if copied else ()), *TEXT_FLAGS]
+    features = [*flags, *_binned(bins), *kept_features(table.documents)]
+    units = np.where(drawn, fits @ (1 << np.arange(fits.shape[1])), -1).astype(np.int32)
     sums = _sums(table, table.models.index(model), features, units)
     codes, features = _coded([sums[str(k)] for k in range(len(features))], features, sums["domain"])
 
     def score(nodes: dict[str, Node]) -> list[Part]:
         slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
         whole, _hits, *scored = score_slices(
-            table, slices, threshold=record.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
+            table,
+            slices,
+            threshold=record.threshold,
+            empty=True,
+            among=lambda documents: (drawn & ~fit)[documents],
+            together="leaf",
         )
         return [whole, *scored]
 
-    return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
+    of_row = (sums[UNIT].to_numpy()[:, None] >> np.arange(fits.shape[1])) & 1 == 1
+    return _Data(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), of_row, score)
 
 
 def _check_halves(fit: np.ndarray, folder: Path) -> None:
@@ -216,9 +267,9 @@ def _binned(bins: dict[str, tuple[int, ...]]) -> list[Feature]:
     return [Feature(column, bins[name]) for name, column in BINNED.items() if name in bins]
 
 
-def fitting(documents: np.ndarray) -> np.ndarray:
-    """Return whether the tree is grown on each document (bool)."""
-    return (documents.astype(np.int64) * GOLDEN + SEED) % 2**32 < 2**31
+def halves(documents: np.ndarray) -> np.ndarray:
+    """Return whether each split grows its tree on each document, bool ``[D, K]``; the first is the one scored."""
+    return (documents.astype(np.int64)[:, None] * np.array(SPREAD) + SEED) % 2**32 < 2**31
 
 
 def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
@@ -234,15 +285,16 @@ def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
 
 
 def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndarray) -> pd.DataFrame:
-    """Count tokens and sum NLL differences to the reference, by domain and by the bins of all features.
+    """Count tokens and sum NLL differences to the reference, by unit, domain and the bins of all features.
 
     The bins are the columns ``0``, ``1`` …; documents whose unit is -1 are left out.
     """
     bins = [f'{each.bin} AS "{k}"' for k, each in enumerate(features)]
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
-    parts = ", ".join(["domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
+    parts = ", ".join([f'"{UNIT}"', "domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
     query = f'SELECT {parts} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
-    columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
+    named = ("domain", "piece", "word_start", "repeated", *BINNED.values(), *COPIED)
+    columns = [UNIT, *dict.fromkeys(name for name in named if name in table.columns), *table.kept]
     reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
     found: list[pa.Table] = []
     for portion in query_portions(reader, query):

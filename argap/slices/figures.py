@@ -2,7 +2,8 @@
 
 For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and its share of the gap (or of
 the lead, if the model is ahead) is the contribution over Δnll. Slices may overlap; the contributions of a partition
-add up to Δnll. All figures are computed from sums by document, so each has an interval.
+add up to Δnll. All figures are computed from sums by document, and for models trained from several seeds by seed, so
+each has an interval: Student-t over documents and seeds, and Fieller's for shares (`argap.metric.influence`).
 
 A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
 differences and shares that depend on it; the model's other slices keep theirs.
@@ -10,21 +11,28 @@ differences and shares that depend on it; the model's other slices keep theirs.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from argap.metric.direction import LEVEL, NO_SHARE, direction
-from argap.metric.direction import share as share_of
-from argap.metric.intervals import DocumentBootstrap, effective_documents, interval, unresolved
+from argap.metric.direction import contains_zero
+from argap.metric.documents import GROUPS, Figures, group_of
+from argap.metric.influence import Estimates, Figure
+from argap.metric.seeds import OverSeeds, figures_over_seeds, pool_seeds
 from argap.metric.share import gap_due_to_ar, perplexity
 from argap.records import ALL, INFINITE, Estimate, Interval, Part, SliceInfo
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.margins import Margins, sum_margins
 from argap.slices.tally import joined, tally
+
+Seeds = Mapping[str, Sequence[str]]
+"""The columns of sums of each model: itself, then its further seeds."""
+BY_SLICE = ("nll", "delta", "contribution", "share")
+"""The fields of `argap.metric.documents.Figures` that have a value per slice."""
+PART_UNRESOLVED = "the interval of the slice's part of the gap contains 0"
+"""Why a share must not be claimed."""
 
 
 class Key(NamedTuple):
@@ -45,164 +53,137 @@ class _Sums:
     n: np.ndarray
     """``[U]``: scored tokens of the slice in each unit."""
     logprob: np.ndarray
-    """``[U, M]``: sums of log p."""
+    """``[K, U]``: sums of log p."""
     about: SliceInfo | None
-    tokens: float
-    """Sum of ``n``."""
-    total: np.ndarray
-    """``[M]``: sum of ``logprob``."""
 
 
 class SliceScorer:
-    """Collect slices as sums by document, then score them all with the same resamples.
+    """Collect slices as sums by document, then compute all their figures with intervals.
 
-    Legend: D documents, U units of the bootstrap, R resamples, M models, the reference among them.
+    A model trained from several seeds has a column of sums for each; its figures are means over them, and intervals
+    cover documents and seeds (`argap.metric.seeds`).
+
+    Legend: D documents, U units (documents, or groups of them), M models, K columns: the seeds of all models.
     """
 
     def __init__(
         self,
-        models: Sequence[str],
+        columns: Sequence[str],
         reference: str,
         n: np.ndarray,
         logprob: np.ndarray,
         *,
-        by_unit: tuple[DocumentBootstrap, float] | None = None,
+        seeds: Seeds | None = None,
+        unit: np.ndarray | None = None,
     ) -> None:
-        """Start with all tokens: ``n [D]`` and ``logprob [D, M]``, scored tokens and sums of log p (nats) by document.
+        """Start with all tokens: ``n [D]`` and ``logprob [D, K]``, scored tokens and sums of log p (nats) by document.
 
-        ``by_unit``: a bootstrap and the effective number of documents; all sums are then by its units, ``[U]``.
+        ``seeds``: the columns of each model, its own first; None: every column is a model. ``unit``: see
+        `argap.metric.documents.group_of`; all sums are then by unit already, ``[U]``.
         """
-        self.models = list(models)
-        self.reference = self.models.index(reference)
-        self._folded = by_unit is not None
-        self._bootstrap, self._worth = by_unit or (DocumentBootstrap(len(n)), effective_documents(n))
+        of_model = {name: (name,) for name in columns} if seeds is None else seeds
+        number = {name: k for k, name in enumerate(columns)}
+        self._columns = {model: [number[name] for name in names] for model, names in of_model.items()}
+        self.reference = reference
+        self._unit = None if unit is not None else group_of(len(n))
         self._slices: list[_Sums] = []
         self.add(WHOLE, n, logprob)
 
     def add(self, key: Key, n: np.ndarray, logprob: np.ndarray, *, about: SliceInfo | None = None) -> None:
-        """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``."""
-        columns = np.column_stack([n, logprob])
-        columns = columns if self._folded else self._bootstrap.by_unit(columns)
-        n, logprob = columns[:, 0], columns[:, 1:]
-        self._slices.append(_Sums(key, n, logprob, about, n.sum(), logprob.sum(axis=0)))
+        """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, K]``."""
+        columns = [n, *logprob.T]
+        if self._unit is not None and len(n) > GROUPS:
+            columns = [np.bincount(self._unit, column, GROUPS) for column in columns]
+        self._slices.append(_Sums(key, columns[0], np.stack(columns[1:]), about))
 
-    def results(self) -> list[Part]:
-        """Return one part per slice: all tokens, then slices as added. The reference is each part's first model."""
-        drawn = self._resampled() if self._bootstrap.documents > 1 else None
-        order = sorted(range(len(self.models)), key=lambda m: m != self.reference)
-        whole: dict[str, Estimate] = {}
-        parts = []
-        for k, each in enumerate(self._slices):
-            pair = None if drawn is None else (drawn[0], drawn[k])
-            found = [self._estimate(each, m, pair, whole.get(self.models[m])) for m in order]
-            whole = whole or {each.model: each for each in found}
-            parts.append(Part(found, each.about))
-        return parts
+    def results(self, *, together: str | None = None) -> list[Part]:
+        """Return one part per slice: all tokens, then slices as added. The reference is each part's first model.
 
-    def _estimate(self, each: _Sums, m: int, drawn: "tuple[_Drawn, _Drawn] | None", whole: Estimate | None) -> Estimate:
-        """Estimate model ``m`` on a slice.
-
-        ``drawn``: all tokens and the slice in every resample; None for a single document. ``whole``: the model on all
-        tokens; None when estimating all tokens.
+        ``together``: the start of the names of bins that are looked at as one list; the intervals of their
+        contributions hold simultaneously (`argap.metric.simultaneous`).
         """
-        everything, n = self._slices[0], each.tokens
-        infinite = each.total[m] == -np.inf
-        nll = float(-each.total[m] / n) if n and not infinite else None
+        n = np.stack([each.n for each in self._slices]).astype(np.float64)
+        logprob = np.stack([each.logprob for each in self._slices]).astype(np.float64)
+        several = [logprob[:, of] for of in self._columns.values() if len(of) > 1]
+        pool = pool_seeds(several) if several else None
+        widened = np.array([together is not None and each.key.bin.startswith(together) for each in self._slices])
+        theirs = logprob[:, self._columns[self.reference]]
+        found: dict[str, list[Estimate]] = {}
+        for model in sorted(self._columns, key=lambda model: model != self.reference):
+            over = figures_over_seeds(n, logprob[:, self._columns[model]], theirs, pool)
+            figures = over.figures
+            if widened.any() and model != self.reference:
+                figures = figures._replace(contribution=_widened(over, widened))
+            found[model] = [
+                self._estimate(each.key, float(n[k].sum()), float(n[0].sum()), model, _at(figures, k))
+                for k, each in enumerate(self._slices)
+            ]
+        return [Part([found[model][k] for model in found], each.about) for k, each in enumerate(self._slices)]
+
+    def _estimate(self, key: Key, n: float, total: float, model: str, of: Figures) -> Estimate:
+        """Return the estimate of a model on a slice of ``n`` of the ``total`` tokens."""
+        nll = _number(of.nll.value)
         made = Estimate(
-            self.models[m],
-            each.key.partition,
-            each.key.bin,
+            model,
+            key.partition,
+            key.bin,
             round(n),
-            float(n / everything.tokens),
+            n / total,
             nll=nll,
             ppl=None if nll is None else perplexity(nll),
-            repeated=each.key.repeated,
+            repeated=key.repeated,
         )
-        if m == self.reference:
+        part, gap = _number(of.contribution.value), _number(of.gap.value)
+        if model == self.reference:
             return made
-        # Mean log-prob of the model minus the reference's, summed over the slice and over all tokens.
-        part, delta = (float(self._lost(of.total)[m] / everything.tokens) for of in (each, everything))
-        on_slice = part / made.share_of_tokens if n else 0.0
-        if not isfinite(part):
+        if part is None:
             return replace(made, reason=INFINITE)
-        ends = NO_ENDS if drawn is None else _intervals(*drawn, m)
         made = replace(
             made,
-            delta=-on_slice + 0.0,
-            delta_ci95=ends.delta,
-            contribution=-part + 0.0,
-            contribution_ci95=ends.contribution,
-            paper_rule=gap_due_to_ar(on_slice, delta, made.share_of_tokens).value,
+            delta=(_number(of.delta.value) or 0.0) + 0.0,
+            delta_ci95=_ends(of.delta),
+            contribution=part + 0.0,
+            contribution_ci95=_ends(of.contribution),
         )
-        if not isfinite(delta):
+        on_slice = -part / made.share_of_tokens if n else 0.0
+        rule = gap_due_to_ar(on_slice, -np.inf if gap is None else -gap, made.share_of_tokens)
+        made = replace(made, paper_rule=rule.value)
+        if gap is None:
             return replace(made, reason=INFINITE)
-        gap = ends.contribution if whole is None else whole.contribution_ci95
-        own = ends.contribution if part else None  # an empty slice contributes exactly 0
-        if (towards := direction(-delta, gap)) == LEVEL:
-            return replace(made, reason=NO_SHARE)
-        reason = unresolved(self._bootstrap.documents, self._worth, gap, own)
-        share = share_of(-part, -delta, towards)
-        return replace(made, share=share, share_ci95=ends.share, reason=reason)
-
-    def _lost(self, logprob: np.ndarray) -> np.ndarray:
-        """Subtract the reference's log-probs from ``logprob [..., M]``: ±∞ or NaN where either is −∞."""
-        with np.errstate(invalid="ignore"):
-            return logprob - logprob[..., [self.reference]]
-
-    def _resampled(self) -> list["_Drawn"]:
-        """Return each slice's tokens and differences to the reference in every resample.
-
-        Non-finite differences are set to 0, which is never read: such a slice has no interval.
-        """
-        width = 1 + len(self.models)
-        lost = [self._lost(each.logprob) for each in self._slices]
-        lost = [np.where(np.isfinite(each), each, 0.0) for each in lost]
-        table = [np.column_stack([each.n, differences]) for each, differences in zip(self._slices, lost, strict=True)]
-        drawn = self._bootstrap.resample(np.concatenate(table, axis=1))
-        return [
-            _Drawn(drawn[:, start], drawn[:, start + 1 : start + width]) for start in range(0, drawn.shape[1], width)
-        ]
+        if key == WHOLE:
+            made = replace(made, worth=float(of.worth))
+        share, reason = _number(of.share.value), str(of.share.reason) or None
+        if reason is None and part and contains_zero(made.contribution_ci95):
+            reason = PART_UNRESOLVED
+        return replace(made, share=share, share_ci95=_ends(of.share), reason=reason)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """A slice in every resample."""
+def _widened(over: OverSeeds, chosen: np.ndarray) -> Estimates:
+    """Replace the intervals of the ``chosen`` contributions (bool ``[S]``) by simultaneous ones."""
+    from argap.metric.simultaneous import simultaneous
 
-    n: np.ndarray
-    """``[R]``."""
-    lost: np.ndarray
-    """``[R, M]``: sums of log p, model minus reference."""
-
-
-class _Ends(NamedTuple):
-    """The intervals of an estimate."""
-
-    delta: Interval | None
-    contribution: Interval | None
-    share: Interval | None
-    """None if all resamples have the opposite sign."""
+    value, components = over.contribution
+    some = Figure(value[chosen], tuple(each.of(chosen) for each in components))
+    wide, all_of = simultaneous(some).estimates, over.figures.contribution
+    low, high = all_of.low.copy(), all_of.high.copy()
+    low[chosen], high[chosen] = wide.low, wide.high
+    return all_of._replace(low=low, high=high)
 
 
-NO_ENDS = _Ends(None, None, None)
-"""For a single document."""
+def _at(figures: Figures, k: int) -> Figures:
+    """Return the figures of one slice."""
+    chosen = {name: Estimates(*(each[k] for each in getattr(figures, name))) for name in BY_SLICE}
+    return figures._replace(**chosen)
 
 
-def _intervals(whole: _Drawn, slice_: _Drawn, model: int) -> _Ends:
-    """Return all intervals of a model on a slice; no other function computes any."""
-    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative if the model is worse
-    part = slice_.lost[:, model] / whole.n
-    some = slice_.n > 0
-    on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None
-    towards = np.sign(delta.mean())  # negative for a gap, positive for a lead
-    kept = towards * delta > 0
-    if not kept.any():
-        return _Ends(on_slice, interval(-part), None)
-    # Not capped at 1. In a resample where Δ changes sign, the quotient is undefined: it counts as the largest one if
-    # the slice keeps its sign (the quotient diverges as Δ goes to 0), and is dropped otherwise.
-    value = np.full(len(delta), np.nan)
-    value[kept] = part[kept] / delta[kept]
-    value[~kept & (towards * part > 0)] = max(value[kept].max(), 1.0)
-    return _Ends(on_slice, interval(-part), interval(value[~np.isnan(value)]))
+def _number(value: np.ndarray) -> float | None:
+    """Return a figure, or None if it is NaN."""
+    return None if np.isnan(value) else float(value)
+
+
+def _ends(of: Estimates) -> Interval | None:
+    """Return the interval of a figure, if it has one."""
+    return None if np.isnan(of.low) else (float(of.low), float(of.high))
 
 
 Masks = Callable[[pd.DataFrame], Mapping[Key, np.ndarray]]
@@ -210,37 +191,43 @@ Masks = Callable[[pd.DataFrame], Mapping[Key, np.ndarray]]
 
 
 def slices_of_cells(
-    cells: pd.DataFrame | CellFile | Margins, masks: Masks | Mapping[Key, np.ndarray], reference: str
+    cells: pd.DataFrame | CellFile | Margins,
+    masks: Masks | Mapping[Key, np.ndarray],
+    reference: str,
+    *,
+    seeds: Seeds | None = None,
+    together: str | None = None,
 ) -> dict[Key, Part]:
     """Score `WHOLE`, then the slices that boolean ``masks`` over the cells select.
 
     If ``masks`` is a function, it is called with each of the `Margins` instead of the cells and returns the slices that
-    depend only on that margin's keys. Slices that it never returns are missing from the result.
+    depend only on that margin's keys. Slices that it never returns are missing from the result. ``seeds``,
+    ``together``: as in `SliceScorer`.
     """
     documents, n = documents_of(cells)
     if callable(masks):
         margins = cells if isinstance(cells, Margins) else sum_margins(cells, documents, n)
         chosen = [(part, part["unit"].to_numpy(), masks(part)) for part in margins.frames()]
-        bootstrap = margins.bootstrap
+        group = margins.unit
     else:
         assert isinstance(cells, pd.DataFrame)
-        bootstrap = DocumentBootstrap(len(documents))
-        unit = bootstrap.unit[np.searchsorted(documents, cells["document"].to_numpy())]
+        group = group_of(len(documents))
+        unit = group[np.searchsorted(documents, cells["document"].to_numpy())]
         chosen = [(cells, unit, masks)]
-    models = models_of(cells)
+    models, units = models_of(cells), min(len(documents), GROUPS)
     sums: dict[Key, np.ndarray] = {}
     for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
         for key, mask in {WHOLE: np.ones(len(part), dtype=bool), **of_part}.items():
             if key not in sums:  # every margin holds all tokens
                 rows = np.flatnonzero(mask)
-                added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
+                added = [np.bincount(unit[rows], column[rows], minlength=units) for column in columns]
                 sums[key] = np.column_stack(added)
     whole = sums.pop(WHOLE)
-    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], by_unit=(bootstrap, effective_documents(n)))
+    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], seeds=seeds, unit=group)
     for key, columns in sums.items():
         scorer.add(key, columns[:, 0], columns[:, 1:])
-    return dict(zip([WHOLE, *sums], scorer.results(), strict=True))
+    return dict(zip([WHOLE, *sums], scorer.results(together=together), strict=True))
 
 
 def documents_of(cells: pd.DataFrame | CellFile | Margins) -> tuple[np.ndarray, np.ndarray]:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from argap.metric.intervals import DocumentBootstrap
+from argap.metric.documents import group_of
+from argap.records import COPY, INDUCTION
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.tally import Groups, joined, tally
 
-AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)))
+AXES = ((("repeated", "frequency"), ("domain",)), (("distance",), ("position",)), ((COPY, INDUCTION),))
 """Keys that margins keep together; keys that the cells lack are left out. The margins of a row share a pass."""
 WAITING = 2**18
 """Rows collected before they are summed."""
@@ -27,7 +28,7 @@ class Margin(NamedTuple):
     domains: list[str] | None
     """The domains that the key ``domain`` numbers."""
     groups: Groups
-    """The first key is the document, or its bootstrap unit."""
+    """The first key is the document, or its unit (`argap.metric.documents.group_of`)."""
 
 
 def margins_of(cells: pd.DataFrame) -> list[Margin]:
@@ -41,6 +42,8 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
         known = [tuple(name for name in axis if name in cells) for axis in axes]
         names = [name for axis in known for name in axis]
         keys = [domain.codes if domain is not None and name == "domain" else cells[name].to_numpy() for name in names]
+        if not names:
+            continue
         both = tally([document, *keys], sums, n)
         of_names = dict(zip(names, both.keys[1:], strict=True))
         for axis in filter(None, known):
@@ -50,13 +53,14 @@ def margins_of(cells: pd.DataFrame) -> list[Margin]:
 
 
 class Margins:
-    """The margins of all cells of a result by bootstrap unit, summed in portions."""
+    """The margins of all cells of a result by unit, summed in portions."""
 
     def __init__(self, models: Sequence[str], documents: np.ndarray, n: np.ndarray) -> None:
         """Take the documents in the cells, ascending, and the tokens of each, both ``[D]``."""
         self._sums = [PREFIX + model for model in models]
         self.documents, self.n = documents, n
-        self.bootstrap = DocumentBootstrap(len(documents))
+        self.unit = group_of(len(documents))
+        """``[D]``: the unit of each document."""
         self._domains: dict[str, int] = {}
         self._waiting: dict[tuple[str, ...], list[Groups]] = {}
 
@@ -72,7 +76,7 @@ class Margins:
             if domains is not None:
                 numbers = [self._domains.setdefault(each, len(self._domains)) for each in domains]
                 keys = [np.array(numbers)[keys[0]]]
-            unit = self.bootstrap.unit[np.searchsorted(self.documents, document)]
+            unit = self.unit[np.searchsorted(self.documents, document)]
             waiting = self._waiting.setdefault(names, [])
             waiting.append(groups._replace(keys=[unit, *keys]))
             if sum(len(each.n) for each in waiting[1:]) > WAITING:

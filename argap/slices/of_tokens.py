@@ -1,6 +1,7 @@
 """Open the tokens of a result and score slices defined by conditions on them."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from argap.errors import ArgapError, MismatchError, within
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
 from argap.files.resumable import folder_name
-from argap.metric.intervals import DocumentBootstrap, effective_documents
+from argap.metric.documents import group_of
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
 from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
 from argap.slices.conditions import (
@@ -93,8 +94,9 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
 
 
 def shipped_slices(table: TokenTable) -> list[Slice]:
-    """Return the bundled slices; without training counts, only those that need none."""
-    return [each for each in as_slices(library()) if not _uncounted(table, checked(table, each.where))]
+    """Return the bundled slices that need neither training counts nor labels that the table lacks."""
+    known = [each for each in library() if not table.lacking & {*re.findall(r"\w+", each.where)}]
+    return [each for each in as_slices(known) if not _uncounted(table, checked(table, each.where))]
 
 
 def check_slices(
@@ -118,8 +120,7 @@ def check_where(
 
 
 def prepare(table: TokenTable) -> None:
-    """Draw the resamples and check the files, once for all slices. Raises `FormatError` for a damaged file."""
-    _units(table).bootstrap.draw()
+    """Check the files, once for all slices. Raises `FormatError` for a damaged file."""
     check_files(table.labels, [table.labels / "labels.parquet"])
     for run in table.runs:
         check_files(run.folder, token_parts(run.folder))
@@ -133,47 +134,52 @@ def score_slices(
     empty: bool = False,
     bins: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
+    together: str | None = None,
 ) -> list[Part]:
     """Score all tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and ``slices``, in one pass.
 
     ``among``: a function that selects documents (bool) from an array of them; None: all. ``bins``: allow any name, as
-    `score_by` needs. Raises `ArgapError` for a bad name or condition and, unless ``empty``, for a slice without tokens.
+    `score_by` needs. ``together``: as in `argap.slices.figures.SliceScorer.results`. Raises `ArgapError` for a bad name
+    or condition and, unless ``empty``, for a slice without tokens.
     """
     if not bins:
         check_names(each.name for each in slices)
     conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits_of(threshold)), *slices)}
     units = _units(table, among)
-    with units.bootstrap.drawing():
-        whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
+    whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.number)
     chosen: list[tuple[Slice, Sums]] = []
     for each, of_slice in zip(slices, others, strict=True):
         text = _text(each.where, conditions[each.name])
         if not empty and not of_slice.n.any():
             raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
         chosen.append((each._replace(where=text), of_slice))
-    return _score(table, units, whole, hits, chosen, NAMED)
+    return _score(table, units, whole, hits, chosen, NAMED, together)
 
 
 class _Units(NamedTuple):
-    """Documents by bootstrap unit. Legend: D documents, U units of the bootstrap."""
+    """Documents by unit (`argap.metric.documents.group_of`). Legend: D documents, U units."""
 
     of_document: np.ndarray
     """int32 ``[D]``; -1 for documents that are left out."""
-    bootstrap: DocumentBootstrap
-    worth: float
-    """The effective number of documents."""
+    unit: np.ndarray
+    """The units of the documents kept."""
+
+    @property
+    def number(self) -> int:
+        """Return U."""
+        return int(self.unit.max(initial=-1)) + 1
 
 
 def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
-    """Set up the bootstrap over the documents with scored tokens, or over those that ``among`` selects."""
+    """Assign units to the documents with scored tokens, or to those that ``among`` selects."""
     n = table.scored_of_document
     documents = np.flatnonzero(n)
     if among is not None:
         documents = documents[among(documents)]
-    bootstrap = DocumentBootstrap(len(documents))
+    unit = group_of(len(documents))
     of_document = np.full(len(n), -1, dtype=np.int32)
-    of_document[documents] = bootstrap.unit
-    return _Units(of_document, bootstrap, effective_documents(n[documents]))
+    of_document[documents] = unit
+    return _Units(of_document, unit)
 
 
 def grouped(table: TokenTable) -> tuple[str, ...]:
@@ -193,8 +199,7 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[P
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
     units = _units(table)
     of_hits = {AR_HITS: checked(table, hits_of(threshold))}
-    with units.bootstrap.drawing():
-        all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
+    all_of = sums(table, of_hits, units.of_document, units.number, by=column)
     of_type = table.schema().field(column).type
     bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
     whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins, column)
@@ -223,16 +228,21 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
 
 
 def _score(
-    table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]], partition: str
+    table: TokenTable,
+    units: _Units,
+    whole: Sums,
+    hits: Sums,
+    slices: Iterable[tuple[Slice, Sums]],
+    partition: str,
+    together: str | None = None,
 ) -> list[Part]:
     """Score all tokens, the AR hits, and ``slices``, the bins of ``partition``."""
-    known = (units.bootstrap, units.worth)
-    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, by_unit=known)
+    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, unit=units.unit)
     scorer.add(HITS, hits.n, hits.logprob, about=SliceInfo(AR_HITS, ar_hits=_hits_in(hits)))
     for each, of_slice in slices:
         about = SliceInfo(each.name, str(each.where), each.title, each.note, _hits_in(of_slice))
         scorer.add(Key(partition, each.name), of_slice.n, of_slice.logprob, about=about)
-    return scorer.results()
+    return scorer.results(together=together)
 
 
 def _hits_in(of_slice: Sums) -> float | None:

@@ -9,22 +9,36 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from argap.records import AR_HITS, OTHER, SLICE, THRESHOLD, Bins, Part
+from argap.records import (
+    AR_HITS,
+    COPIES,
+    COPY,
+    INDUCTION,
+    NO_PREDICTION,
+    OTHER,
+    RIGHT,
+    SLICE,
+    THRESHOLD,
+    WRONG,
+    Bins,
+    Part,
+)
 from argap.slices.cells import CellFile, ar_hits
-from argap.slices.figures import Key, slices_of_cells
+from argap.slices.figures import Key, Seeds, slices_of_cells
 
-By = Literal["slice", "frequency", "distance", "position", "domain"]
+By = Literal["slice", "frequency", "distance", "position", "domain", "copy", "induction"]
 HITS, OTHERS = Key(SLICE, AR_HITS), Key(SLICE, OTHER)
 
 
-def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[Key, np.ndarray]:
+def hits_and_others(cells: pd.DataFrame, threshold: int | None, bins: Bins) -> dict[Key, np.ndarray]:
     """Return the cells (bool ``[C]``) of the AR hits and of all other tokens.
 
-    Returns nothing for a margin without the keys that tell them apart (`argap.slices.margins`).
+    ``bins``: those that the cells refer to. Returns nothing for a margin without the keys that tell them apart
+    (`argap.slices.margins`).
     """
     if "repeated" not in cells:
         return {}
-    hits = ar_hits(cells, threshold)
+    hits = ar_hits(cells, threshold, bins)
     return {HITS: hits, OTHERS: ~hits}
 
 
@@ -38,10 +52,15 @@ def groups(
     found: dict[Key, np.ndarray] = {}
     for by in chosen:
         if by == "slice":
-            found |= hits_and_others(cells, threshold)
+            found |= hits_and_others(cells, threshold, bins)
         elif by == "domain" and by in cells:
             code, names = pd.factorize(cells["domain"].astype(object))
             found |= {Key(by, str(name)): code == k for k, name in enumerate(names)}
+        elif by == COPY and by in cells:
+            found |= {Key(by, name): cells[by].to_numpy() == low for name, low in COPIES.items()}
+        elif by == INDUCTION and {COPY, by} <= {*cells.columns}:
+            right, some = cells[by].to_numpy(), cells[COPY].to_numpy() >= 0
+            found |= {Key(by, RIGHT): right, Key(by, WRONG): some & ~right, Key(by, NO_PREDICTION): ~some}
         elif by in cells:
             number, labels = cells[by].to_numpy(), [each.label for each in getattr(bins, by)]
             if by != "frequency":
@@ -60,10 +79,17 @@ def in_order(by: By, scored: Mapping[Key, Part]) -> list[Part]:
 
 
 def partition(
-    cells: pd.DataFrame | CellFile, bins: Bins, by: By, *, reference: str, threshold: int | None
+    cells: pd.DataFrame | CellFile,
+    bins: Bins,
+    by: By,
+    *,
+    reference: str,
+    threshold: int | None,
+    seeds: Seeds | None = None,
 ) -> list[Part]:
     """Score one of the partitions of `groups`: one part per non-empty bin."""
-    return in_order(by, slices_of_cells(cells, lambda part: groups(part, bins, threshold, [by]), reference))
+    scored = slices_of_cells(cells, lambda part: groups(part, bins, threshold, [by]), reference, seeds=seeds)
+    return in_order(by, scored)
 
 
 def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[Key, np.ndarray]:

@@ -11,7 +11,7 @@ at once.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from argap.files.lock import one_writer
 from argap.files.parquet import write_parquet
 from argap.files.staged import GAP, NEW, put_in_place
 from argap.files.staged import whole as whole_result
+from argap.metric.bins import bins_of
 from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
@@ -36,7 +37,6 @@ from argap.records import (
     Gap,
     IndexRecord,
     LeftOut,
-    Part,
     as_json,
     read_gap,
     save_gap,
@@ -44,14 +44,14 @@ from argap.records import (
 )
 from argap.results.example_windows import add_models, choose_examples
 from argap.results.sources import table_of_documents, without
-from argap.results.summary import summarize
-from argap.results.text_warnings import count_hits, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import count_hits, warn_of_bigrams
 from argap.runtime.progress import say
-from argap.slices.cells import KEYS, build_cells, sum_by, with_models, write_cells
+from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
 from argap.suite.earlier import KEPT, Earlier, open_earlier
+from argap.suite.gap import gap_of
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
@@ -104,7 +104,7 @@ def collect(
     # Members taken from a restated result were scored on the windows kept, so all others are compared there.
     text = _text(labels, tokens, tokenizer.eos, kept if earlier.taken else None)
     logprobs = {name: logprob[text.rows] for name, (logprob, _) in scores.items()}
-    own_sums = sums_of(build_cells(text.labels, logprobs, threshold))
+    own_sums = sums_of(build_cells(text.labels, logprobs, bins_of(threshold, evaluation.seq_len)))
     sums = {name: earlier.joined(name, own, models) for name, own in own_sums.items()}
     hits = count_hits(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
     gap = gap_of(
@@ -115,14 +115,14 @@ def collect(
         text.evaluation,
         index,
         threshold,
-        position=earlier.by_position,
         documents=text.documents,
         warnings=warn_of_bigrams(hits, tokenizer),
     )
     for line in gap.warnings:
         say(line)
     curve = build_curve(text.labels, logprobs, marks(threshold, index))
-    tables = {"documents": text.documents, "curve": earlier.joined("curve.parquet", curve, models)}
+    curve = earlier.joined("curve.parquet", curve, models)
+    tables = {"documents": text.documents} | ({"curve": curve} if models_of(curve) == models else {})
     compared = {name: scores[name] for name in first if name in scores}
     if earlier.examples is None:
         examples = choose_examples(
@@ -254,43 +254,6 @@ def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list
                 )
     rows = [row for model, path in from_files.items() if path in read for row in read[path].rows if row.model == model]
     return msgspec.structs.replace(found, rows=tuple(rows))
-
-
-def gap_of(
-    suite: Suite,
-    sums: Mapping[str, pd.DataFrame],
-    models: Sequence[str],
-    members: Sequence[Member],
-    evaluation: EvaluationRecord,
-    index: IndexRecord,
-    threshold: int,
-    *,
-    position: Callable[[pd.DataFrame, Gap], list[Part]],
-    documents: pd.DataFrame,
-    warnings: Sequence[str] = (),
-) -> Gap:
-    """Compute ``gap.json`` from the files of sums.
-
-    ``position``: computes the partition by position from its sums, which may lack models taken from an older result.
-    ``documents``: the table of documents. ``warnings``: more warnings to record.
-    """
-    among = {member.name: member for member in members if member.name in models}
-    parameters = {name: member.scoring["parameters"] for name, member in among.items()}
-    cells = with_models(sums["cells.parquet"], models)
-    gap = summarize(
-        cells,
-        reference=suite.reference,
-        threshold=threshold,
-        evaluation=msgspec.structs.replace(evaluation, data=suite.evaluation.data),
-        index=index,
-        base=suite.base if suite.base in models else None,
-        runs={name: member.checkpoint for name, member in among.items()},
-        parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
-    )
-    by_position = position(with_models(sums["positions.parquet"], models), gap)
-    sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
-    found = (*warnings, *warn_of_sources(cells, sources, suite.reference, threshold))
-    return msgspec.structs.replace(gap.replaced({"position": by_position}), warnings=found)
 
 
 def _member(entry: Entry, run: Run, layout: Layout) -> Member:

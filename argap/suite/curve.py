@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError
-from argap.records import THRESHOLD, Part
-from argap.slices.cells import PREFIX, models_of, sum_by
-from argap.slices.figures import Key, SliceScorer
+from argap.slices.cells import PREFIX
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
@@ -54,19 +52,3 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
     sums = {PREFIX + model: each for model, each in zip(logprobs, groups.sums, strict=True)}
     document, number = groups.keys
     return pd.DataFrame({"document": document.astype(np.int32), "high": bounds[number], "n": groups.n, **sums})
-
-
-def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[Part]:
-    """Score the AR hits with τ at each bin's upper bound, without intervals.
-
-    ``totals``: ``n`` and each model's sum of log p over all scored tokens.
-    """
-    summed = sum_by(curve.drop(columns="document", errors="ignore"), ["high"])
-    models = models_of(curve)
-    columns = ["n", *(PREFIX + model for model in models)]
-    everything = np.array([[totals[name] for name in columns]])
-    cumulated = summed[columns].to_numpy(dtype=np.float64).cumsum(axis=0)
-    scorer = SliceScorer(models, reference, everything[:, 0], everything[:, 1:])
-    for high, sums in zip(summed["high"].tolist(), cumulated, strict=True):
-        scorer.add(Key(THRESHOLD, str(high)), sums[:1], sums[None, 1:])
-    return scorer.results()[1:]

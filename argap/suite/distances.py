@@ -3,7 +3,7 @@
 A window has room for distance d at L + 1 − d positions, d = 1 … L. The fitted density is therefore
 p(d) ∝ (L + 1 − d) d^−α; without the first factor, the fit would take lack of room for a scarcity of long distances.
 The maximum-likelihood α equates the model's mean of log d with the sample's (Σ log d is a sufficient statistic). Its
-interval is a bootstrap over documents.
+interval is that of the mean of log d over documents.
 """
 
 from typing import cast
@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from argap.metric.intervals import DocumentBootstrap, interval
+from argap.metric.influence import estimates, ratio
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
@@ -71,8 +71,6 @@ def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:
 
 
 def _interval(n: np.ndarray, total: np.ndarray, means: np.ndarray) -> tuple[float, float]:
-    if len(n) < 2:
-        return np.nan, np.nan
-    bootstrap = DocumentBootstrap(len(n))
-    drawn = bootstrap.resample(bootstrap.by_unit(np.column_stack([n, total])))
-    return interval(_solve(drawn[:, 1] / np.maximum(drawn[:, 0], 1), means))
+    """Return the exponents of the interval's ends, which are NaN without an interval."""
+    mean = estimates(ratio(total, n))
+    return float(_solve(mean.high, means)), float(_solve(mean.low, means))

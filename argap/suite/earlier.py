@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -19,9 +18,8 @@ from argap.files.parquet import check_columns, read_frame, read_schema
 from argap.files.staged import GAP, whole
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import Estimate, EvaluationRecord, Examples, Gap, Part, read_gap, read_record
-from argap.slices.cells import KEYS, PREFIX, models_of
-from argap.slices.partitions import partition
+from argap.records import COPY, INDUCTION, EvaluationRecord, Examples, Gap, read_gap, read_record
+from argap.slices.cells import KEYS, PREFIX
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
@@ -31,7 +29,7 @@ from argap.tokens.runs import Run
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"
 KEPT = {
-    "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
+    "cells.parquet": [key for key in KEYS if key not in ("window", "position", COPY, INDUCTION)],
     "positions.parquet": ["document", "position"],
 }
 """Keys of the committed sums. Intervals are over documents; positions in a file of their own take far less space."""
@@ -42,8 +40,8 @@ TABLES: Mapping[str, Sequence[str]] = {
     "trajectory.parquet": COLUMNS,
 }
 """Files that members are taken from, with the columns required besides the sums."""
-NOT_ALWAYS = ("positions.parquet", "trajectory.parquet")
-"""Files that may be missing: older results lack the first, results without intermediate checkpoints the second."""
+NOT_ALWAYS = ("positions.parquet", "curve.parquet", "trajectory.parquet")
+"""Files that may be missing: older results lack the first two, results without intermediate checkpoints the last."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,6 @@ class Earlier:
     taken: Mapping[str, Member] = field(default_factory=dict)
     same: Set[str] = frozenset()
     """Models of the result that are unchanged: those taken, and those whose run has the same checkpoint."""
-    position: Sequence[Part] = ()
-    """The partition by position in its ``gap.json``."""
     examples: Examples | None = None
     """Its example windows, if a member taken has seed 0; only such members are shown in them."""
     changes: tuple[str, ...] = ()
@@ -76,28 +72,6 @@ class Earlier:
             )
         sums = {PREFIX + model: (found if model in self.taken else own).get(PREFIX + model) for model in models}
         return own[keys].assign(**{column: values for column, values in sums.items() if values is not None})
-
-    def by_position(self, sums: pd.DataFrame, gap: Gap) -> list[Part]:
-        """Return the partition by position for the models of ``gap``.
-
-        Older files of ``sums`` lack models. These keep their recorded estimates; if the reference has no sums, the
-        other models have no intervals.
-        """
-        measured, reference = models_of(sums), gap.reference
-        if not measured:
-            return list(self.position)
-        against = reference if reference in measured else measured[0]
-        parts = partition(sums, gap.bins, "position", reference=against, threshold=gap.threshold)
-        if set(measured) >= set(gap.models):
-            return [Part(part[model] for model in gap.models) for part in parts]
-
-        def estimate(model: str, old: Part, new: Part) -> Estimate:
-            if model not in measured:
-                return old[model]
-            return new[model] if against == reference else _against(new[model], old[reference])
-
-        pairs = list(zip(self.position, parts, strict=True))
-        return [Part(estimate(model, old, new) for model in gap.models) for old, new in pairs]
 
     def with_rows(self, name: str, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
         """Join the runs' rows ``own`` with those of the members taken, from the file ``name``; None without rows.
@@ -168,7 +142,6 @@ def open_earlier(
         folder,
         taken,
         {*taken, *again} - {*changed},
-        gap.parts("position"),
         read_record(folder / "examples.json", Examples) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
@@ -184,12 +157,3 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
         if name not in NOT_ALWAYS or (folder / name).is_file():
             schema = read_schema(folder / name)
             check_columns(folder / name, schema, [*columns, *sums])
-
-
-def _against(each: Estimate, reference: Estimate) -> Estimate:
-    """Return an estimate relative to another reference, without intervals."""
-    assert each.nll is not None  # bins hold tokens
-    assert reference.nll is not None
-    delta = each.nll - reference.nll
-    bare = Estimate(each.model, each.partition, each.bin, each.n, each.share_of_tokens, each.nll, each.ppl)
-    return msgspec.structs.replace(bare, delta=delta, contribution=delta * each.share_of_tokens)

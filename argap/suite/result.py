@@ -1,28 +1,23 @@
 """Read a suite's result, and rebuild rows, intervals and curves from its files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
 from argap.files.remedies import SUITE
-from argap.metric.direction import NO_SHARE
-from argap.metric.intervals import unresolved
-from argap.metric.share import gap_due_to_ar
+from argap.metric.seeds import seed_range
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import SLICE, THRESHOLD, Estimate, Gap, Part, Record, read_gap, read_record
-from argap.results.restated import thresholds_of
-from argap.slices.cells import PREFIX, models_of, read_cells, sum_by, with_models
+from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
+from argap.slices.cells import PREFIX, mean_over_seeds, models_of, read_cells, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
-from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
@@ -73,10 +68,14 @@ class SeedScores:
     """On all scored tokens, ``ar_hits`` and ``other`` (`SizeResult.parts`), in nats; None without tokens."""
     over: dict[str, float | None] | None
     """The same minus the reference's at the same seed, or at seed 0 if that is missing; None for the reference."""
-    share: float | None
-    """Share of that gap on the AR hits; None without a gap and for the reference."""
-    unresolved: str | None
-    """Reason why the share must not be claimed."""
+
+    def share(self, hits: float) -> float | None:
+        """Return the share of its gap or lead on the AR hits, a share ``hits`` of the tokens; None for the reference.
+
+        It is signed and not capped.
+        """
+        delta = None if self.over is None else self.over["overall"]
+        return None if self.over is None or not delta else (self.over["ar_hits"] or 0.0) * hits / delta
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class SizeResult:
 
     folder: Path
     gap: Gap
-    """``gap.json``, with shares marked unresolved if seeds differ more than models."""
+    """``gap.json``."""
     cells: pd.DataFrame
     members: tuple[Member, ...]
 
@@ -109,10 +108,9 @@ class SizeResult:
         return 1.0 if exposed else reference.trained.tokens / reference.train.data.tokens
 
     @cached_property
-    def totals(self) -> dict[str, float]:
-        """Return ``n`` and each model's sum of log p over all scored tokens."""
-        columns = ["n", *(PREFIX + model for model in models_of(self.cells))]
-        return {name: float(self.cells[name].to_numpy().sum()) for name in columns}
+    def means(self) -> pd.DataFrame:
+        """Return the cells with the mean over seeds of each model's sums."""
+        return mean_over_seeds(self.cells, self.gap.seeds)
 
     def member(self, name: str) -> Member:
         """Return the member called ``name``. Raises `KeyError` for an unknown name."""
@@ -140,58 +138,35 @@ class SizeResult:
 
     @cached_property
     def curve(self) -> list[Part]:
-        """Return the AR hits at every threshold, with intervals at the ends of the cells' bins and at `marks`.
-
-        Without documents, as in an older ``curve.parquet``, `marks` have no intervals of their own.
-        """
-        sums = self._sums
-        highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
-        ends = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
-        repeated = self.cells.loc[self.cells["repeated"]]
-        binned = repeated.assign(high=ends[repeated["frequency"]])
-        known = self._at([tau for tau in highs if tau <= last], binned)
-        if "document" in sums:
-            known |= self._at([tau for tau in self.marks if tau not in known], sums)
-        others = share_by_threshold(with_models(sums, self.gap.models), self.totals, self.reference)
-        points = {int(point.bin): self._judged(point) for point in others} | known
-        doubts = seed_doubts(self.gap, seed_ranges(self.cells, self.members))
-        return [doubted(points[tau], doubts) for tau in sorted(points)]
+        """Return the AR hits at every threshold of `_sums`, with intervals."""
+        sums, columns = self._sums, models_of(self.cells)
+        documents = np.unique(self.cells["document"].to_numpy())
+        highs, point = np.unique(sums["high"].to_numpy(), return_inverse=True)
+        row = np.searchsorted(documents, sums["document"].to_numpy())
+        names = ["n", *(PREFIX + name for name in columns)]
+        shape = len(highs), len(documents)
+        up_to = [
+            np.bincount(point * shape[1] + row, sums[name].to_numpy(), minlength=shape[0] * shape[1])
+            .reshape(shape)
+            .cumsum(axis=0)
+            for name in names
+        ]
+        of_document = np.searchsorted(documents, self.cells["document"].to_numpy())
+        whole = [np.bincount(of_document, self.cells[name].to_numpy()) for name in names]
+        scorer = SliceScorer(columns, self.reference, whole[0], np.column_stack(whole[1:]), seeds=self.gap.seeds)
+        for k, high in enumerate(highs.tolist()):
+            scorer.add(Key(THRESHOLD, str(high)), up_to[0][k], np.column_stack([each[k] for each in up_to[1:]]))
+        return scorer.results()[1:]
 
     @cached_property
     def _sums(self) -> pd.DataFrame:
-        """Read ``curve.parquet``."""
-        return self._table("curve", "high", "n", *(PREFIX + model for model in self.gap.models))
-
-    def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, Part]:
-        """Score the points at ``thresholds`` with intervals, from sums by document and ``high``."""
-        columns = ["n", *(PREFIX + model for model in self.gap.models)]
-        documents, row = np.unique(self.cells["document"].to_numpy(), return_inverse=True)
-
-        def by_document(row: np.ndarray, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-            added = [np.bincount(row, table[name].to_numpy(), minlength=len(documents)) for name in columns]
-            return added[0], np.column_stack(added[1:])
-
-        scorer = SliceScorer(self.gap.models, self.reference, *by_document(row, self.cells))
-        for tau in thresholds:
-            hits = sums.loc[sums["high"] <= tau]
-            rows = np.searchsorted(documents, hits["document"].to_numpy())
-            scorer.add(Key(THRESHOLD, str(tau)), *by_document(rows, hits))
-        return dict(zip(thresholds, scorer.results()[1:], strict=True))
-
-    def _judged(self, point: Part) -> Part:
-        """Add to a point without intervals the reason why its shares must not be claimed."""
-        worth = self.gap.documents or 0, self.gap.effective_documents or 0
-
-        def reason(each: Estimate) -> str | None:
-            gap = self.gap.on_all[each.model].delta_ci95
-            return unresolved(*worth, gap, None) if each.share is not None else None
-
-        def judged(each: Estimate) -> Estimate:
-            share = None if directions.get(each.model) == "level" else each.share
-            return replace(each, share=share, reason=NO_SHARE if share is None else reason(each))
-
-        directions = self.gap.directions
-        return Part(each if each.model == self.reference else judged(each) for each in point.estimates.values())
+        """Read ``curve.parquet``; without one, as in older results, the cells and their coarser bins are used."""
+        names = ["document", "high", "n", *(PREFIX + name for name in models_of(self.cells))]
+        if (self.folder / "curve.parquet").is_file():
+            return self._table("curve", *names)
+        ends = np.array([-1 if each.high is None else each.high for each in self.gap.bins.frequency])
+        repeated = self.cells.loc[self.cells["repeated"]].assign(high=lambda cells: ends[cells["frequency"]])
+        return repeated.loc[repeated["high"] >= 0, names]
 
     def distances(self) -> pd.DataFrame:
         """Read the histogram of the AR hits: ``domain, distance, n``."""
@@ -207,8 +182,8 @@ class SizeResult:
 
     def heat(self) -> pd.DataFrame:
         """Return ``distance, frequency, n`` and each model's sum of log p, over repeated tokens."""
-        columns = [c for c in self.cells.columns if c not in ("document", "domain", "repeated")]
-        repeated = self.cells.loc[self.cells["repeated"], columns]
+        columns = [c for c in self.means.columns if c not in ("document", "domain", "repeated")]
+        repeated = self.means.loc[self.means["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
 
     def mqar(self) -> PretrainedScores | None:
@@ -239,49 +214,41 @@ class SizeResult:
     def parts(self) -> dict[str, np.ndarray]:
         """Return the cells (bool) of all scored tokens (``overall``) and of the slices ``ar_hits`` and ``other``."""
         everything = np.ones(len(self.cells), bool)
-        of_slice = hits_and_others(self.cells, self.gap.threshold)
+        of_slice = hits_and_others(self.cells, self.gap.threshold, self.gap.bins)
         return {"overall": everything} | {key.bin: mask for key, mask in of_slice.items()}
 
     @cached_property
     def seeds(self) -> list[SeedScores]:
         """Return every seed of the members trained from several seeds, by member."""
-        ranges, few = seed_ranges(self.cells, self.members), few_documents(self.gap)
         names: dict[str, dict[int, str]] = {}
         for member in self.members:
             names.setdefault(member.member, {})[member.seed] = member.name
         found = []
         for member, of_seed in names.items():
             for seed, name in of_seed.items() if len(of_seed) > 1 else ():
-                logprob, over, share, reason = self.cells[PREFIX + name].to_numpy(), None, None, None
+                logprob, over = self.cells[PREFIX + name].to_numpy(), None
                 if member != self.reference:
                     against = self.cells[PREFIX + names[self.reference].get(seed, self.reference)].to_numpy()
                     over = self._means(against - logprob)
-                    hits = float(self.cells["n"].to_numpy()[self.parts["ar_hits"]].sum()) / self.totals["n"]
-                    gap = over["overall"] or 0.0
-                    share = gap_due_to_ar(-(over["ar_hits"] or 0.0), -gap, hits).value
-                    if share is not None:
-                        reason = few or _seed_doubt(gap, ranges, member, self.reference)
-                found.append(SeedScores(name, member, self._means(-logprob), over, share, reason))
+                found.append(SeedScores(name, member, self._means(-logprob), over))
         return found
 
-    def spread(self) -> dict[str, list[float]]:
-        """Return the share of the gap for each seed with a gap, of members trained from several seeds."""
-        shares: dict[str, list[float]] = {}
-        for seed in self.seeds:
-            if seed.over is not None:
-                shares.setdefault(seed.member, []).extend([] if seed.share is None else [seed.share])
-        return shares
+    def share_range(self, member: str) -> tuple[float, float] | None:
+        """Return the smallest and largest share on the AR hits over all pairs of a member's and the reference's seeds.
 
-    def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
-        """Return the range of a member's share of the gap over seeds, if it is wider than the interval over documents.
-
-        That is the 95% interval of the first seed; without one, the range is returned too. Otherwise None.
+        None for members with one seed, if the reference has one as well. This is not an interval
+        (`argap.metric.seeds.SeedRange`).
         """
-        known = self.spread().get(member, [])
-        if len(known) < 2 or member not in self.gap.models:
+        own, theirs = self.gap.seeds[member], self.gap.seeds[self.reference]
+        if len(own) * len(theirs) == 1:
             return None
-        low, high, ends = min(known), max(known), self.gap.on_hits[member].share_ci95
-        return (low, high) if ends is None or high - low > ends[1] - ends[0] else None
+        rows = [np.ones(len(self.cells), bool), self.parts["ar_hits"]]
+        n, model, reference = (
+            np.stack([self.cells.loc[each, names].to_numpy().sum(axis=0)[:, None] for each in rows])
+            for names in (["n"], [PREFIX + name for name in own], [PREFIX + name for name in theirs])
+        )
+        low, high = seed_range(n[:, 0], model, reference).share
+        return None if np.isnan(low[1]) else (float(low[1]), float(high[1]))
 
     def _means(self, sums: np.ndarray) -> dict[str, float | None]:
         """Divide the ``sums`` of each of `parts` by its tokens; None without tokens."""
@@ -305,7 +272,7 @@ def read_size(folder: Path) -> SizeResult:
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
-    return SizeResult(folder, below_seeds(gap, seed_ranges(cells, members)), cells, members)
+    return SizeResult(folder, gap, cells, members)
 
 
 def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], rows: Sequence[str]) -> None:
@@ -316,54 +283,6 @@ def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], 
         raise FormatError(f"{path}: has {', '.join(names)}; cells.parquet and gap.json have {others}; {SUITE}")
     if unfinished := [member.name for member in members if member.train.finished is None]:
         raise FormatError(f"{path}: {unfinished[0]}: `train.finished` is null; {SUITE}")
-
-
-def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:
-    """Return the range of NLL over seeds, in nats on all scored tokens, of members trained from several seeds."""
-    n = cells["n"].to_numpy().sum()
-    nll: dict[str, list[float]] = {}
-    for member in members:
-        nll.setdefault(member.member, []).append(-float(cells[PREFIX + member.name].to_numpy().sum()) / n)
-    return {member: max(values) - min(values) for member, values in nll.items() if len(values) > 1}
-
-
-def seed_doubts(gap: Gap, ranges: Mapping[str, float]) -> dict[str, str]:
-    """Return why the gap of a model must not be broken down, for models whose gap is smaller than seed noise.
-
-    That is the range over seeds of the reference or of the model itself.
-    """
-    found = {model: _seed_doubt(delta, ranges, model, gap.reference) for model, delta in gap.deltas.items()}
-    return {model: reason for model, reason in found.items() if reason}
-
-
-def _seed_doubt(gap: float, ranges: Mapping[str, float], member: str, reference: str) -> str | None:
-    """Explain why a gap in nats must not be broken down; None if it may be. ``ranges``: `seed_ranges`."""
-    spread = max(ranges.get(reference, 0.0), ranges.get(member, 0.0))
-    if abs(gap) >= spread:
-        return None
-    return f"the gap of {abs(gap):.3f} nats is smaller than the {spread:.3f} between seeds"
-
-
-def few_documents(gap: Gap) -> str | None:
-    """Explain why no share may be claimed if there are too few documents; None if there are enough."""
-    return None if gap.documents is None else unresolved(gap.documents, gap.effective_documents or 0, None, None)
-
-
-def doubted(part: Part, doubts: Mapping[str, str]) -> Part:
-    """Add to the estimates of a part a reason, by model, why their shares must not be claimed."""
-
-    def changed(each: Estimate) -> Estimate:
-        more = doubts.get(each.model)
-        if each.share is None or more is None:
-            return each
-        return replace(each, reason="; ".join(filter(None, (each.reason, more))))
-
-    return Part((changed(each) for each in part.estimates.values()), part.about)
-
-
-def below_seeds(gap: Gap, ranges: Mapping[str, float]) -> Gap:
-    """Add `seed_doubts` to the reasons why shares of the AR hits are unresolved."""
-    return gap.replaced({SLICE: [doubted(gap.on_hits, seed_doubts(gap, ranges)), gap.on_other]})
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from argap.metric.share import gap_due_to_ar
 from argap.records import as_json
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
@@ -52,9 +51,9 @@ def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return training tokens and the raw share of the gap due to AR at each step where both models have a checkpoint.
+    """Return training tokens and the share of the gap or lead on the AR hits at each step that both models have.
 
-    The share is NaN if the model has no gap.
+    The share is signed and not capped; NaN if the models are equal.
     """
     own, ref = (trajectory.loc[trajectory["model"] == name].set_index("tokens") for name in (model, reference))
     tokens = own.index.intersection(ref.index)
@@ -64,8 +63,6 @@ def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[n
     delta_other = np.where(others > 0, (ref["nll_other"] - own["nll_other"]).to_numpy(), 0.0)
     share = hits / (hits + others)
     delta = share * delta_hits + (1 - share) * delta_other
-    raw = [
-        gap_due_to_ar(on_hits, overall, p).raw if overall < 0 else None
-        for on_hits, overall, p in zip(delta_hits, delta, share, strict=True)
-    ]
-    return tokens.to_numpy(), np.array(raw, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        raw = share * delta_hits / delta
+    return tokens.to_numpy(), np.where(np.isfinite(raw), raw, np.nan)

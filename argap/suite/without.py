@@ -6,8 +6,8 @@ text, tokenizer and training index, and the cells are checked against the same w
 that of an evaluation set without those windows, and members scored on the text with or without them can be added later
 (`argap.suite.collect`).
 
-Format 1 did not keep everything by document: its curve gets the coarser bins of the cells, and it has no partition by
-position. ``trajectory.parquet`` stays unchanged, and `argap.records.LeftOut` says so.
+Older results have no sums by position and document, so no partition by position. ``trajectory.parquet`` stays
+unchanged, and `argap.records.LeftOut` says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ from argap.files.lock import one_writer
 from argap.files.parquet import read_frame
 from argap.files.staged import GAP, put_in_place
 from argap.metric.bins import bins_of
-from argap.records import Examples, Gap, IndexRecord, LeftOut, Part, read_gap, read_record
+from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
 from argap.results.text_warnings import count_hits, warn_of_bigrams
 from argap.runtime.progress import say
-from argap.slices.cells import BOUNDS, PREFIX, build_cells, models_of, read_cells, sum_by
-from argap.slices.partitions import partition
-from argap.suite.collect import Collected, gap_of, marks, sums_of, write_result
+from argap.slices.cells import PREFIX, build_cells, models_of, read_cells
+from argap.suite.collect import Collected, marks, sums_of, write_result
 from argap.suite.config import Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
+from argap.suite.gap import gap_of, read_positions
 from argap.suite.layout import Layout
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Members
@@ -79,7 +79,7 @@ def restate_without(
     cells = without(read_cells(folder / "cells.parquet"), left_out.documents)
     _check_cells(folder / "cells.parquet", cells, labels, gap)
     left_out = _counted(left_out, gap, kept)
-    sums = {"cells.parquet": cells, "positions.parquet": _positions(folder, left_out, cells)}
+    sums = {"cells.parquet": cells, "positions.parquet": without(read_positions(folder, cells), left_out.documents)}
     table = without(table, left_out.documents)
     members = read_record(folder / "members.json", Members).members
     restated = gap_of(
@@ -90,18 +90,18 @@ def restate_without(
         msgspec.structs.replace(kept.record, left_out=left_out),
         gap.index,
         gap.threshold,
-        position=_by_position,
         documents=table,
         warnings=warn_of_bigrams(count_hits(tokens, labels.ar_hit(gap.threshold) & labels.scored), tokenizer),
     )
     distances, by_document = build_distances(labels, gap.threshold)
     tables = {
         "documents": table,
-        "curve": _curve(folder, cells, labels, gap, gap.index),
         "distances": distances,
         "distance_sums": _distance_sums(folder, by_document, left_out),
         "prevalence": build_prevalence(labels, tokens, tokenizer),
     }
+    if (folder / "curve.parquet").is_file():
+        tables["curve"] = _curve(folder, labels, gap, gap.index)
     for name in ("logs", "trajectory"):
         if (path := folder / f"{name}.parquet").is_file():
             tables[name] = read_frame(path)
@@ -178,7 +178,7 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
     evaluation = labels.record.evaluation
     if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
         raise MismatchError(f"{path}: its bins are those of another argap; {REMEDY}")
-    expected = sums_of(build_cells(labels, {}, gap.threshold))["cells.parquet"]
+    expected = sums_of(build_cells(labels, {}, gap.bins))["cells.parquet"]
     documents = 1 + max(int(frame["document"].to_numpy().max()) for frame in (cells, expected))
     found, of_text = (
         np.bincount(frame["document"].to_numpy(), frame["n"].to_numpy(), documents).astype(np.int64)
@@ -195,36 +195,11 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
         raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
 
 
-def _positions(folder: Path, left_out: LeftOut, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the sums by position; without models for format 1, which has none by document."""
-    path = folder / "positions.parquet"
-    if not path.is_file():
-        return cells.loc[:, ["document", "n"]]
-    sums = read_frame(path, needed=("document", "position", "n"))
-    return without(sums.drop(columns=list(BOUNDS & {*sums.columns})), left_out.documents)
-
-
-def _by_position(sums: pd.DataFrame, gap: Gap) -> list[Part]:
-    """Return the partition by position; empty if a model has no sums."""
-    if sorted(models_of(sums)) != sorted(gap.models):
-        return []
-    return partition(sums, gap.bins, "position", reference=gap.reference, threshold=gap.threshold)
-
-
-def _curve(folder: Path, cells: pd.DataFrame, labels: Labels, gap: Gap, index: IndexRecord) -> pd.DataFrame:
-    """Return the curve of the documents kept, with the rows that their tokens need.
-
-    A curve without documents (format 1) is rebuilt from the cells, whose bins are coarser; their last bin has no upper
-    bound and takes the curve's.
-    """
+def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord) -> pd.DataFrame:
+    """Return the curve of the documents kept, with the rows that their tokens need."""
     assert gap.threshold is not None
     path = folder / "curve.parquet"
-    found = read_frame(path, needed=("high", "n"))
-    if "document" not in found:
-        ends = np.array([found["high"].max() if each.high is None else each.high for each in gap.bins.frequency])
-        repeated = cells.loc[cells["repeated"]]
-        sums = repeated[["n", *(PREFIX + model for model in models_of(cells))]]
-        return sum_by(sums.assign(high=ends[repeated["frequency"].to_numpy()]), ["high"])
+    found = read_frame(path, needed=("document", "high", "n"))
     keys = ["document", "high"]
     rows = build_curve(labels, {}, marks(gap.threshold, index))
     merged = rows[keys].merge(found, on=keys, how="left").fillna(0)

@@ -43,13 +43,21 @@ def has_letters(tokenizer: Tokenizer) -> np.ndarray:
     return np.array([any(c.isalnum() or c == "\ufffd" for c in piece) for piece in tokenizer.pieces])
 
 
-def content_bigrams(tokens: np.ndarray, words: Words, letters: np.ndarray) -> np.ndarray:
-    """Return bool ``[N]``: whether a token and the one before are content tokens; undefined at position 0 of a window.
+def content_tokens(tokens: np.ndarray, words: Words, letters: np.ndarray) -> np.ndarray:
+    """Return bool ``[N]``: whether a token has a letter or digit and belongs to no function word.
 
     ``tokens``: int ``[N]``, whole windows in order; ``words``: their words; ``letters``: `has_letters`.
     """
     coded = words.texts.dictionary_encode()
     of_text = np.array([is_content_word(word) for word in coded.dictionary.to_pylist()], dtype=bool)
     of_word = np.append(of_text[coded.indices.to_numpy()], False)  # the last is for white space
-    content = letters[tokens] & of_word[words.number]
+    return letters[tokens] & of_word[words.number]
+
+
+def content_bigrams(tokens: np.ndarray, words: Words, letters: np.ndarray) -> np.ndarray:
+    """Return bool ``[N]``: whether a token and the one before are content tokens; undefined at position 0 of a window.
+
+    Arguments as in `content_tokens`.
+    """
+    content = content_tokens(tokens, words, letters)
     return content & np.roll(content, 1)

@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,11 @@ memory runs out."""
 class Tokenizer:
     """A Hugging Face fast tokenizer (``tokenizers.Tokenizer``) with the one encoding that argap uses."""
 
-    def __init__(self, backend: Any, *, name: str, eos: int | None, bos: int | None = None) -> None:
+    def __init__(
+        self, backend: Any, *, name: str, eos: int | None, bos: int | None = None, adds_bos: bool | None = None
+    ) -> None:
+        """Take over ``backend``; ``adds_bos``: what its files say of a BOS, if anything (`adds_bos`)."""
+        before = _added_before(backend)
         self._backend = backend
         added = backend.get_added_tokens_decoder().get(eos)
         if added is not None and not added.special:  # an ordinary added token would be recognised in text
@@ -57,8 +62,13 @@ class Tokenizer:
         self.name = name
         self.eos = eos
         """Id of the end-of-sequence token, or None where the tokenizer has none."""
-        self.bos = bos
-        """Id of the beginning-of-sequence token, or None. argap puts it before windows only on request."""
+        self.bos = before[0] if len(before) == 1 else bos
+        """Id of the beginning-of-sequence token, or None; the one that the post-processor puts first, if it does."""
+        self.adds_bos = True if len(before) == 1 else adds_bos if adds_bos is None else adds_bos and bos is not None
+        """Whether the tokenizer's own rule puts `bos` before a text: its post-processor, else its ``add_bos_token``.
+
+        None if neither says so. A post-processor that adds nothing says nothing: transformers writes one by default.
+        """
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -174,7 +184,8 @@ class Tokenizer:
             for key, token in (("eos_token", self.eos), ("bos_token", self.bos))
             if token is not None or key == "eos_token"
         }
-        write_json(folder / "tokenizer_config.json", named, seal=False)
+        rule = {} if self.adds_bos is None else {"add_bos_token": self.adds_bos}
+        write_json(folder / "tokenizer_config.json", named | rule, seal=False)
 
     def token_text(self, token: int) -> str:
         """Return a token as spelt in the vocabulary; for a special token, the text that servers parse as it."""
@@ -183,6 +194,18 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Decode consecutive ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def _added_before(backend: Any) -> list[int]:
+    """Return the ids that a tokenizer's post-processor puts before a text."""
+    waiting = [] if backend.post_processor is None else [json.loads(backend.post_processor.__getstate__())]
+    found: list[int] = []
+    for state in waiting:
+        waiting += state.get("processors", ())  # of a sequence
+        found += [state["cls"][1]] if "cls" in state else []  # BERT's and RoBERTa's
+        for piece in takewhile(lambda piece: "SpecialToken" in piece, state.get("single", ())):  # a template
+            found += state["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return found
 
 
 def _bytes_of(spelled: str) -> bytes:
@@ -211,7 +234,9 @@ def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None =
         raise ArgapError(f"{name}: a slow tokenizer; expected one with a tokenizer.json")
     fast: Any = tokenizer
     backend = Backend.from_str(fast.backend_tokenizer.to_str())
-    return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id)
+    # False is the default of transformers, and says nothing.
+    adds_bos = True if getattr(fast, "add_bos_token", False) else None
+    return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id, adds_bos=adds_bos)
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
@@ -281,7 +306,14 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     # The BOS in ``config.json`` may be the default of another vocabulary.
     named = _setting(folder / "tokenizer_config.json", "bos_token")
     bos = backend.token_to_id(named) if isinstance(named, str) else None
-    made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=bos)
+    adds_bos = _setting(folder / "tokenizer_config.json", "add_bos_token")
+    made = Tokenizer(
+        backend,
+        name=name,
+        eos=_eos_of_folder(folder, backend),
+        bos=bos,
+        adds_bos=adds_bos if isinstance(adds_bos, bool) else None,
+    )
     if not made.vocabulary:
         raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):

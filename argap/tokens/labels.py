@@ -102,6 +102,17 @@ class Labels:
         order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
         return rows[order][np.unique(segment[order], return_index=True)[1]]
 
+    def highest(self, column: np.ndarray) -> np.ndarray:
+        """Return the maximum of a column over the tokens of each row of positive weight: a segment's, or the one token.
+
+        A segment has an opportunity, a match of some length or a right prediction if one of its tokens has.
+        """
+        rows = np.flatnonzero(self.scored)
+        ends = self.weight[rows] > 0
+        if ends.all() or not ends.any():
+            return column[rows[ends]]
+        return np.maximum.reduceat(column[rows], np.append(0, np.flatnonzero(ends)[:-1] + 1))
+
     def over_segments(self, logprob: np.ndarray) -> np.ndarray:
         """Copy the log-prob of each segment from its last token to all of its tokens, ``[N]``."""
         inside = not self.weight.all()  # some tokens end no segment

@@ -9,7 +9,6 @@ import numpy as np
 
 from argap.files.checksums import check_files
 from argap.files.parquet import whole_column
-from argap.records.columns import COPIED
 from argap.runtime.threads import available_cores, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
@@ -46,17 +45,17 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
     return map_portions(table, lambda portion: portion)
 
 
-def map_portions(table: TokenTable, of: Callable[[Portion], Made], *, copies: bool = True) -> Iterator[Made]:
+def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[Made]:
     """Apply a function to each portion of the tokens in several threads, and yield its results in order.
 
-    ``copies``: whether it needs the columns of `argap.tokens.copies`. Raises as `read_portions`, and as the function.
+    Raises as `read_portions`, and as the function.
     """
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
-    left = {"repeated", *(() if copies else COPIED)}  # `repeated` is distance > 0, and booleans are much slower to read
-    of_labels = [name for name in table.label_columns if name not in left]
+    # `repeated` is distance > 0, and booleans are much slower to read
+    of_labels = [name for name in table.label_columns if name != "repeated"]
     folders = [run.folder for run in table.runs]
 
     def made(rows: Rows) -> Made:

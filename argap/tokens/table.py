@@ -19,7 +19,7 @@ from argap.files.parquet import check_below, read_portions, whole_column
 from argap.records import LabelsRecord, read_record
 from argap.records.columns import BY_MODEL, COLUMNS, COPIED, LABELLED, LOGPROB, RANK, UNIT, WEIGHT, ranks_of, schema_of
 from argap.runtime.threads import lazy
-from argap.text.content import content_bigrams, has_letters
+from argap.text.content import content_bigrams, content_tokens, has_letters
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
@@ -246,6 +246,9 @@ class Columns:
 
     def _word_repeated(self) -> pa.Array:
         return pa.array(np.append(seen_earlier(self._words), False)[self._words.number])
+
+    def _content_word(self) -> pa.Array:
+        return pa.array(content_tokens(self._rows.tokens, self._words, self._table.has_letters))
 
     def _content(self) -> pa.Array:
         return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))

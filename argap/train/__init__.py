@@ -1,7 +1,7 @@
 """Training: `train` turns a `TrainConfig` into a checkpoint and resumes after an interruption.
 
 ``config`` all settings · ``tokens`` packed data · ``windows`` data order · ``model`` · ``objective`` the loss ·
-``optimizer`` · ``loop`` · ``checkpoint`` · ``log`` · ``records`` the files · ``interrupt`` · ``run`` everything above.
+``optimizer`` · ``loop`` · ``checkpoint`` · ``log`` · ``records`` the files · ``run`` everything above.
 """
 
 import importlib

@@ -10,7 +10,7 @@ from argap.errors import FormatError
 from argap.files.atomic import parse_json, write_text
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
-from argap.runtime.stopping import Stopped
+from argap.runtime.signals import Stopped
 from argap.runtime.trackers import Trackers
 from argap.train.records import EvaluationLine, StepLine
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from argap.errors import ArgapError
 from argap.runtime.device import DTYPES, resolve_dtype
-from argap.runtime.stopping import Interrupt, Stopped
+from argap.runtime.signals import Stopped, StopRequest
 from argap.runtime.torchrun import Parallel
 from argap.train.checkpoint import Position
 from argap.train.config import TrainConfig
@@ -98,7 +98,7 @@ class Trainer:
         return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
 
     def run(
-        self, windows: Windows, position: Position, interrupt: Interrupt, evaluation: Windows | None = None
+        self, windows: Windows, position: Position, interrupt: StopRequest, evaluation: Windows | None = None
     ) -> Iterator[StepLine | EvaluationLine | Position]:
         """Train from ``position`` to the end, yielding log lines, positions to save and finally the last position.
 

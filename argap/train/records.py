@@ -9,7 +9,7 @@ FORMAT = 1
 """The format of ``train.json``."""
 
 
-class SourceRecord(Record, frozen=True):
+class CorpusRecord(Record, frozen=True):
     """One corpus of a token file."""
 
     path: str
@@ -32,7 +32,7 @@ class TokensRecord(Record, frozen=True):
     eos: int
     tokenizer: str
     tokenizer_fingerprint: str
-    sources: list[SourceRecord]
+    sources: list[CorpusRecord]
 
 
 class TrainResult(Record, frozen=True):

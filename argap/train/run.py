@@ -23,7 +23,7 @@ from argap.models.fla.operators import Backend, choose_backend, use_fla
 from argap.records import write_record
 from argap.runtime.device import DTYPES, resolve_dtype
 from argap.runtime.progress import say
-from argap.runtime.stopping import listening
+from argap.runtime.signals import listening
 from argap.runtime.torchrun import Parallel, join
 from argap.runtime.trackers import Trackers, check_trackers
 from argap.text.tokenizer import load_tokenizer, save_tokenizer

@@ -24,7 +24,7 @@ from argap.files.remedies import remedy_for
 from argap.records import read_record, write_record
 from argap.text.tokenizer import Tokenizer
 from argap.train.config import DataSource
-from argap.train.records import SourceRecord, TokensRecord
+from argap.train.records import CorpusRecord, TokensRecord
 
 COPY = 16 * 2**20  # bytes per read when a repeated source is copied
 
@@ -99,7 +99,7 @@ def open_tokens(folder: Path) -> TokenFile:
 
 def _write_source(
     file: IO[bytes], digest: Any, source: DataSource, corpus: Corpus, tokenizer: Tokenizer, eos: int, dtype: str
-) -> SourceRecord:
+) -> CorpusRecord:
     """Append the documents of ``source``, ``source.repeat`` times; tokenized once, then copied."""
     start, tokens = file.tell(), 0
     for document in token_documents(corpus, tokenizer):
@@ -119,7 +119,7 @@ def _write_source(
             file.write(data)
     say_remarks([corpus])
     documents = corpus.tally.documents * source.repeat
-    return SourceRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents)
+    return CorpusRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents)
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:

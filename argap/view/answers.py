@@ -13,10 +13,11 @@ import pandas as pd
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import Gap, Part
+from argap.records import COPY, INDUCTION, Gap, Part
 from argap.records.columns import BY_MODEL, COLUMNS
-from argap.reports.tables.result import few_documents
+from argap.reports.tables.result import interval_notes
 from argap.result import Result
+from argap.results.by_source import NEEDED, BySource, by_source, sources_of
 from argap.results.restated import cells_at, check_setting, restate, thresholds_of
 from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
@@ -65,7 +66,7 @@ class Answers:
             thresholds=thresholds_of(gap),
             counted=self._counted(),
             marks=marks,
-            notes=tuple(few_documents(gap)),
+            notes=tuple(interval_notes(gap)),
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
             library=tuple(library()),
@@ -117,7 +118,8 @@ class Answers:
 
     def _cells(self, *by: str, models: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the cells summed over all keys except ``by``."""
-        chosen = self.result.models if models is None else models
+        seeds = self.result.record.seeds
+        chosen = [name for model in self.result.models if models is None or model in models for name in seeds[model]]
         path = self.result.folder / "cells.parquet"
         return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen))
 
@@ -181,12 +183,29 @@ class Answers:
 
         def compute() -> list[Part]:
             keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            keys = ["document", COPY, INDUCTION] if by in (COPY, INDUCTION) else keys
             cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
-                cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold
+                cells,
+                self.gap(setting).bins,
+                cast(By, by),
+                reference=setting.reference,
+                threshold=setting.threshold,
+                seeds=gap.seeds,
             )
 
         return self._once.get(("parts", by, setting), compute)
+
+    def sources(self, setting: Setting) -> BySource:
+        """Return the gaps and leads without each source of the text, at a setting."""
+        gap, own = self.gap(setting), self.result.record
+
+        def compute() -> BySource:
+            cells = self._cells(*(name for name in NEEDED if name in self._keys))
+            names = sources_of(self.result.folder, own, cells["document"].to_numpy())
+            return by_source(gap, cells_at(cells, own, setting.threshold), names)
+
+        return self._once.get(("sources", setting), compute)
 
     def slices(
         self,

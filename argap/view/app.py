@@ -35,6 +35,7 @@ COMPUTED: dict[str, Compute] = {
     "overview": lambda ask, _: ask.answers.overview,
     "thresholds": lambda ask, _: ask.answers.thresholds(ask.reference, intervals=ask.flag("intervals")),
     "breakdown": lambda ask, stop: ask.answers.breakdown(ask.text("by"), ask.setting, stop),
+    "sources": lambda ask, _: ask.answers.sources(ask.setting),
     "slices": lambda ask, stop: ask.answers.slices(ask.named, ask.setting, ask.models, stop, empty=ask.flag("empty")),
     "window": lambda ask, _: ask.answers.window(ask.whole("window"), [*ask.models, ask.reference]),
     "windows": lambda ask, _: ask.answers.worst_windows(ask.model, ask.reference),

@@ -1,7 +1,7 @@
 """Write the tokens of a part of a breakdown as a condition for the slice box."""
 
 from argap.records import AR_HITS, Bin, Gap, Part
-from argap.slices.conditions import hits_of, literal
+from argap.slices.conditions import COPIED_AS, hits_of, literal
 
 
 def condition_of(part: Part, by: str, gap: Gap) -> str:
@@ -9,6 +9,8 @@ def condition_of(part: Part, by: str, gap: Gap) -> str:
     if by == "slice":
         hits = hits_of(gap.threshold)
         return hits if part.bin == AR_HITS else f"NOT ({hits})"
+    if by in COPIED_AS:
+        return COPIED_AS[by][part.bin]
     if by == "domain":
         return f"domain = {literal(part.bin)}"
     bounds = next(each for each in getattr(gap.bins, by) if each.label == part.bin)

@@ -26,7 +26,6 @@ class Shown(Record, frozen=True, omit_defaults=False):
     evaluation: EvaluationRecord
     index: IndexRecord | None
     documents: int | None
-    effective_documents: float | None
     date: str
 
     @classmethod

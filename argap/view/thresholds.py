@@ -40,6 +40,6 @@ def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, interva
     of_hits = list(hits_by_threshold(sums, gap.bins).values()) or [sums["repeated"].to_numpy()]
     pairs = [(tau, key, hits) for tau, hits in zip(thresholds, of_hits, strict=True) for key in (AR_HITS, OTHER)]
     masks = {Key(key, str(tau)): hits if key == AR_HITS else ~hits for tau, key, hits in pairs}
-    scored = slices_of_cells(sums, masks, reference)
+    scored = slices_of_cells(sums, masks, reference, seeds=gap.seeds)
     at = (AtThreshold(tau, *(scored[Key(key, str(tau))] for key in (AR_HITS, OTHER))) for tau in thresholds)
     return Thresholds(reference, intervals, scored[WHOLE], tuple(at))

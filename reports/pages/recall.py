@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
@@ -22,6 +22,9 @@ from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.formats import Table, best_in
 from argap.reports.tables.numbers import DASH, mean_nll, percent
 from argap.reports.tables.provenance import for_others
+
+if TYPE_CHECKING:
+    from argap.reports.figures.result import Drawn
 
 SHOWN = 6
 """Examples shown per task, starting with those on which the models differ."""
@@ -135,13 +138,11 @@ def write_recall_page(folder: Path) -> Path:
 
     The figures are ``recall.svg`` and, if there are AR gaps, ``link.svg``.
     """
-    from argap.reports.figures.recall import link_figure, recall_figure
+    from argap.reports.figures.recall import recall_figure
     from argap.reports.figures.result import written
 
     result = open_recall(folder)
-    figures = {"recall": recall_figure(result), "link": link_figure(result)}
-    (folder / "link.svg").unlink(missing_ok=True)
-    drawn = written({name: figure for name, figure in figures.items() if figure is not None}, folder)
+    drawn = written({"recall": recall_figure(result)}, folder) | draw_link(folder, result)
     title, sentences = recall_headline(result)
     page = render_page(
         "recall.html.j2",
@@ -160,6 +161,16 @@ def write_recall_page(folder: Path) -> Path:
     path = folder / "recall.html"
     write_text(path, page)
     return path
+
+
+def draw_link(folder: Path, result: RecallResult) -> "dict[str, Drawn]":
+    """Write ``link.svg``, or remove it if there are no AR gaps; samples are not read."""
+    from argap.reports.figures.recall import link_figure
+    from argap.reports.figures.result import written
+
+    (folder / "link.svg").unlink(missing_ok=True)
+    figure = link_figure(result)
+    return {} if figure is None else written({"link": figure}, folder)
 
 
 def recall_headline(result: RecallResult) -> tuple[str, list[str]]:

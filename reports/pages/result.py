@@ -7,25 +7,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from argap.records import KNOWN, Estimate, Examples, Gap, GapRow, Part
+from argap.records import COPY, INDUCTION, KNOWN, Estimate, Examples, Gap, GapRow, Part
 from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
+from argap.reports.tables.by_source import source_cells, source_columns, source_notes, sources_table, sources_title
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
 from argap.reports.tables.overview import MANY, by_gap, overview
 from argap.reports.tables.provenance import provenance
-from argap.reports.tables.result import ladder_table, main_tables, slices_table
+from argap.reports.tables.result import main_tables, recall_table, slices_table
 from argap.reports.tables.sentences import caption, headlines
 from argap.reports.tables.tokens import show_window
 
 if TYPE_CHECKING:
     from argap.reports.figures.result import Drawn
+    from argap.results.by_source import BySource
 
 BREAKDOWNS = {
     "frequency": "By training frequency of the bigram",
     "distance": "By distance to the bigram's nearest occurrence",
     "position": "By position in the window",
     "domain": "By domain",
+    COPY: "By what can be copied from the window",
+    INDUCTION: "By the induction prediction",
 }
 
 
@@ -58,8 +62,16 @@ class Further:
     captions: Mapping[str, str]
 
 
-def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", further: Further | None = None) -> str:
+def render(
+    gap: Gap,
+    examples: Examples | None,
+    figures: "Mapping[str, Drawn]",
+    further: Further | None = None,
+    sources: "BySource | None" = None,
+) -> str:
     """Render the whole page. ``figures``: from `argap.reports.figures.result.draw_all`. ``further``: an extra section.
+
+    ``sources``: the gap without each source; None leaves that section out.
 
     All text from models, corpora and folders is escaped.
     """
@@ -79,7 +91,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         hits=gap.hits,
         share=percent(gap.on_hits.share_of_tokens),
         tables=main_tables(gap),
-        ladder=ladder_table(gap),
+        recall=recall_table(gap),
         figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
         further=further,
         more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]
@@ -95,6 +107,9 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
             for by, title in BREAKDOWNS.items()
             if (parts := gap.parts(by)) and gap.on_all[gap.reference].nll is not None
         ],
+        sources=None
+        if sources is None or not gap.compared
+        else _without_each(sources, gap, [row.model for row in rows]),
         evaluation=gap.evaluation,
         unit=gap.unit,
         provenance=provenance(gap),
@@ -139,6 +154,35 @@ def _parts_table(gap: Gap, parts: Sequence[Part], title: str, rows: Sequence[Gap
         groups=sorted(groups.items(), key=lambda item: item[0] != "repeated"),
         total=total,
     )
+
+
+@dataclass(frozen=True)
+class WithoutEach:
+    """The gap without each source, as text."""
+
+    title: str
+    reason: str | None
+    """Why there is nothing to leave out."""
+    summary: Table | None
+    """Over more than `MANY` models."""
+    parts: list[PartsTable]
+    notes: Sequence[str]
+
+
+def _without_each(found: "BySource", gap: Gap, models: Sequence[str]) -> WithoutEach:
+    """Return the section on sources; ``models``: in the order of the page."""
+    title = sources_title(found)
+    if found.reason:
+        return WithoutEach(title, found.reason, None, [], ())
+    parts = []
+    for k in range(0, len(models), MANY):
+        some = models[k : k + MANY]
+        rows, total = source_cells(found, some)
+        first, *columns = source_columns(found, gap, some)
+        name = title if len(models) <= MANY else f"{title}: {', '.join(some)}"
+        parts.append(PartsTable(name, first, columns, [("", rows)], total))
+    summary = sources_table(found, gap) if len(models) > MANY else None
+    return WithoutEach(title, None, summary, parts, source_notes(found, gap))
 
 
 def _nll(value: float | None, gap: Gap) -> str:

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from argap.files.atomic import write_text
 from argap.records import Examples, Gap, read_gap, read_record
+from argap.reports.tables.by_source import sources_table
 from argap.reports.tables.formats import in_markdown, latex, markdown
 from argap.reports.tables.overview import overview
-from argap.reports.tables.provenance import provenance
+from argap.reports.tables.provenance import for_others, provenance
 from argap.reports.tables.result import csv_text, slices_csv, tables_of
 from argap.reports.tables.sentences import headlines
 
 if TYPE_CHECKING:
     from argap.reports.pages.result import Further
+    from argap.results.by_source import BySource
 
 
 def write_report(
@@ -30,10 +34,10 @@ def write_report(
     slices, ``slices.csv``.
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
-    ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
-    ``("svg", "png", "pdf")`` also writes a PNG (200 dpi) and a PDF of each. ``gap``: the result itself, by default read
-    from ``gap.json``. ``further``: an extra section of the page. Raises `FormatError` for a ``gap.json`` that is
-    missing or incomplete.
+    ``examples.json``, and for the shares without each source, ``cells.parquet``. ``out``: another folder to write to.
+    ``formats``: of the figures; the page shows the SVGs, and ``("svg", "png", "pdf")`` also writes a PNG (200 dpi) and
+    a PDF of each. ``gap``: the result itself, by default read from ``gap.json``. ``further``: an extra section of the
+    page. Raises `FormatError` for a file that is missing, incomplete or damaged.
     """
     from argap.reports.figures.result import draw_all
     from argap.reports.pages.result import render
@@ -43,7 +47,8 @@ def write_report(
     gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
     examples = read_record(windows, Examples) if windows.is_file() else None
-    tables = tables_of(gap)
+    sources = _sources(folder, gap)
+    tables = tables_of(gap) if sources is None else [*tables_of(gap), sources_table(sources, gap)]
     write_text(out / "table.md", "\n".join(map(markdown, tables)))
     write_text(out / "table.tex", "\n".join(map(latex, tables)))
     write_text(out / "table.csv", csv_text(gap))
@@ -52,8 +57,18 @@ def write_report(
         write_text(out / "slices.csv", slices_csv(gap.named, gap.unit))
     figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
-    write_text(page, render(gap, examples, figures, further))
+    write_text(page, render(gap, examples, figures, further, sources))
     return page
+
+
+def _sources(folder: Path, gap: Gap) -> "BySource | None":
+    """Return the gap without each source, paths fit to publish; None without cells, and then pandas is not imported."""
+    if not (folder / "cells.parquet").is_file():
+        return None
+    from argap.results.by_source import read_by_source
+
+    found = read_by_source(folder, gap)
+    return found and replace(found, sources=tuple(replace(row, name=for_others(row.name)) for row in found.sources))
 
 
 def card(gap: Gap) -> str:

@@ -126,7 +126,7 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
 
 
 def markdown(table: Table) -> str:
-    """Return a GitHub table with the notes below it."""
+    """Return a GitHub table with the notes below it; the notes alone without rows."""
     titles = [in_markdown(title) for title in table.columns]
     rule = ["---" if align == "left" else "---:" for _, align in table.aligned()]
     lines = [
@@ -134,21 +134,25 @@ def markdown(table: Table) -> str:
         rule,
         *([f"**{cell}**" if best else cell for cell, best in row] for row in _marked(table, in_markdown)),
     ]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines) if table.rows else ""
     notes = "\n".join(f"- {in_markdown(note)}" for note in table.notes)
-    title = f"**{in_markdown(table.title)}**\n\n" if table.title else ""
-    return f"{title}{body}\n" + (f"\n{notes}\n" if notes else "")
+    title = f"**{in_markdown(table.title)}**" if table.title else ""
+    return "\n\n".join(part for part in (title, body, notes) if part) + "\n"
 
 
 def latex(table: Table) -> str:
-    """Return a LaTeX tabular in booktabs style with the notes below it."""
+    """Return a LaTeX tabular in booktabs style with the notes below it; the notes alone without rows."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(cells) + r" \\"
 
     columns = "".join(align[0] for _, align in table.aligned())
+    title = [f"% {_in_latex(table.title)}"] if table.title else []
+    notes = [rf"\par\footnotesize {_in_latex(note)}" for note in table.notes]
+    if not table.rows:
+        return "\n".join([*title, *notes]) + "\n"
     rows = [
-        *([f"% {_in_latex(table.title)}"] if table.title else []),
+        *title,
         "% \\usepackage{booktabs}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -157,7 +161,7 @@ def latex(table: Table) -> str:
         *(line([rf"\textbf{{{c}}}" if best else c for c, best in row]) for row in _marked(table, _in_latex)),
         r"\bottomrule",
         r"\end{tabular}",
-        *(rf"\par\footnotesize {_in_latex(note)}" for note in table.notes),
+        *notes,
     ]
     return "\n".join(rows) + "\n"
 

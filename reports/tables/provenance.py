@@ -18,8 +18,7 @@ def provenance(gap: Gap) -> list[tuple[str, str]]:
             "Evaluation set",
             f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
             f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
-            f"{evaluation.documents:,} documents"
-            + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),
+            f"{evaluation.documents:,} documents",
         ),
         ("Fingerprint of the evaluation set", gap.fingerprint),
         (

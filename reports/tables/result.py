@@ -8,10 +8,22 @@ raised letter after a percentage points to its note. A percentage in parentheses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from argap.metric.direction import NO_SHARE
-from argap.metric.intervals import FEW, contains_zero
-from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import ClosedShare, Estimate, Gap, GapRow, Interval, Part, Unit
+from argap.metric.bins import ladder_bounds
+from argap.metric.direction import NO_SHARE, contains_zero
+from argap.records import (
+    COPY,
+    INDUCTION,
+    MISS,
+    NEW_KEY,
+    RIGHT,
+    ClosedShare,
+    Estimate,
+    Gap,
+    GapRow,
+    Interval,
+    Part,
+    Unit,
+)
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
@@ -25,8 +37,11 @@ from argap.reports.tables.numbers import (
     threshold_text,
 )
 from argap.reports.tables.words import MANY, gap_word
+from argap.results.ladder import ladder
 
 ENDS = "95% interval"
+FEW = 20
+"""Equal documents below which a note says that few documents decide."""
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
 LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
 AGAINST = "behind here though ahead overall: by the paper's rule 100%"
@@ -47,7 +62,7 @@ def gap_table(gap: Gap) -> Table:
         )
         for row in gap.rows
     )
-    notes = (_scope(gap), *few_documents(gap))
+    notes = (_scope(gap), *interval_notes(gap))
     losses = {
         column: [None if model == gap.reference else part[model].nll for model in gap.models]
         for column, part in enumerate(slices, 2)
@@ -81,19 +96,20 @@ def where_table(gap: Gap) -> Table | None:
     return Table(titles, rows, (scope, *notes_of(marks)))
 
 
-def ladder_table(gap: Gap) -> Table | None:
-    """Return the AR hits at τ = 0, scaled, 1,250, the result's own and ∞, as far as available.
+def recall_table(gap: Gap) -> Table | None:
+    """Return each model on all tokens, the AR hits up the ladder of τ, misses, new keys, and what induction predicts.
 
-    None without a curve, and for more than `MANY` models.
+    Beyond `MANY` models there is one row per model, with contributions only. None if only the reference was scored.
     """
-    points = {int(point.bin): point for point in gap.curve}
-    if not 0 < len(gap.compared) <= MANY or len(points) < 2 or gap.index is None:
+    if not gap.compared:
         return None
-    scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
-    rungs = [tau for tau in sorted({0, scaled, PAPER_THRESHOLD, gap.threshold or 0}) if tau in points]
-    named = {f"τ = {threshold_text(tau)}{' (scaled)' * (tau == scaled)}": points[tau] for tau in rungs}
-    named["τ = ∞ (repeated)"] = points[max(points)]
-    marks = marks_of(part[row.model] for row in gap.compared for part in named.values())
+    parts = _recall_parts(gap)
+    notes = [_copy_note(gap)]
+    if len(gap.compared) > MANY:
+        titles = ("Model", *parts)
+        rows = tuple((row.model, *(nats_cells(part[row.model])[0] for part in parts.values())) for row in gap.compared)
+        return Table(titles, rows, (f"Contributions to ΔNLL in nats per {gap.unit}. {notes[0]}",))
+    marks = marks_of(part[row.model] for row in gap.compared for part in parts.values())
     rows = tuple(
         (
             row.model,
@@ -101,13 +117,39 @@ def ladder_table(gap: Gap) -> Table | None:
             percent(part.share_of_tokens),
             *nats_cells(part[row.model]),
             share_cell(part[row.model], marks),
-            interval_cell(part[row.model]),
+            DASH if part is gap.on_all else interval_cell(part[row.model]),
         )
         for row in gap.compared
-        for name, part in named.items()
+        for name, part in parts.items()
     )
-    titles = ("Model", "AR hits at", f"% of {gap.unit}s", "Contribution", ENDS, f"% of {gap_word(gap)}", ENDS)
-    return Table(titles, rows, tuple(notes_of(marks)), left=(0, 1))
+    titles = ("Model", f"{gap.unit.capitalize()}s", f"% of {gap.unit}s", "Contribution", ENDS)
+    return Table((*titles, f"% of {gap_word(gap)}", ENDS), rows, (*notes, *notes_of(marks)), left=(0, 1))
+
+
+def _recall_parts(gap: Gap) -> dict[str, Part]:
+    """Return the sets of tokens of `recall_table` by name."""
+    scaled = ladder_bounds(gap.index)[1:]
+    parts = {"all": gap.on_all}
+    for tau, part in ladder(gap).items():
+        name = "repeated (τ = ∞)" if tau is None else f"AR hits, τ = {threshold_text(tau)}"
+        parts[f"{name} (scaled)" if tau in scaled else name] = part
+    copies = {part.bin: part for part in (*gap.parts(COPY), *gap.parts(INDUCTION))}
+    of_copies = {"misses": MISS, "new keys": NEW_KEY, "predicted by induction": RIGHT}
+    return parts | {name: copies[each] for name, each in of_copies.items() if each in copies}
+
+
+def _copy_note(gap: Gap) -> str:
+    """Explain the sets of `recall_table`."""
+    if not gap.parts(COPY):
+        return (
+            "No misses, new keys or induction: this result has no labels of what can be copied; `argap label` adds "
+            "them if its tokens are kept."
+        )
+    return (
+        f"Repeated bigrams, misses and new keys make up all {gap.unit}s. Misses: the previous token occurred before in "
+        "the window, never followed by this one. New keys: it did not occur. Predicted by induction: this token "
+        "followed the longest context that occurred before."
+    )
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -180,7 +222,7 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 def tables_of(gap: Gap) -> list[Table]:
     """Return all tables of a result in display order."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
-    return [*main_tables(gap), *(table for table in (ladder_table(gap), slices) if table is not None)]
+    return [*main_tables(gap), *(table for table in (recall_table(gap), slices) if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:
@@ -193,8 +235,7 @@ def csv_text(gap: Gap) -> str:
 
     NLLs, differences and their intervals are in nats per ``unit``.
     """
-    worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
-    return csv_of([_record(row, gap) | worth for row in gap.rows])
+    return csv_of([_record(row, gap) | {"documents": gap.documents, "unit": gap.unit} for row in gap.rows])
 
 
 def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
@@ -268,14 +309,28 @@ def _scope(gap: Gap) -> str:
     return f"{scope}. Reference: {gap.reference}."
 
 
-def few_documents(gap: Gap) -> list[str]:
-    """Return a note if there are too few documents for the intervals; none for one document, which has no intervals."""
-    if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
+def interval_notes(gap: Gap) -> list[str]:
+    """Say what the intervals cover, and if they rest on few documents; nothing for one document, which has none."""
+    if gap.documents in (None, 1):
         return []
-    return [
-        f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
-        "intervals are too narrow."
-    ]
+    of_count: dict[int, list[str]] = {}
+    for model, seeds in gap.seeds.items():
+        of_count.setdefault(len(seeds), []).append(model)
+    several = "; ".join(f"{k} of {', '.join(models)}" for k, models in sorted(of_count.items(), reverse=True) if k > 1)
+    note = f"95% intervals are Student-t over {gap.documents:,} documents"
+    if several:
+        note += f" and seeds. Figures are means over seeds: {several}"
+        note += "; the others take the pooled variance over seeds" if 1 in of_count else ""
+    notes = [f"{note}."]
+    if gap.worth and min(gap.worth.values()) < FEW:
+        ordered = sorted(gap.worth, key=gap.worth.__getitem__)
+        low, high = (f"{gap.worth[model]:.0f} ({model})" for model in (ordered[0], ordered[-1]))
+        ends = low if len(gap.worth) == 1 else f"{low} to {high}"
+        notes.append(
+            f"By their parts of the differences the documents are worth {ends} equal ones: long documents decide, and "
+            "intervals hold only for texts with as many of them."
+        )
+    return notes
 
 
 def _reasons(each: Estimate) -> list[str]:
@@ -300,7 +355,8 @@ def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
     whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
     record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
     record |= {"parameters": row.parameters, "run": row.run} | scores_of(row.model, gap)
-    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95)} | figures_of("ar_hits_", hits)
+    record |= {"delta": whole.delta, **ends_of("delta", whole.delta_ci95), "worth": whole.worth}
+    record |= {"seeds": len(gap.seeds[row.model])} | figures_of("ar_hits_", hits)
     if row.closed is not None:
         record["closed_base"] = row.closed.base
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):

@@ -1,6 +1,6 @@
 """Put the result into words: one sentence per model for each case of the metric, and the captions of the figures."""
 
-from argap.metric.intervals import contains_zero
+from argap.metric.direction import contains_zero
 from argap.records import Estimate, Gap
 from argap.reports.tables.numbers import DASH, nats, percent, signed, signed_range
 from argap.reports.tables.overview import ENDS, MANY, shown

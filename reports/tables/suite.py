@@ -25,11 +25,9 @@ from argap.reports.tables.result import (
     where_table,
 )
 from argap.slices.cells import PREFIX
-from argap.suite.result import SeedScores, SizeResult, few_documents
+from argap.suite.result import SeedScores, SizeResult
 from argap.suite.trajectory import share_along
 
-SEEDS = "‡"
-"""Marks a range over seeds."""
 DOUBT = "†"
 """Marks a published percentage that contradicts its own row."""
 
@@ -40,7 +38,7 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
     Tables without data are skipped. ``labels``: names used in the paper's tables, by member.
     """
     gap = result.gap
-    tables = [gap_table(gap), _with_spread(result), closed_table(gap), *further_tables(result, labels).values()]
+    tables = [gap_table(gap), where_table(gap), closed_table(gap), *further_tables(result, labels).values()]
     return [table for table in tables if table is not None]
 
 
@@ -74,20 +72,23 @@ def seeds_table(result: SizeResult) -> Table | None:
         return DASH if own is None else nats(own) + ("" if over is None else f" ({signed(over)})")
 
     def share(seed: SeedScores) -> str:
-        if seed.share is None:
-            return DASH
-        return f"({percent(seed.share)})" if seed.unresolved else percent(seed.share)
+        value = seed.share(result.gap.on_hits.share_of_tokens)
+        return DASH if value is None or result.gap.directions.get(seed.member) == "level" else percent(value)
 
     rows = [(seed.name, *(cell(seed, part) for part in result.parts), share(seed)) for seed in result.seeds]
-    ranges = ", ".join(f"{m} {nats(apart(m, 'overall'))} ({nats(apart(m, 'ar_hits'))})" for m in by_member)
+    nlls = ", ".join(f"{m} {nats(apart(m, 'overall'))} ({nats(apart(m, 'ar_hits'))})" for m in by_member)
+    shares = {model: result.share_range(model) for model in result.gap.directions if model in by_member}
+    ranges = "; ".join(f"{model} {percent_range(*ends)}" for model, ends in shares.items() if ends)
     notes = [
         f"NLL in nats (over {result.reference}'s of the same seed, or its first). Range over seeds, in nats (on AR "
-        f"hits): {ranges}."
+        f"hits): {nlls}."
     ]
-    if any(seed.unresolved for seed in result.seeds):
-        below = f"the gap is below the range of the model or of {result.reference}"
-        notes.append(f"In parentheses, not to be claimed: {few_documents(result.gap) or below}.")
-    return Table(("Model", "Overall", "AR hits", "Other tokens", "% of gap due to AR"), rows, notes)
+    if ranges:
+        notes.append(
+            f"Range of the share over all pairs of a seed with one of {result.reference}'s: {ranges}. A range grows "
+            "with the number of seeds and is no interval; the table above has the intervals."
+        )
+    return Table(("Model", "Overall", "AR hits", "Other tokens", f"Share on {result.gap.hits}"), rows, notes)
 
 
 def cost_table(result: SizeResult) -> Table:
@@ -162,10 +163,6 @@ def threshold_table(result: SizeResult) -> Table:
             f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
             f"{threshold_text(result.exposed)} is the nearest bin of the curve."
         )
-    bare = [tau for tau, point in chosen.items() if not any(point[model].contribution_ci95 for model in compared)]
-    if bare and result.gap.documents != 1:
-        missing = ", ".join(map(threshold_text, bare))
-        notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
     return Table(("Model", *titles), rows, (*notes, *notes_of(marks)))
 
 
@@ -175,7 +172,7 @@ def rare_table(result: SizeResult) -> Table | None:
     The difference isolates recall from memorised bigrams (arXiv 2312.04927, appendix G). Empty columns are left out,
     for example bigrams seen once if training read its text several times; None if no column is left.
     """
-    number, cells = {bin_.high: k for k, bin_ in enumerate(result.gap.bins.frequency)}, result.cells
+    number, cells = {bin_.high: k for k, bin_ in enumerate(result.gap.bins.frequency)}, result.means
     n = cells["n"].to_numpy()
     frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
     chosen: dict[str, np.ndarray] = {}
@@ -239,7 +236,6 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     ``trajectory`` has the columns `argap.suite.trajectory.COLUMNS`; ``gap`` names the hits and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
-    reason = few_documents(gap)
     columns, cells = ["Training tokens"], {}
     for model in models:
         columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
@@ -251,8 +247,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
             for tokens in own["tokens"]:
                 share = shares.get(tokens, nan)
-                text = DASH if isnan(share) else percent(share, 0)
-                cells[model, tokens].append(f"({text})" if reason and text != DASH else text)
+                cells[model, tokens].append(DASH if isnan(share) else percent(share, 0))
     rows = []
     for tokens in sorted(trajectory["tokens"].unique()):
         row = [short(tokens)]
@@ -260,8 +255,6 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
             row += cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
         rows.append(tuple(row))
     notes = [f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."]
-    if reason:
-        notes.append(f"In parentheses, not to be claimed: {reason}.")
     return Table(columns, rows, notes, left=())
 
 
@@ -271,11 +264,10 @@ def suite_csv(results: list[SizeResult]) -> str:
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["ar_hits_share_of_tokens", "direction", "delta", "delta_low", "delta_high"]
     due += [f"ar_hits_{name}{end}" for name in ("contribution", "share") for end in ("", "_low", "_high")]
-    due += ["ar_hits_paper_rule", "ar_hits_reason", "checkpoint", "evaluation", "documents", "effective_documents"]
+    due += ["ar_hits_paper_rule", "ar_hits_reason", "seeds", "checkpoint", "evaluation", "documents", "worth"]
     records = []
     for result in results:
-        worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
-        records += [_record(result, model) | worth for model in result.gap.models]
+        records += [_record(result, model) for model in result.gap.models]
     return csv_of(records, [*fields, *slices, *due])
 
 
@@ -286,22 +278,9 @@ def _record(result: SizeResult, model: str) -> dict[str, Any]:
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
     whole, figures = result.gap.on_all[model], figures_of("ar_hits_", hits)
     record |= {"model": model, "direction": result.gap.directions.get(model), "delta": whole.delta}
+    record |= {"documents": result.gap.documents, "worth": whole.worth, "seeds": len(result.gap.seeds[model])}
     record |= {name: value for name, value in figures.items() if not name.startswith("ar_hits_delta")}
     return record | ends_of("delta", whole.delta_ci95) | scores_of(model, result.gap)
-
-
-def _with_spread(result: SizeResult) -> Table | None:
-    """Return `where_table` with the range over seeds in place of each share interval that is narrower."""
-    table = where_table(result.gap)
-    if table is None:
-        return None
-    rows, notes = [], list(table.notes)
-    for cells in table.rows:
-        over_seeds = result.interval_over_seeds(cells[0])
-        rows.append((*cells[:4], f"{percent_range(*over_seeds)} {SEEDS}", *cells[5:]) if over_seeds else cells)
-    if any(row[4].endswith(SEEDS) for row in rows):
-        notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
-    return Table(table.columns, tuple(rows), notes, table.best)
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:

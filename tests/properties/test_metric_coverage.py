@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from argap.metric.bins import bins_of
 from argap.metric.documents import shares
 from argap.metric.influence import estimates, ratio
 from argap.metric.seeds import figures_over_seeds, pool_seeds
@@ -69,7 +70,7 @@ def sums(cells, model, mask):
 
 
 def committed(cells, model):
-    everything, hits = np.ones(len(cells), dtype=bool), ar_hits(cells, 1250)
+    everything, hits = np.ones(len(cells), dtype=bool), ar_hits(cells, 1250, bins_of(1250, 2048))
     lost = [sums(cells, "attention", mask) - sums(cells, model, mask) for mask in (everything, hits)]
     return Population(sums(cells, None, everything), lost[0], sums(cells, None, hits), lost[1])
 
@@ -130,7 +131,7 @@ def cover_of_seeds(cells, own, theirs, *, documents, draws, pooled=0, seed=0):
     differently, by as much as seeds do there (0.015 to 0.04 nats).
     """
     generator = np.random.default_rng(seed)
-    masks = np.ones(len(cells), dtype=bool), ar_hits(cells, 1250)
+    masks = np.ones(len(cells), dtype=bool), ar_hits(cells, 1250, bins_of(1250, 2048))
     n = np.stack([sums(cells, None, mask) for mask in masks])
     means = [np.stack([sums(cells, model, mask) for mask in masks]) for model in ("delta_net", "attention")]
     truth = (means[1] - means[0]).sum(axis=-1) / n[0].sum()

@@ -16,7 +16,7 @@ from argap.metric.bins import bins_of
 from argap.records import as_json, read_gap
 from argap.results.example_windows import Candidate, ExampleChooser, choose_examples
 from argap.results.summary import summarize
-from argap.slices.cells import CellFile, build_cells, read_cells, write_cells
+from argap.slices.cells import KEYS, CellFile, build_cells, read_cells, write_cells
 from argap.tokens.labels import read_labels
 from argap.tokens.runs import open_run, read_logprobs, read_token_ids
 from tests.conftest import assert_close
@@ -32,17 +32,16 @@ def whole(token_result):
 
 
 def test_cells_of_shards_are_those_of_all_windows(token_result, whole):
-    labels, _, scores = whole
-    expected = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, 2)
+    (labels, _, scores), bins = whole, read_gap(token_result).bins
+    expected = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, bins)
     pd.testing.assert_frame_equal(read_cells(token_result / "cells.parquet"), expected)
 
 
-def test_cells_add_up_the_log_probs_of_each_combination(whole):
+def test_cells_add_up_the_log_probs_of_each_combination(whole, token_result):
     labels, _, scores = whole
-    cells = build_cells(labels, {"ref": scores["ref"][0]}, 2)
-    keys = ["window", "repeated", "distance"]
+    cells = build_cells(labels, {"ref": scores["ref"][0]}, read_gap(token_result).bins)
     assert cells["n"].sum() == labels.scored.sum()
-    assert len(cells[["document", *keys, "domain", "frequency", "position"]].drop_duplicates()) == len(cells)
+    assert len(cells[KEYS].drop_duplicates()) == len(cells)
     plain = pd.DataFrame({"window": labels.window, "x": scores["ref"][0].astype(np.float64)})[labels.scored]
     sums: Any = cells.groupby("window")["logprob/ref"].sum()
     expected: Any = plain.groupby("window")["x"].sum()

@@ -1,21 +1,22 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
-from argap.metric.intervals import DocumentBootstrap, _drawn, effective_documents, unresolved
+from argap.metric.intervals import DocumentBootstrap, _drawn
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
+from argap.results.ladder import ladder
+from argap.results.restated import restate
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.slices.figures import Key, SliceScorer, _Drawn, _intervals
+from argap.slices.figures import Key, SliceScorer
 from argap.tokens.labels import Labels
 
 SEQ_LEN, WINDOWS, DOCUMENTS = 64, 24, 6
@@ -23,6 +24,7 @@ EVALUATION = EvaluationRecord(
     "f", "t", "t", SEQ_LEN * WINDOWS, (SEQ_LEN - 1) * WINDOWS, WINDOWS, DOCUMENTS, SEQ_LEN, "packed"
 )
 INDEX = IndexRecord("index", "t", "t", 10**9, 1, 1, False)
+BINS = bins_of(1250, SEQ_LEN)
 
 
 def summary(cells, threshold=1250, base=None):
@@ -35,6 +37,7 @@ def make_labels(seed: int = 0) -> Labels:
     repeated = rng.random(n) < 0.4
     position = np.tile(np.arange(SEQ_LEN, dtype=np.int32), WINDOWS)
     repeated[position < 2] = False
+    match_length = np.where(repeated, rng.integers(1, 9, n), 0).astype(np.int32)
     return Labels(
         window=np.repeat(np.arange(WINDOWS, dtype=np.int32), SEQ_LEN),
         position=position,
@@ -45,7 +48,10 @@ def make_labels(seed: int = 0) -> Labels:
         domain=np.repeat(np.arange(WINDOWS, dtype=np.int32) % 2, SEQ_LEN),
         domains=["prose", "code"],
         document_of_window=(np.arange(WINDOWS) * DOCUMENTS // WINDOWS).astype(np.int32),
-        record=LabelsRecord(1, EVALUATION, INDEX, ("",) * EVALUATION.documents),
+        record=LabelsRecord(2, EVALUATION, INDEX, ("",) * EVALUATION.documents),
+        opportunity=repeated | (rng.random(n) < 0.5) & (position > 1),
+        match_length=match_length,
+        induction=repeated & (rng.random(n) < 0.7),
     )
 
 
@@ -65,7 +71,7 @@ def case():
     assert labels.train_count is not None
     labels.train_count[1] = 0  # the first scored token is in the lowest group of every key
     logprobs = make_logprobs(labels, 1250)
-    cells = build_cells(labels, logprobs, 1250)
+    cells = build_cells(labels, logprobs, BINS)
     return labels, logprobs, cells, summary(cells, 1250, base="m")
 
 
@@ -91,7 +97,7 @@ def test_rows_equal_a_plain_recomputation(case):
 
 def test_every_breakdown_adds_up_to_the_gap(case):
     _, _, _, gap = case
-    for name in ("slice", "frequency", "distance", "position", "domain"):
+    for name in ("slice", "frequency", "distance", "position", "domain", "copy", "induction"):
         parts = gap.parts(name)
         assert sum(part["m"].contribution for part in parts) == pytest.approx(gap.deltas["m"], abs=1e-12)
         assert sum(part["m"].share for part in parts) == pytest.approx(1)
@@ -128,7 +134,7 @@ def test_the_curve_is_the_metric_at_each_threshold(case):
     assert own["m"].contribution_ci95 == gap.on_hits["m"].contribution_ci95
     for point in gap.curve[::5]:  # the same from cells that were made for the threshold
         tau = int(point.bin)
-        hits = summary(build_cells(labels, logprobs, tau), tau).on_hits
+        hits = summary(build_cells(labels, logprobs, bins_of(tau, SEQ_LEN)), tau).on_hits
         assert (point.n, point.share_of_tokens) == (hits.n, hits.share_of_tokens)
         assert point["m"].share == pytest.approx(hits["m"].share, abs=1e-12)
         assert point["m"].share_ci95 == pytest.approx(hits["m"].share_ci95, abs=1e-9)
@@ -141,7 +147,7 @@ def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(se
     logprobs = make_logprobs(labels, 1250, seed)
     noise = np.random.default_rng(seed).normal(0, 0.3, len(labels.window))
     lost = np.where(labels.ar_hit(1250), on_hits, elsewhere) + noise
-    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, 1250)
+    cells = build_cells(labels, {"ref": logprobs["ref"], "m": logprobs["ref"] - lost.astype(np.float32)}, BINS)
     there, back = (
         summarize(cells, reference=name, threshold=1250, evaluation=EVALUATION, index=INDEX) for name in ("ref", "m")
     )
@@ -158,16 +164,18 @@ def test_swapping_model_and_reference_flips_every_sign_and_leaves_every_share(se
             assert (swapped.share is None, swapped.reason) == (each.share is None, each.reason)
             if each.share is not None:
                 assert swapped.share == pytest.approx(each.share, rel=1e-9, abs=1e-12)
-                assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
+                assert (swapped.share_ci95 is None) == (each.share_ci95 is None)
+                if each.share_ci95 is not None:
+                    assert swapped.share_ci95 == pytest.approx(each.share_ci95, rel=1e-6, abs=1e-9)
 
 
 def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
-    write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
+    write_cells(cells, tmp_path / "cells.parquet", BINS)
     again = read_cells(tmp_path / "cells.parquet")
     assert models_of(again) == ["ref", "m"]
     assert again["n"].sum() == (labels.position > 0).sum()
-    assert again[ar_hits(again, 1250)]["n"].sum() == labels.ar_hit(1250).sum()
+    assert again[ar_hits(again, 1250, BINS)]["n"].sum() == labels.ar_hit(1250).sum()
     (tmp_path / "cells.parquet").write_bytes(b"PAR1")
     with pytest.raises(FormatError, match=r"cells\.parquet: not a complete Parquet file"):
         read_cells(tmp_path / "cells.parquet")
@@ -188,15 +196,32 @@ def test_a_file_of_cells_has_the_bounds_of_its_bins(tmp_path):
 
 @pytest.mark.parametrize("threshold", [0, 7, 1250, 12345])
 def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
-    labels = make_labels(3)
-    cells = build_cells(labels, make_logprobs(labels, threshold), threshold)
-    assert cells[ar_hits(cells, threshold)]["n"].sum() == labels.ar_hit(threshold).sum()
+    labels, bins = make_labels(3), bins_of(threshold, SEQ_LEN, INDEX)
+    assert [each.high for each in bins.frequency].count(125) == 1  # scaled
+    cells = build_cells(labels, make_logprobs(labels, threshold), bins)
+    assert cells[ar_hits(cells, threshold, bins)]["n"].sum() == labels.ar_hit(threshold).sum()
+
+
+def test_the_scaled_threshold_is_a_rung_of_the_ladder():
+    """1,250 per 10 B of the index's 1 B tokens: 125. Cells without that bound have the other rungs."""
+    labels, bins = make_labels(3), bins_of(1250, SEQ_LEN, INDEX)
+    logprobs = make_logprobs(labels, 1250)
+    cells = build_cells(labels, logprobs, bins)
+    gap = summarize(cells, reference="ref", threshold=1250, evaluation=EVALUATION, index=INDEX, bins=bins)
+    for tau, part in ladder(gap).items():
+        assert part.n == (labels.ar_hit(tau) & labels.scored).sum(), tau
+    assert [*ladder(gap)] == [0, 125, 1250, None]
+    for tau in (125, 10):
+        restated = restate(gap, cells, threshold=tau, reference="ref")
+        assert restated.on_hits.n == (labels.ar_hit(tau) & labels.scored).sum()
+        assert restated.bins == bins_of(tau, SEQ_LEN, INDEX)
+    assert [*ladder(summary(build_cells(labels, logprobs, BINS)))] == [0, 1250, None]
 
 
 def test_without_hits_the_slice_is_null_and_the_share_is_zero():
     labels = make_labels(4)
     labels.repeated[:] = False
-    cells = build_cells(labels, make_logprobs(labels, 10), 10)
+    cells = build_cells(labels, make_logprobs(labels, 10), bins_of(10, SEQ_LEN))
     hits = summary(cells, 10).on_hits["m"]
     assert (hits.n, hits.nll, hits.ppl, hits.share, hits.paper_rule) == (0, None, None, 0.0, 0.0)
 
@@ -229,58 +254,78 @@ def scored(model: np.ndarray, reference: np.ndarray | None = None):
     return whole["m"], hits["m"]
 
 
-def test_intervals_cover_the_mean_and_repeat(monkeypatch):
+def test_intervals_are_those_of_a_mean_over_documents(monkeypatch):
     rng = np.random.default_rng(5)
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
     assert hits.share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
-    ends = whole.delta_ci95
-    assert ends is not None
-    low, high = ends
-    assert low < float((200 + model).mean() / -100) < high
-    assert scored(model)[0].delta_ci95 == whole.delta_ci95
-    # The width is that of the mean of 50 draws: 2 · 1.96 standard errors.
-    error = model.std() / 100 / np.sqrt(50)
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.05)
+    assert whole.delta_ci95 is not None
+    low, high = whole.delta_ci95
+    # Documents of equal length: the interval of a mean, with at most 49 degrees of freedom (`effective_freedom`).
+    lost = (-200 - model) / 100
+    error = lost.std(ddof=1) / np.sqrt(50)
+    assert (low + high) / 2 == pytest.approx(lost.mean())
+    assert 0.999 * stats.t.ppf(0.975, 49) < (high - low) / 2 / error < stats.t.ppf(0.975, 20)
     # On the slice the same half is spread over a quarter of the tokens.
     assert hits.contribution_ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
     assert hits.delta_ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
-    monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
+    assert whole.worth == pytest.approx(lost.sum() ** 2 / (lost**2).sum())
+    for module in ("argap.metric.documents", "argap.slices.figures"):
+        monkeypatch.setattr(f"{module}.GROUPS", 7)
     assert scored(model)[1].share_ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
-def test_resampling_is_over_documents_and_keeps_models_paired():
-    # The same noise on both models: the difference is constant, and so is every resample of it.
+def test_intervals_keep_models_paired():
+    # The same noise on both models: the difference is constant.
     noise = np.random.default_rng(6).normal(0, 50, 30)
     whole, _ = scored(-210.0 + noise, -200.0 + noise)
     assert whole.delta_ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(
-    ("without", "part", "expected"),
-    [
-        (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
-        (25, -2.0, (2.0, 2.0)),  # as the largest
-        (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
-    ],
-)
-def test_resamples_without_a_gap_by_hand(without, part, expected):
-    """All others lose 1 nat, of which the slice has the size of ``part``."""
-    none = np.arange(1000) < without
-    lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
-    whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
-    ends = _intervals(whole, hits, 1).share
-    assert ends == pytest.approx(expected)
-    # A lead: every sign the other way, and the same share.
-    whole, hits = (replace(each, lost=-each.lost) for each in (whole, hits))
-    assert _intervals(whole, hits, 1).share == ends
+def test_a_model_of_several_seeds_is_their_mean_and_the_others_take_their_variance():
+    rng = np.random.default_rng(7)
+    n = np.full(40, 100.0)
+    lost = rng.normal(20, 2, 40)
+    columns = {"ref": 0 * lost, "ref-1": 0 * lost + 1, "m": lost, "m-1": lost + 3, "one": lost}
+    sums = -300 - np.column_stack(list(columns.values()))
+
+    def deltas(seeds):
+        names = [name for of in seeds.values() for name in of]
+        chosen = sums[:, [list(columns).index(name) for name in names]]
+        (whole,) = SliceScorer(names, "ref", n, chosen, seeds=seeds).results()
+        return {model: (whole[model].delta, *(whole[model].delta_ci95 or ())) for model in seeds if model != "ref"}
+
+    alone = deltas({"ref": ["ref"], "m": ["m"], "one": ["one"]})
+    both = deltas({"ref": ["ref", "ref-1"], "m": ["m", "m-1"], "one": ["one"]})
+    assert both["m"][0] == pytest.approx((lost.mean() + 1.5 - 0.5) / 100)
+    assert both["one"][0] == pytest.approx((lost.mean() - 0.5) / 100)
+    for model in ("m", "one"):
+        width, narrow = (each[model][2] - each[model][1] for each in (both, alone))
+        assert width > 2 * narrow  # between seeds lies more than between documents
+    # Seeds are 1 and 3 apart: of variance 0.5 and 4.5, pooled 2.5; the reference has its own, 0.5 / 2.
+    half = both["one"][2] - both["one"][0]
+    assert half == pytest.approx(stats.t.ppf(0.975, 2) * np.sqrt(2.5 + 0.25) / 100, rel=0.4)
+
+
+def test_leaves_have_simultaneous_intervals():
+    rng = np.random.default_rng(8)
+    n = np.full(40, 100.0)
+    parts = rng.normal(2, 1, (8, 40))
+    scorer = SliceScorer(["ref", "m"], "ref", n, np.column_stack([n * -2, n * -2 - parts.sum(axis=0)]))
+    for k, lost in enumerate(parts):
+        scorer.add(Key("named", f"leaf {k}"), n / 8, np.column_stack([n * -0.25, n * -0.25 - lost]))
+    alone, together = (scorer.results(together=start)[1:] for start in (None, "leaf"))
+    for one, all_ in zip(alone, together, strict=True):
+        ends = [each["m"].contribution_ci95 for each in (all_, one)]
+        assert ends[0] and ends[1]
+        assert ends[0][0] < ends[1][0] < ends[1][1] < ends[0][1]
+        assert one["m"].delta_ci95 == all_["m"].delta_ci95
 
 
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     rng = np.random.default_rng(5)
     assert scored(-210.0 + rng.normal(0, 2, 40))[1].reason is None
-    # The same loss, from fewer documents than 20, and from a single one, which gives no interval either.
-    assert scored(-210.0 + rng.normal(0, 2, 12))[1].reason == "12 documents are worth 12"
+    # The same loss from a single document, which gives no interval.
     whole, hits = scored(np.array([-210.0]))
     assert (hits.share_ci95, whole.delta_ci95) == (None, None)
     assert hits.reason == "a single document"
@@ -319,14 +364,11 @@ def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
     assert due.share_ci95 == (pytest.approx(2), pytest.approx(2))
 
 
-def test_the_result_says_what_its_documents_are_worth(case, monkeypatch):
+def test_the_result_says_what_its_documents_are_worth(case):
     _, _, cells, gap = case
-    n = cells.groupby("document")["n"].sum().to_numpy()
+    lost = cells.assign(lost=cells["logprob/ref"] - cells["logprob/m"]).groupby("document")["lost"].sum().to_numpy()
     assert gap.documents == DOCUMENTS
-    assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
-    assert gap.on_hits["m"].reason == "6 documents are worth 6"
-    monkeypatch.setattr("argap.metric.intervals.GROUPS", 3)
-    assert summary(cells).on_hits["m"].reason == "6 documents are worth 6"  # not their groups
+    assert gap.worth == {"m": pytest.approx(lost.sum() ** 2 / (lost**2).sum())}
 
 
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
@@ -344,33 +386,21 @@ def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
 def test_resamples_are_the_same_however_many_are_drawn_at_once(monkeypatch):
     sums = np.random.default_rng(10).normal(size=(5, 3))
     bootstrap = DocumentBootstrap(5, resamples=100)
-    drawn = bootstrap.draw()
+    drawn = _drawn(5, 100, bootstrap._seed)
     assert (drawn.sum(axis=1) == 5).all()
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
     monkeypatch.setattr("argap.metric.intervals.WEIGHTS_AT_ONCE", 35)  # seven resamples
     monkeypatch.setattr("argap.metric.intervals.COLUMNS_AT_ONCE", 2)
     np.testing.assert_allclose(bootstrap.resample(sums), drawn @ sums, rtol=1e-12)
     _drawn.cache_clear()
-    assert (bootstrap.draw() == drawn).all()
-
-
-@pytest.mark.parametrize(("gap", "part", "worth"), [((0, 1), (1, 2), 20), ((1, 2), (-1, 0), 20), ((1, 2), None, 19.9)])
-def test_an_interval_that_ends_at_0_contains_it(gap, part, worth):
-    assert unresolved(20, 20.0, (1, 2), (1, 2)) is None
-    assert unresolved(20, worth, gap, part) is not None
-
-
-def test_a_document_of_most_tokens_leaves_few_effective_documents():
-    # Ten equal documents are worth ten; one that holds nine tenths of the tokens leaves 1.2 of eleven.
-    assert effective_documents(np.full(10, 2**30)) == pytest.approx(10)  # more tokens than int64 can square
-    assert effective_documents(np.array([90.0, *[1.0] * 10])) == pytest.approx(100**2 / (90**2 + 10))
+    assert (_drawn(5, 100, bootstrap._seed) == drawn).all()
 
 
 def test_share_closed_is_given_for_the_models_between(case):
     _, logprobs, _, _ = case
     labels = make_labels()
     both = {"half": ((logprobs["ref"].astype(np.float64) + logprobs["m"]) / 2).astype(np.float32), **logprobs}
-    cells = build_cells(labels, both, 1250)
+    cells = build_cells(labels, both, BINS)
     rows = summary(cells, 1250, base="m").rows
     assert [(r.model, r.closed is not None) for r in rows] == [("ref", False), ("half", True), ("m", False)]
     closed = rows[1].closed

@@ -8,6 +8,7 @@ import pytest
 
 from argap.metric.bins import Binning, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap
+from argap.records import read_gap
 from argap.slices.cells import PREFIX, ar_hits, read_cells, sum_by
 from argap.slices.figures import Key, slices_of_cells
 from argap.slices.margins import AXES, Margins, margins_of
@@ -106,15 +107,15 @@ def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
     def masks(part: Any) -> dict[Key, np.ndarray]:
         found = {}
         if "repeated" in part:
-            found |= {"hits": ar_hits(part, 2), "rest": ~ar_hits(part, 2)}
+            found |= {"hits": ar_hits(part, 2, bins), "rest": ~ar_hits(part, 2, bins)}
         if "domain" in part:
             found |= {f"of {name}": (part["domain"] == name).to_numpy() for name in domains}
-        for name in ("distance", "position"):
+        for name in ("distance", "position", "copy", "induction"):
             if name in part:
                 found |= {f"{name} {k}": (part[name] == k).to_numpy() for k in range(3)}
         return {Key("of the test", name): mask for name, mask in found.items()}
 
-    domains = sorted(set(cells["domain"]))
+    domains, bins = sorted(set(cells["domain"])), read_gap(token_result).bins
     models = [name.removeprefix(PREFIX) for name in cells.columns if name.startswith(PREFIX)]
     documents, n = np.unique(cells["document"]), cells.groupby("document")["n"].sum().to_numpy()
     margins = Margins(models, documents, n)

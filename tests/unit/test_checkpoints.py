@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import argap
 from argap.checkpoints import find as checkpoint
@@ -18,7 +19,7 @@ from argap.cli import main
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import build_evaluation_set
-from argap.models.hub.load import INDEX, indexed_files
+from argap.files.weight_files import INDEX, indexed_files
 from argap.scoring import scorer
 from argap.scoring.batches import Batches
 from argap.scoring.heads import find_head
@@ -104,16 +105,74 @@ def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
         ('{"weight_map": {}}', "names no file"),
         (
             '{"weight_map": {"x": "../../full/model.safetensors"}}',
-            r"names \.\./\.\./full/model\.safetensors; no such file",
+            r"names \.\./\.\./full/model\.safetensors; expected safetensors files beside it",
         ),
-        ('{"weight_map": {"x": "other.safetensors"}}', r"names other\.safetensors; no such file beside it"),
+        (
+            '{"weight_map": {"x": "other.safetensors"}}',
+            r"names other\.safetensors; expected safetensors",
+        ),
+        ('{"weight_map": {"x": "weights.bin"}}', r"names weights\.bin; expected safetensors files beside it"),
+        ('{"weight_map": {"x": "sub/model.safetensors"}}', r"names sub/model\.safetensors; expected safetensors"),
+        ('{"weight_map": {"x": "/etc/model.safetensors"}}', r"names /etc/model\.safetensors; expected safetensors"),
     ],
 )
 def test_an_index_of_weights_is_believed_in_its_folder_only(tmp_path, index: str, said: str) -> None:
     (tmp_path / INDEX).write_text(index)
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "sub").mkdir()
+    for name in ("model.safetensors", "weights.bin", "sub/model.safetensors"):
+        (tmp_path / name).touch()
     with pytest.raises(FormatError, match=rf"model\.safetensors\.index\.json: .*{said}"):
         indexed_files(tmp_path / INDEX)
+
+
+@pytest.mark.parametrize("elsewhere", ["../full/model.safetensors", "/model.safetensors", "weights.bin"])
+def test_no_backend_follows_an_index_out_of_the_folder_or_into_a_pickle(place, tmp_path, elsewhere: str) -> None:
+    folder = Path(shutil.copytree(place / "full", tmp_path / "full" / "sharded"))
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(tmp_path / "full" / "model.safetensors")
+    torch.save(weights, folder / "weights.bin")
+    named = elsewhere if not elsewhere.startswith("/") else str(tmp_path / "full" / "model.safetensors")
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, named)}))
+    for options in ({}, {"backend": "hf"}):
+        with pytest.raises(FormatError, match=r"model\.safetensors\.index\.json: names .*; expected safetensors"):
+            score(place, tmp_path / "out", folder, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_fingerprint_is_of_what_is_read(place, tmp_path) -> None:
+    folder = Path(shutil.copytree(place / "full", tmp_path / "sharded"))
+    single = find_checkpoint(folder).fingerprint
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights, folder / "consolidated.safetensors")  # as Mistral's repositories have
+    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(weights, "consolidated.safetensors")}))
+    assert find_checkpoint(folder).fingerprint == single  # transformers prefers the single file
+    (folder / "model.safetensors").unlink()
+    found = [find_checkpoint(folder).fingerprint]
+    names = sorted(weights)
+    save_file({names[0]: weights[names[0]] + 1}, folder / "first.safetensors")
+    found.append(find_checkpoint(folder).fingerprint)
+    assert found[0] == found[1] != single
+    (folder / INDEX).write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, "consolidated.safetensors") | {names[0]: "first.safetensors"}})
+    )
+    found.append(find_checkpoint(folder).fingerprint)
+    save_file({names[0]: weights[names[0]] + 2}, folder / "first.safetensors")
+    found.append(find_checkpoint(folder).fingerprint)
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("named", ["../full.safetensors", "sub/x.safetensors", "weights.bin", 3])
+def test_a_configuration_names_no_file_elsewhere(place, tmp_path, named: Any) -> None:
+    folder = Path(shutil.copytree(place / "full", tmp_path / "full"))
+    (folder / "sub").mkdir()
+    for other in (tmp_path / "full.safetensors", folder / "sub" / "x.safetensors", folder / "weights.bin"):
+        shutil.copy(folder / "model.safetensors", other)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": named}))
+    with pytest.raises(FormatError, match=r"config\.json: transformers_weights: found .*, expected a safetensors file"):
+        find_checkpoint(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "model.safetensors"}))
+    assert find_checkpoint(folder).fingerprint != find_checkpoint(place / "full").fingerprint
 
 
 def test_a_gguf_file_that_is_none_and_one_that_is_not_there_are_named(place, tmp_path) -> None:
@@ -276,7 +335,7 @@ def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     windows = build_evaluation_set(open_corpus(text), tokenizer, seq_len=128)
     shutil.copytree(place / "other", bare)
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
-    with pytest.raises(ArgapError, match="bare: `bos` own: its tokenizer has no BOS; expected own or a token's text"):
+    with pytest.raises(ArgapError, match="bare: `bos` own: its tokenizer has no BOS; expected own, none or"):
         score(place, out, bare, bos={"bare": "own"})
     with pytest.raises(ArgapError, match="full: `bos` <s>: not in its vocabulary"):
         score(place, out, bare, bos="<s>")

@@ -7,15 +7,17 @@ import pandas as pd
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.results.sources import (
-    choose,
-    group,
-    parse_conditions,
-    read_documents,
-    source_name,
-    without,
-)
+from argap.metric.bins import bins_of
+from argap.records import EvaluationRecord, Gap, read_gap
+from argap.reports.pages.write import write_report
+from argap.reports.tables.by_source import sources_table
+from argap.reports.tables.formats import latex, markdown
+from argap.results.by_source import BySource, by_source, group, read_by_source
+from argap.results.sources import choose, parse_conditions, read_documents, source_name, without
+from argap.results.summary import summarize
 from argap.results.text_warnings import add_hits, count_hits, outliers, warn_of_bigrams, warn_of_sources
+from argap.slices.cells import write_cells
+from argap.slices.figures import Seeds
 from argap.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -48,32 +50,97 @@ def cells(gap_of_hits: list[float], gap_of_others: list[float], difficulty: list
 
 
 SOURCES = dict(enumerate(TABLE["source"]))
+BINS = bins_of(None, 64)
 FOREIGN = cells([0.2, 0.3, 0.2, 0.3, 0.2, 1.0], [0.1, 0.2, 0.1, 0.2, 0.1, 0.1], [2.0, 2.2, 2.1, 2.0, 2.1, 4.0])
 
 
+def gap_of(frame: pd.DataFrame, seeds: Seeds | None = None) -> Gap:
+    evaluation = EvaluationRecord("0" * 64, "words", "0" * 64, 246, 240, 6, 6, 2048, "packed")
+    return summarize(frame, reference="attention", threshold=None, evaluation=evaluation, index=None, seeds=seeds)
+
+
+def left_out(frame: pd.DataFrame, sources: dict[int, str] | None = SOURCES) -> tuple[BySource, Gap]:
+    gap = gap_of(frame)
+    return by_source(gap, frame, sources), gap
+
+
 def test_the_share_without_a_source_is_that_of_the_other_cells():
-    frame = group(FOREIGN, "attention", None, SOURCES).frame().set_index("source")
+    found, _ = left_out(FOREIGN)
     lost = FOREIGN["logprob/attention"] - FOREIGN["logprob/model"]
+    assert {row.name: row.documents for row in found.sources} == {"news": 2, "mail": 2, "facts": 1, "foreign": 1}
+    by_name = {row.name: row for row in found.sources}
     for name, documents in TABLE.groupby("source")["document"]:
         own = FOREIGN["document"].isin(documents)
-        assert frame.at[name, "tokens"] == pytest.approx(own.mean())
-        assert frame.at[name, "gap"] == pytest.approx(lost[own].sum() / lost.sum())
+        (model,) = by_name[str(name)].models
+        assert by_name[str(name)].share_of_tokens == pytest.approx(own.mean())
+        assert model.part == pytest.approx(lost[own].sum() / lost.sum())
         rest = without(FOREIGN, documents.to_numpy())
         lost_there = rest["logprob/attention"] - rest["logprob/model"]
-        assert frame.at[name, "hits_without"] == pytest.approx(lost_there[rest["repeated"]].sum() / lost_there.sum())
-    assert frame["hits"].tolist() == pytest.approx([lost[FOREIGN["repeated"]].sum() / lost.sum()] * 4)
+        assert model.hits == pytest.approx(lost_there[rest["repeated"]].sum() / lost_there.sum())
+    (whole,) = found.hits
+    assert (whole.part, whole.hits) == (1, pytest.approx(lost[FOREIGN["repeated"]].sum() / lost.sum()))
+
+
+def test_a_model_may_be_level_or_unresolved_without_a_source():
+    easy = [0.0, 0.1, 0.3, 0.3, 0.3, 0.3]  # news, mail, facts, foreign: without mail four documents are left
+    found, gap = left_out(cells(easy, easy, [2.0] * 6))
+    assert gap.directions == {"model": "behind"}
+    cell = {row[0]: row[3] for row in sources_table(found, gap).rows}
+    assert [name for name in cell if cell[name] == "level"] == ["mail"]
+    found, gap = left_out(cells([0.2, -0.1, 0.2, -0.1, 0.2, 0.2], [0.3] * 6, [2.0] * 6))
+    table = sources_table(found, gap)
+    assert all(row[3].startswith("(") for row in table.rows)
+    assert table.notes[1] == (
+        "Unresolved without that source (the interval of the slice's part of the gap contains 0): model (4 of 4)."
+    )
+
+
+def test_figures_are_means_over_seeds():
+    seeds = {"attention": ("attention",), "model": ("model", "model-seed1")}
+    second = FOREIGN["logprob/model"] - 0.2 * ~FOREIGN["repeated"]
+    frame = FOREIGN.assign(**{"logprob/model-seed1": second})
+    gap = gap_of(frame, seeds)
+    found = by_source(gap, frame, SOURCES)
+    mean = FOREIGN.assign(**{"logprob/model": (FOREIGN["logprob/model"] + second) / 2})
+    expected, _ = left_out(mean)
+    assert [each.model for each in found.hits] == ["model"]
+    assert found.hits[0].hits == pytest.approx(expected.hits[0].hits)
+    for own, row in zip(found.sources, expected.sources, strict=True):
+        assert own.models[0].part == pytest.approx(row.models[0].part)
+        assert own.models[0].hits == pytest.approx(row.models[0].hits)
+
+
+@pytest.mark.parametrize(
+    ("frame", "sources", "reason"),
+    [
+        (
+            FOREIGN.loc[FOREIGN["domain"] == "web"],
+            SOURCES | dict.fromkeys(range(4), "news"),
+            "one domain, web: leaving it out",
+        ),
+        (cells([0.1, -0.1] * 3, [0.0] * 6, [2.0] * 6), SOURCES, "No model has a gap or a lead, so the sources"),
+        (FOREIGN.drop(columns="logprob/model"), SOURCES, "No other model with a finite ΔNLL to compare."),
+    ],
+)
+def test_nothing_to_leave_out_is_said_in_words(frame, sources, reason):
+    found, gap = left_out(frame, {d: sources[d] for d in frame["document"].unique()})
+    assert found.sources == ()
+    assert reason in (found.reason or "")
+    table = sources_table(found, gap)
+    assert "|" not in markdown(table)
+    assert reason in markdown(table)
+    assert "tabular" not in latex(table)
 
 
 def test_without_a_table_groups_are_domains_of_tokens():
-    grouped = group(FOREIGN, "attention", None)
+    grouped = group(FOREIGN, "attention", None, BINS)
     assert (grouped.by, grouped.names, grouped.documents.tolist()) == ("domain", ["web", "wiki"], [4, 2])
     assert grouped.n.tolist() == [[160, 80], [40, 20]]
 
 
-def test_a_level_model_has_no_shares():
+def test_a_level_model_has_no_warnings():
     level = cells([0.1, -0.1, 0.1, -0.1, 0.1, -0.1], [0.0] * 6, [2.0] * 6)
-    assert group(level, "attention", None, SOURCES).frame().empty
-    assert warn_of_sources(level, SOURCES, "attention", None) == ()
+    assert warn_of_sources(level, SOURCES, "attention", None, BINS) == ()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +153,11 @@ def test_a_level_model_has_no_shares():
         ([4.7, 7.1, 9.1, 43.6, 48.0, 55.0], []),  # an easy and a difficult kind
         ([4.7, 7.1, 9.1, 9.3, 43.6, 48.0], []),
         ([4.7, 7.1, 9.1, 9.3, 12.0, 48.0], [5]),
-        ([10.0, 90.0], []),
+        ([10.0, 90.0], []),  # either may be the odd one
+        ([10.0, 12.0, 20.6], []),  # three: up to 1.875 times the mean of the others, 20.625
+        ([10.0, 12.0, 20.7], [2]),
+        ([10.0, 20.0, 39.7], []),  # and up to 3.5 / √2 times their difference above it, 39.75
+        ([10.0, 20.0, 39.8], [2]),
         ([], []),
     ],
 )
@@ -95,7 +166,7 @@ def test_outliers(perplexity, far):
 
 
 def test_a_foreign_source_is_named_with_the_share_without_it():
-    lines = warn_of_sources(FOREIGN, SOURCES, "attention", None)
+    lines = warn_of_sources(FOREIGN, SOURCES, "attention", None, BINS)
     assert lines[0] == (
         "source foreign: perplexity 55 under attention, 7.8 to 8.2 in the 3 others; is the text like any training text?"
     )
@@ -108,7 +179,69 @@ def test_a_foreign_source_is_named_with_the_share_without_it():
 
 def test_one_source_and_one_per_document_are_judged_by_domain():
     for sources in (dict.fromkeys(range(6), "all"), {d: f"{d}.txt" for d in range(6)}):
-        assert all(line.startswith("domain ") for line in warn_of_sources(FOREIGN, sources, "attention", None))
+        assert all(line.startswith("domain ") for line in warn_of_sources(FOREIGN, sources, "attention", None, BINS))
+
+
+def test_the_listed_sources_of_a_committed_result_hold_the_whole_gap():
+    """Of models with several seeds, and of one that is level."""
+    folder = ROOT / "results" / "table1-mini" / "7m"
+    gap = read_gap(folder)
+    found = read_by_source(folder, gap)
+    assert found is not None
+    assert (found.by, len(found.sources), found.smaller) == ("source", 12, 0)
+    for k, whole in enumerate(found.hits):
+        level = gap.directions[whole.model] == "level"
+        assert sum(row.models[k].part or 0 for row in found.sources) == pytest.approx(0 if level else 1)
+        assert whole.hits == pytest.approx(gap.on_hits[whole.model].share)
+    table = sources_table(found, gap)
+    assert table.columns == (
+        "Source",
+        "% of tokens",
+        "% of gap",
+        "Range",
+        "Change of the share on AR hits, points",
+        "Range",
+    )  # fifteen models
+    assert [row[0] for row in table.rows[:2]] == ["eltec_eng", "stacks_project"]
+    assert read_by_source(folder / "none", gap) is None
+
+
+def written(folder: Path, frame: pd.DataFrame, sources: dict[int, str] | None = None) -> tuple[str, str]:
+    """The page and the Markdown of a result with these cells."""
+    gap = gap_of(frame)
+    write_cells(frame, folder / "cells.parquet", gap.bins)
+    if sources is not None:
+        TABLE.assign(source=TABLE["document"].map(sources.get)).to_parquet(folder / "documents.parquet")
+    page = write_report(folder, gap=gap).read_text(encoding="utf-8")
+    return page, (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_page_and_markdown_show_each_source_without_paths(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.reports.figures.result.draw_all", lambda *_: {})
+    found, gap = left_out(FOREIGN)
+    shown = sources_table(found, gap)
+    page, text = written(tmp_path, FOREIGN, {d: f"/home/me/{source}" for d, source in SOURCES.items()})
+    assert markdown(shown) in text
+    section = page.partition('<section id="sources">')[2].partition("</section>")[0]
+    for row in shown.rows:
+        assert f'<tr><th scope="row" class="left">{row[0]}</th>' + "".join(f"<td>{c}</td>" for c in row[1:]) in section
+    assert "/home/me" not in page + text
+
+
+def test_a_document_that_the_table_lacks_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.reports.figures.result.draw_all", lambda *_: {})
+    written(tmp_path, FOREIGN, SOURCES)
+    TABLE.drop(index=4).to_parquet(tmp_path / "documents.parquet")
+    with pytest.raises(FormatError, match=r"documents\.parquet: no document 4, which cells\.parquet has; repeat its"):
+        write_report(tmp_path, gap=gap_of(FOREIGN))
+
+
+def test_one_source_is_an_empty_state_with_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.reports.figures.result.draw_all", lambda *_: {})
+    page, text = written(tmp_path, FOREIGN.loc[FOREIGN["domain"] == "web"], dict.fromkeys(range(6), "one"))
+    reason = "All of the text is one domain, web: leaving it out leaves nothing."
+    assert f"<p>{reason}</p>" in page
+    assert text.endswith(f"**Without each domain**\n\n- {reason}\n")
 
 
 def test_frequent_bigrams_are_counted_over_portions():

@@ -6,9 +6,7 @@ configuration with the mixers' options in it, ``transformer.layers.N.mixer``, an
 with padded rows.
 """
 
-from typing import Any
-
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import ArgapConfig, Spec
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, renamed, second_half, taps
 
 EMBEDDING = "lm_head.weight"
@@ -49,7 +47,7 @@ def _configure(options: Options) -> ArgapConfig:
     )
 
 
-def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixers: list[dict[str, Any]]) -> ArgapConfig:
+def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixers: list[Spec]) -> ArgapConfig:
     """Build the configuration of a FlashAttention GPT with these mixers; embedding rows are a ``multiple``."""
     return ArgapConfig(
         vocab_size=padded(vocabulary, multiple),
@@ -62,7 +60,7 @@ def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixer
     )
 
 
-def _convolution(options: Options) -> dict[str, Any]:
+def _convolution(options: Options) -> Spec:
     given = options.get("mixer", {})
     projected = given.get("expand_proj", 4)
     if projected % 2:
@@ -72,7 +70,7 @@ def _convolution(options: Options) -> dict[str, Any]:
     return {"name": "based_conv", "kernel_size": given.get("kernel_size", 3), "expand": projected // 2}
 
 
-def _linear_attention(options: Options, width: int) -> dict[str, Any]:
+def _linear_attention(options: Options, width: int) -> Spec:
     given = options.get("alt_mixer", {})
     heads, size = given.get("num_heads", 16), given.get("feature_dim", 16)
     if given.get("head_dim") not in (None, width // heads):
@@ -87,7 +85,7 @@ def _linear_attention(options: Options, width: int) -> dict[str, Any]:
     return mixer
 
 
-def _window(options: Options) -> dict[str, Any]:
+def _window(options: Options) -> Spec:
     """Return attention whose window is the half of ``window_size`` behind a position, plus the position itself.
 
     In a causal model the other half would lie ahead.

@@ -11,7 +11,7 @@ norm's epsilon by K instead, which is equivalent.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import ArgapConfig, Spec
 from argap.models.hub.family import (
     ZEROS,
     Family,
@@ -30,7 +30,7 @@ NORM_EPS = 1e-6
 KEY_NORMS = {"l2": "l2", "sum": "l1"}
 FEATURE_MAPS = ("elu", "relu", "identity")
 
-Mixer = Callable[[Options], dict[str, Any]]
+Mixer = Callable[[Options], Spec]
 """Returns the native mixer for a layer's options; raises `ArgapError` for options without a native form."""
 MixerWeights = Callable[[Options, str, str], WeightMap]
 """Returns the mixer's weights except short convolutions, given the prefixes of native and checkpoint names."""
@@ -101,9 +101,9 @@ def inner_width(options: Options, width: int, ratio: int) -> int:
     return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)
 
 
-def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
+def attention_layers(options: Options) -> dict[int, Spec]:
     """Return the attention mixer of each layer (from 0) that the option ``attn`` lists."""
-    by_layer: dict[int, dict[str, Any]] = {}
+    by_layer: dict[int, Spec] = {}
     given = options.get("attn", [])
     for spec in [given] if isinstance(given, dict) else given:
         heads = spec.get("num_heads")
@@ -115,7 +115,7 @@ def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
     return by_layer
 
 
-def attention_mixer(spec: Mapping[str, Any]) -> dict[str, Any]:
+def attention_mixer(spec: Mapping[str, Any]) -> Spec:
     """Convert the arguments of their ``Attention`` (fla/layers/attn.py) to a native mixer."""
     return {
         "name": "attention",
@@ -150,7 +150,7 @@ def no_groups(options: Options, heads: int) -> None:
     options.only("num_kv_heads", None, heads)
 
 
-def _delta_net(options: Options) -> dict[str, Any]:
+def _delta_net(options: Options) -> Spec:
     heads, key_norm = options.size("num_heads", 16), options.get("qk_norm", "l2")
     options.fixed(expand_k=1.0, expand_v=1.0, use_beta=True, use_output_norm=True)
     options.fixed(use_gate=False, allow_neg_eigval=False, share_conv_kernel=False, use_elu=False)
@@ -171,7 +171,7 @@ def _delta_net_weights(options: Options, ours: str, theirs: str) -> WeightMap:
     return {f"{ours}.qkv.weight": projections(theirs), **renamed(ours, theirs, names)}
 
 
-def _gla(options: Options) -> dict[str, Any]:
+def _gla(options: Options) -> Spec:
     heads = options.size("num_heads", 4)
     no_groups(options, heads)
     options.fixed(expand_v=1.0, feature_map=None, clamp_min=None)
@@ -196,7 +196,7 @@ def _gla_weights(options: Options, ours: str, theirs: str) -> WeightMap:
     return sources | renamed(ours, theirs, names)
 
 
-def _linear_attn(options: Options) -> dict[str, Any]:
+def _linear_attn(options: Options) -> Spec:
     heads = options.size("num_heads", 4)
     no_groups(options, heads)
     feature_map = options.get("feature_map", "elementwise_product")
@@ -219,7 +219,7 @@ def _linear_attn_weights(options: Options, ours: str, theirs: str) -> WeightMap:
     return _qk_and_v(ours, theirs) | renamed(ours, theirs, names)
 
 
-def _retnet(options: Options) -> dict[str, Any]:
+def _retnet(options: Options) -> Spec:
     heads, expansion = options.size("num_heads", 8), options.get("expand_v", 2.0)
     no_groups(options, heads)
     options.fixed(expand_k=1.0, feature_map=None, use_short_conv=False)
@@ -243,7 +243,7 @@ def _qk_and_v(ours: str, theirs: str) -> WeightMap:
     return {f"{ours}.qk.weight": projections(theirs, "qk"), f"{ours}.v.weight": projections(theirs, "v")}
 
 
-def _transformer(options: Options) -> dict[str, Any]:
+def _transformer(options: Options) -> Spec:
     options.fixed(qk_norm=False, elementwise_affine=True)
     names = ("num_kv_heads", "qkv_bias", "rope_theta", "window_size")
     return attention_mixer({"num_heads": options.size("num_heads", 32), **{name: options.get(name) for name in names}})

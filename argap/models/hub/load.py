@@ -7,22 +7,13 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from argap.errors import ArgapError, FormatError
-from argap.files.record import Record, read_record
+from argap.errors import ArgapError
+from argap.files.weight_files import weight_files
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.family import Family, Options, Tensors, WeightMap
 from argap.models.modeling import ArgapForCausalLM
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 HEAD = "lm_head.weight"
-
-
-class WeightIndex(Record, frozen=True):
-    """The index of a checkpoint with several weight files."""
-
-    weight_map: dict[str, str]
-    """The file of each tensor."""
 
 
 def native_config(name: str, family: Family, config: Mapping[str, Any]) -> ArgapConfig:
@@ -48,7 +39,7 @@ def load_native(
     native = native_config(name, family, config)
     with torch.device("meta"):
         model = ArgapForCausalLM(native)
-    shards = _Shards(folder, name, family)
+    shards = _Shards(tensor_files(folder, config), family)
     sources = family.weights(Options(name, family.name, config, shards.names), native)
     if native.tie_word_embeddings:
         sources[HEAD] = sources["model.embed_tokens.weight"]
@@ -63,9 +54,9 @@ def load_native(
     return model
 
 
-def stored_dtype(folder: Path, name: str) -> torch.dtype:
+def stored_dtype(folder: Path, config: Mapping[str, Any]) -> torch.dtype:
     """Return the floating-point type of the first matrix in the checkpoint's files; float32 if there is none."""
-    for path in _files(folder, name):
+    for path in tensor_files(folder, config):
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118  (not a mapping)
                 if len(file.get_slice(key).get_shape()) == 2 and (value := file.get_tensor(key)).is_floating_point():
@@ -73,15 +64,9 @@ def stored_dtype(folder: Path, name: str) -> torch.dtype:
     return torch.float32
 
 
-def indexed_files(index: Path) -> list[Path]:
-    """Return the files named by an index of weights. Raises `FormatError` if one is not beside it."""
-    names = sorted(set(read_record(index, WeightIndex).weight_map.values()))
-    if not names:
-        raise FormatError(f"{index}: names no file; expected the index of a sharded checkpoint")
-    for name in names:
-        if Path(name).name != name or not (index.parent / name).is_file():
-            raise FormatError(f"{index}: names {name}; no such file beside it")
-    return [index.parent / name for name in names]
+def tensor_files(folder: Path, config: Mapping[str, Any]) -> list[Path]:
+    """Return the files with the checkpoint's tensors."""
+    return [path for path in weight_files(folder, config) if path.suffix != ".json"]
 
 
 def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str) -> dict[str, torch.Tensor]:
@@ -113,9 +98,9 @@ def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: 
 class _Shards:
     """The tensors of a checkpoint, by their names in the map, read one at a time."""
 
-    def __init__(self, folder: Path, name: str, family: Family) -> None:
+    def __init__(self, files: list[Path], family: Family) -> None:
         self._places: dict[str, tuple[Path, str]] = {}
-        for path in _files(folder, name):
+        for path in files:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118  (not a mapping)
                     renamed = family.rename(key)
@@ -132,12 +117,3 @@ class _Shards:
         path, key = self._places[name]
         with safe_open(path, framework="pt") as file:
             return file.get_tensor(key)
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    """Return the model's weight files, chosen as transformers does."""
-    if (folder / INDEX).is_file():
-        return indexed_files(folder / INDEX)
-    if not (folder / SINGLE).is_file():
-        raise ArgapError(f"{name}: neither {SINGLE} nor {INDEX} there")
-    return [folder / SINGLE]

@@ -7,7 +7,7 @@ class.
 
 from typing import Any
 
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import ArgapConfig, Spec
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, padded, renamed, taps
 
 NAMES = {
@@ -40,7 +40,7 @@ def _configure(options: Options) -> ArgapConfig:
     )
 
 
-def _mixer(states: int, expand: int, kernel: int, rank: Any) -> dict[str, Any]:
+def _mixer(states: int, expand: int, kernel: int, rank: Any) -> Spec:
     """Return the native mixer; ``rank`` of the step size is a number or ``auto``."""
     own = None if rank == "auto" else rank
     return {"name": "mamba", "states": states, "expand": expand, "short_kernel": kernel, "step_rank": own}

@@ -6,11 +6,9 @@ changes only the relative size of the norms' epsilon, and only in inference. ``c
 kernel, not the model.
 """
 
-from typing import Any
-
 import torch
 
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import ArgapConfig, MixerSpec
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, renamed
 
 LAST_NORM_EPSILON = 1e-5
@@ -27,7 +25,7 @@ def _configure(options: Options) -> ArgapConfig:
     options.only("layer_norm_epsilon", LAST_NORM_EPSILON)
     if inner % width:
         options.refuse("intermediate_size", inner, f"a multiple of hidden_size {width}")
-    mixers: list[dict[str, Any]] = [{"name": "rwkv4"}, {"name": "rwkv4_channel", "expand": inner // width}]
+    mixers: list[MixerSpec] = [{"name": "rwkv4"}, {"name": "rwkv4_channel", "expand": inner // width}]
     layers = options.layers("num_hidden_layers", 32)
     return ArgapConfig(
         vocab_size=options.size("vocab_size", 50277),

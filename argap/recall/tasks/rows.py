@@ -16,15 +16,15 @@ def dataset(*, task: str, rows: str | None = None, **_: Any) -> dict[str, Datase
     return {"validation": Dataset.from_list([vars(row) for row in load_examples(task, rows).rows])}
 
 
-def prompt(doc: dict[str, Any]) -> str:
+def prompt(doc: dict[str, str]) -> str:
     return doc["text"]
 
 
-def gold(doc: dict[str, Any]) -> str:
+def gold(doc: dict[str, str]) -> str:
     return doc["gold"]
 
 
-def scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+def scores(doc: dict[str, str], results: list[str]) -> dict[str, float]:
     generation = results[0]
     return {
         "contains": float(contains(generation, doc["gold"])),

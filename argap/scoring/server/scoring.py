@@ -35,8 +35,6 @@ from argap.tokens.runs import (
     write_shard,
 )
 
-CONCURRENCY = 8
-"""Parallel requests."""
 SHARDS_AHEAD = 2
 """Shards whose requests are in flight at once."""
 TOKENS_PER_REQUEST = 2**13

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
-from argap.scoring.bos import bos_id
+from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.server.scoring import Server, score_server
 from argap.text.tokenizer import Tokenizer, load_tokenizer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ServerSource:
+class ServerSource(Configured):
     """A model on a server, with the tokenizer that the user names for it."""
 
     name: str
@@ -44,13 +44,6 @@ class ServerSource:
         if source is None:
             raise ArgapError(f"{self.name}: a server does not report its tokenizer; name it with `tokenizer=T`")
         return load_tokenizer(source)
-
-    @property
-    def bos(self) -> int | None:
-        return bos_id(self, self.config.bos.of(self.name))
-
-    def qualified(self) -> Self:
-        return self
 
     def check(self, parallel: "Parallel | None") -> None:
         if parallel is not None:

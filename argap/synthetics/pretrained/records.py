@@ -70,6 +70,8 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
     dtype: str
     versions: dict[str, str]
     git: str | None
+    bos: dict[str, str] = msgspec.field(default_factory=dict)
+    """The token put before each example, by model, for those that have one."""
 
     @property
     def models(self) -> list[str]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from argap.checkpoints.find import max_positions
 from argap.checkpoints.load import load_model
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
@@ -19,6 +18,8 @@ from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
 from argap.runtime.progress import progress
+from argap.scoring.bos import say_bos
+from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_checkpoints
 from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
@@ -32,21 +33,35 @@ TEXT_TOKENS = 1_000_000
 
 
 def score_pretrained(
-    checkpoints: Sequence[str], test: PretrainedTest, *, dtype: torch.dtype, device: torch.device
+    checkpoints: Sequence[str],
+    test: PretrainedTest,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: ScoreConfig = DEFAULT,
 ) -> PretrainedScores:
     """Score every checkpoint on a test.
 
+    ``config``: which BOS comes before each example (`argap.scoring.bos`); other options are not used.
     Raises `ArgapError` for a model that is not causal or does not support the length, for a fill that is not a single
     token, and as `argap.synthetics.tasks.pretrained_mqar.build` does.
     """
     rows: list[ScoreRow] = []
-    for source in find_checkpoints(checkpoints):
+    sources = find_checkpoints(checkpoints, config)
+    config.check_models([source.name for source in sources])
+    before: dict[str, str] = {}
+    for source in sources:
         data = _examples(source.tokenizer, test)
+        bos = source.bos
+        say_bos(source, config.bos.of(source.name), bos)
+        if bos is not None:
+            before[source.name] = source.tokenizer.token_text(bos)
         model = load_model(source.checkpoint, dtype=dtype, device=str(device))
-        _check(model, source.name, test, max(int(each.inputs.max()) for each in data))
+        limit = None if source.longest is None else source.longest - (bos is not None)
+        _check(model, source.name, test, max(int(each.inputs.max()) for each in data), limit)
         with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
-                logprob, correct = _score(model, each.inputs, device)
+                logprob, correct = _score(model, each.inputs, device, bos)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
@@ -58,6 +73,7 @@ def score_pretrained(
         format=FORMAT,
         between=f"the text {test.text}" if test.text else fill,
         rows=tuple(rows),
+        bos=before,
         device=str(device),
         dtype=str(dtype),
         **environment(),
@@ -119,8 +135,7 @@ def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
     return np.concatenate(tokens)[:TEXT_TOKENS] if tokens else np.empty(0, dtype=np.int32)
 
 
-def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int) -> None:
-    limit = max_positions(model.config.to_dict())
+def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int, limit: int | None) -> None:
     if limit is not None and test.length > limit:
         raise ArgapError(f"{name}: takes at most {limit} tokens; use `length={limit}` and fewer `pairs`")
     entries = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportIndexIssue]
@@ -132,14 +147,22 @@ def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int
 
 
 @torch.inference_mode()
-def _score(model: PreTrainedModel, inputs: np.ndarray, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``."""
+def _score(
+    model: PreTrainedModel, inputs: np.ndarray, device: torch.device, bos: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``.
+
+    ``bos``: a token to put before each example.
+    """
+    first = 0 if bos is None else 1
+    if bos is not None:
+        inputs = np.insert(inputs, 0, bos, axis=1)
     size = max(1, LOGITS_AT_ONCE // (inputs.shape[1] * model.config.get_text_config().vocab_size))
     logprob, correct = [], []
     for start in range(0, len(inputs), size):
         ids = torch.from_numpy(inputs[start : start + size]).to(device, torch.int64)
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-        targets = ids[:, 1:]
+        logits = model(input_ids=ids, use_cache=False).logits[:, first:-1].float()
+        targets = ids[:, first + 1 :]
         picked = logits.gather(-1, targets[..., None])[..., 0]
         logprob.append((picked - torch.logsumexp(logits, dim=-1)).cpu().numpy())
         correct.append((logits.argmax(dim=-1) == targets).cpu().numpy())

@@ -93,7 +93,7 @@ def run_sweep(
     together: int = 64,
     compiled: bool = False,
     stop: Stop = lambda: False,
-    time_limit: float = float("inf"),
+    time_limit: float | None = None,
 ) -> pd.DataFrame:
     """Train the unfinished runs of a sweep, at most ``together`` side by side; return all finished ones.
 
@@ -111,7 +111,8 @@ def run_sweep(
     done = total - sum(len(job.runs) for job in jobs)
     if done:
         say(f"{out}: {done} of {total} runs are finished")
-    for job in engine(jobs, lambda: stop() or time.monotonic() - started > time_limit):
+    limit = float("inf") if time_limit is None else time_limit
+    for job in engine(jobs, lambda: stop() or time.monotonic() - started > limit):
         results = finished_runs(out, job.runs)
         done += len(results)
         if results:

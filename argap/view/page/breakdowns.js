@@ -8,14 +8,16 @@ import { difference, differenceRange, nats, percent, whole } from "./numbers.js"
 import { link, models, natsA, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
-const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["slice", "AR hits"]];
+const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["copy", "Copies"], ["induction", "Induction"], ["slice", "AR hits"]];
 const TITLES = {
   frequency: "Where the difference lies, by how often training saw the bigram",
   distance: "Where the difference lies, by tokens back to the earlier occurrence",
   position: "Where the difference lies, by position in the window",
   domain: "Where the difference lies, by domain of the text",
+  copy: "Where the difference lies, by what can be copied from the window",
+  induction: "Where the difference lies, by whether copying after the longest repeated context is right",
 };
-const HEADS = { frequency: "Seen in training", distance: "Tokens back", position: "Position", domain: "Domain", slice: "Tokens" };
+const HEADS = { frequency: "Seen in training", distance: "Tokens back", position: "Position", domain: "Domain", copy: "What can be copied", induction: "The copy is", slice: "Tokens" };
 const ROOM = 760; // pixels for the bars of all models
 
 export function breakdownsView(overview) {

@@ -55,7 +55,7 @@ function drawFooter(overview) {
   const { evaluation, index } = gap;
   const facts = [
     `${whole(evaluation.tokens)} tokens, ${whole(gap.all.n)} scored, in ${plural(evaluation.windows, "window")} of up to ${whole(evaluation.seq_len)}`,
-    `${plural(gap.documents ?? evaluation.documents, "document")}${gap.effective_documents ? `, worth ${gap.effective_documents.toFixed(1)} of equal size` : ""}`,
+    `${plural(gap.documents ?? evaluation.documents, "document")}`,
     index ? `training counts of ${whole(index.tokens)} tokens${index.proxy ? " (proxy)" : ""}, read ${passes(index.passes ?? 1)}` : "no training counts",
     `${gap.date.slice(0, 10)}, argap ${overview.version}`,
   ];

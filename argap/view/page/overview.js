@@ -1,9 +1,10 @@
-// The first view: the finding in a sentence, the table, and the curve over τ.
+// The first view: the finding in a sentence, the table, the curve over τ, and the gap without each source.
 
 import { fill, h, name } from "./dom.js";
 import { curve } from "./curve.js";
 import { loadThresholds, rows, thresholds, WORDS } from "./figures.js";
 import { difference, differenceRange, nats, percent, percentRange, shareText, whole } from "./numbers.js";
+import { sources } from "./sources.js";
 import { model, natsA, reference, threshold, unit } from "./state.js";
 import { table } from "./table.js";
 
@@ -11,8 +12,9 @@ export function overviewView(overview) {
   const finding = h("section.finding", { "aria-label": "Finding" });
   const tablePart = table(overview);
   const curvePart = curve(overview);
+  const sourcesPart = sources(overview);
   const note = h("p.note", { role: "alert", hidden: true });
-  const element = h("div.overview", {}, finding, note, tablePart.element, curvePart.element);
+  const element = h("div.overview", {}, finding, note, tablePart.element, curvePart.element, sourcesPart.element);
   const draw = () => {
     const made = rows(overview);
     drawFinding(finding, made, overview);
@@ -23,6 +25,7 @@ export function overviewView(overview) {
     element,
     show(changed) {
       draw();
+      sourcesPart.show();
       if (changed.size === 0 || changed.has("ref") || changed.has("view")) {
         loadThresholds(draw, (error) => {
           note.hidden = false;

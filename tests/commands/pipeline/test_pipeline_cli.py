@@ -25,13 +25,14 @@ def test_score_prints_json_of_the_documented_shape(place, tmp_path, run_command)
     )  # fmt: skip
     assert code == 0
     gap = json.loads(out)
-    assert gap.keys() == {"reference", "threshold", "unit", "fingerprint", "models", "slices"}
+    assert gap.keys() == {"reference", "threshold", "unit", "fingerprint", "models", "slices", "partitions"}
     assert [each["model"] for each in gap["models"]] == ["good", "bad"]
     slices = {each["name"]: each for each in gap["slices"]}
-    assert slices.keys() == {"all", "ar_hits", "other"}
+    assert slices.keys() == {"all", "ar_hits", "other", "ar_hits at 0", "ar_hits at 1250", "repeated"}
+    assert gap["partitions"].keys() == {"copy", "induction"}
     figures = {"model", "nll", "ppl", "delta", "delta_ci95", "contribution", "contribution_ci95"}
     figures |= {"share", "share_ci95", "paper_rule", "reason"}
-    for each in slices.values():
+    for each in (*slices.values(), *(part for parts in gap["partitions"].values() for part in parts)):
         assert each.keys() == {"name", "where", "n", "share_of_tokens", "models"}
         assert all(model.keys() == figures for model in each["models"])
     parts = [slices[name]["models"][1]["contribution"] for name in ("ar_hits", "other")]

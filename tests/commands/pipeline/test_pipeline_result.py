@@ -69,7 +69,7 @@ def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
     for model in gap.models:
         assert gap.on_all[model].nll == pytest.approx(-expected["mean"][model, "all"], abs=1e-5)
         assert gap.on_hits[model].nll == pytest.approx(-expected["mean"][model, "hit"], abs=1e-5)
-    assert gap.on_hits["bad"].share == pytest.approx(expected["raw"], abs=1e-6)
+    assert gap.on_hits["bad"].contribution / gap.deltas["bad"] == pytest.approx(expected["raw"], abs=1e-6)
 
 
 def test_writes_every_file_of_the_contract(scored):

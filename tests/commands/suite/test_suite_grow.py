@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,8 +19,7 @@ from argap.files.atomic import read_json, remove_leftovers, write_json
 from argap.files.checksums import write_checksums
 from argap.files.parquet import read_frame, write_parquet
 from argap.files.staged import NEW, put_in_place
-from argap.records import Part, as_json, read_gap
-from argap.slices.cells import with_models
+from argap.records import as_json, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
 from argap.suite.earlier import Earlier, open_earlier
@@ -109,25 +107,15 @@ def test_the_same_run_again_changes_nothing(add, out):
     assert contents(add(out, SECOND)) == before
 
 
-def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_path):
-    """A result of format 1: without the reference's run a new member has no interval by position."""
-    gap = read_gap(out)
-    expected = gap.parts("position")
-    sums = with_models(read_frame(out / "positions.parquet"), gap.models)
-    assert Earlier(out).by_position(sums.iloc[:, ::-1], gap) == expected  # the reference need not come first
-    swapped = [Part(reversed(part.estimates.values())) for part in expected]
-    taken: Any = dict.fromkeys(gap.models)
-    for part in Earlier(out, taken, position=swapped).by_position(with_models(sums, SECOND), gap):
-        assert list(part.estimates) == gap.models
+def test_a_result_without_positions_by_document_has_no_partition_by_position(add, out, tmp_path):
+    """They come back once all members have sums, not before."""
+    expected = [(part.bin, part.n) for part in read_gap(out).parts("position")]
     old = add(tmp_path / "old", FIRST)
     (old / "positions.parquet").unlink()
     (out / "positions.parquet").unlink()
-    for part, known in zip(read_gap(add(old, SECOND)).parts("position"), expected, strict=True):
-        own, before = part["base_conv"], known["base_conv"]
-        assert (own.n, own.nll, own.contribution_ci95) == (before.n, pytest.approx(before.nll, rel=1e-12), None)
-        assert own.contribution == pytest.approx(before.contribution, rel=1e-9)
-    assert read_gap(add(out, ["base_conv-seed1"])).parts("position") == expected  # with sums of that member alone
-    assert read_gap(add(out, [*FIRST, "base_conv-seed1"])).parts("position") == expected
+    assert read_gap(add(old, SECOND)).parts("position") == []
+    assert read_gap(add(out, ["base_conv-seed1"])).parts("position") == []
+    assert [(part.bin, part.n) for part in read_gap(add(out, EVERY)).parts("position")] == expected
 
 
 def test_nothing_is_read_of_a_result_whose_members_all_have_runs(add, out, tmp_path):

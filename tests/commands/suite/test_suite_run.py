@@ -16,7 +16,6 @@ import yaml
 from argap.bigram_index.store import open_index
 from argap.errors import FormatError
 from argap.files.atomic import _machine, read_json, write_json
-from argap.slices.cells import with_models
 from argap.slices.figures import slices_of_cells
 from argap.slices.partitions import hits_and_others
 from argap.suite.config import load_suite
@@ -62,7 +61,8 @@ def test_the_table_as_json_has_every_seed(place, tmp_path):
     assert seeds["attention-seed1"]["over"] is None
     own, theirs = (seeds[name]["nll"]["overall"] for name in ("base_conv-seed1", "attention-seed1"))
     assert seeds["base_conv-seed1"]["over"]["overall"] == pytest.approx(own - theirs)
-    assert seeds["base_conv"]["nll"]["ar_hits"] == pytest.approx(found["slices"][1]["models"][1]["nll"])
+    means = [np.mean([seeds[name]["nll"]["ar_hits"] for name in (m, f"{m}-seed1")]) for m in ("attention", "base_conv")]
+    assert means == [pytest.approx(each["nll"]) for each in found["slices"][1]["models"]]
 
 
 def test_the_table_names_members_without_a_result(place, tmp_path):
@@ -78,15 +78,15 @@ def test_rows_from_cells_equal_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["models"]] == ["attention", "base_conv"]  # further seeds have no row
-    cells = slices_of_cells(
-        with_models(result.cells, result.gap.models), hits_and_others(result.cells, result.gap.threshold), "attention"
-    )
+    seeds = result.gap.seeds
+    assert seeds == {name: (name, f"{name}-seed1") for name in ("attention", "base_conv")}
+    masks = hits_and_others(result.cells, result.gap.threshold, result.gap.bins)
+    cells = slices_of_cells(result.cells, masks, "attention", seeds=seeds)
     for key, part in cells.items():
         for own, theirs in zip(part.estimates.values(), estimates_in(written, key.bin, key.partition), strict=True):
             assert (own.model, own.n) == (theirs["model"], theirs["n"])
             assert own.nll == pytest.approx(theirs["nll"], rel=1e-12)
             assert own.share_ci95 == (theirs.get("share_ci95") and pytest.approx(theirs["share_ci95"], rel=1e-9))
-    assert list(result.spread()) == ["base_conv"]
 
 
 @pytest.mark.parametrize("change", ["name", "unfinished"])
@@ -105,17 +105,16 @@ def test_members_that_are_not_those_of_the_cells_are_refused(place, tmp_path, ch
         read_size(folder)
 
 
-def test_the_curve_has_intervals_at_its_marks(place):
+def test_the_curve_has_intervals_everywhere(place):
     result = read_size(place / "out" / "tiny")
     at = {int(point.bin): point for point in result.curve}
     assert result.gap.threshold is not None
     assert set(result.marks) >= {result.gap.threshold, result.exposed}
-    for tau in result.marks:
-        assert at[tau]["base_conv"].contribution_ci95
+    assert all(point["base_conv"].contribution_ci95 for point in result.curve)
     own, row = at[result.gap.threshold]["base_conv"], result.gap.on_hits["base_conv"]
     assert own.reason == row.reason
-    expected = row.share_ci95 and pytest.approx(row.share_ci95, rel=1e-9)
-    assert (own.share, own.share_ci95) == (pytest.approx(row.share, rel=1e-9), expected)
+    assert own.contribution == pytest.approx(row.contribution, rel=1e-9)
+    assert own.contribution_ci95 == pytest.approx(row.contribution_ci95, rel=1e-9)
 
 
 def test_intermediate_checkpoints_are_scored(place):
@@ -126,15 +125,14 @@ def test_intermediate_checkpoints_are_scored(place):
         own = found.loc[found["model"] == name]
         assert own["step"].tolist() == [2, 4, 6]
         assert own["tokens"].tolist() == [2 * 4 * 64, 4 * 4 * 64, 6 * 4 * 64]
-    for row in result.gap.rows:  # the last is the finished model
-        last = found.loc[found["model"] == row.model].iloc[-1]
+    for seed in result.seeds:  # the last is the finished model
+        last = found.loc[found["model"] == seed.name].iloc[-1]
         for part in (result.gap.on_hits, result.gap.on_other):
             assert last[f"n_{part.bin}"] == part.n
-            assert last[f"nll_{part.bin}"] == pytest.approx(part[row.model].nll, rel=1e-6)
-        if row.model != "attention":
-            share = share_along(found, row.model, "attention")[1][-1]
-            raw = result.gap.on_hits[row.model].share if result.gap.deltas[row.model] > 0 else None
-            assert share == pytest.approx(np.nan if raw is None else raw, rel=1e-4, nan_ok=True)
+            assert last[f"nll_{part.bin}"] == pytest.approx(seed.nll[part.bin], rel=1e-6)
+    (first,) = (seed for seed in result.seeds if seed.name == "base_conv")
+    share = share_along(found, "base_conv", "attention")[1][-1]
+    assert share == pytest.approx(first.share(result.gap.on_hits.share_of_tokens), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -256,8 +254,8 @@ def test_two_processes_train_and_score_together(place, tmp_path, monkeypatch):
     """One of the models is there already, one is only trained; its scores are the files that one process writes."""
     shutil.copy(place / "suite.yaml", tmp_path)
     (tmp_path / "program.py").write_text(IN_SMALL_SHARDS)
-    work, alone = tmp_path / "runs" / "suite" / "tiny", tmp_path / "work" / "tiny"
-    for copy in (work, alone):
+    work, rescored = tmp_path / "runs" / "suite" / "tiny", tmp_path / "work" / "tiny"
+    for copy in (work, rescored):
         shutil.copytree(place / "work" / "tiny", copy, ignore=shutil.ignore_patterns("base_conv*"))
         shutil.rmtree(copy / "runs" / "attention-seed1")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"]
@@ -274,15 +272,16 @@ def test_two_processes_train_and_score_together(place, tmp_path, monkeypatch):
     assert command(tmp_path, "run", *members[:4]).exit_code == 0
     two, one = (
         {path.name: path.read_bytes() for path in (each / "runs" / "attention-seed1" / "tokens").iterdir()}
-        for each in (work, alone)
+        for each in (work, rescored)
     )
     assert len(one) > 2
     assert one == two
     found = read_size(tmp_path / "results" / "suite" / "tiny")
     before = read_size(place / "out" / "tiny")
     assert found.gap.fingerprint == before.gap.fingerprint
-    for model in before.gap.models:
-        assert found.gap.on_all[model].nll == pytest.approx(before.gap.on_all[model].nll, rel=1e-4)
+    alone, together = ({seed.name: seed.nll["overall"] for seed in each.seeds} for each in (before, found))
+    together["base_conv"] = found.gap.on_all["base_conv"].nll  # of one seed
+    assert together == {name: pytest.approx(alone[name], rel=1e-4) for name in members[1::2]}
     recall = found.mqar()
     assert recall is not None
     assert set(recall.models) == {"attention", "attention-seed1", "base_conv"}

@@ -65,8 +65,14 @@ def test_figures_are_those_of_the_tokens_kept(restated, place, labels):
     gap = read_gap(restated)
     assert gap.threshold is not None
     hits = kept & labels.ar_hit(gap.threshold)
-    for name in MODELS:
-        logprob = read_logprobs(open_run(place / "work" / "tiny" / "runs" / name))[0].astype(np.float64)
+    for name in gap.models:
+        logprob = np.mean(
+            [
+                read_logprobs(open_run(place / "work" / "tiny" / "runs" / seed))[0].astype(np.float64)
+                for seed in gap.seeds[name]
+            ],
+            axis=0,
+        )
         overall, on_hits = gap.on_all[name], gap.on_hits[name]
         assert (overall.n, on_hits.n) == (kept.sum(), hits.sum())
         assert overall.nll == pytest.approx(-logprob[kept].mean(), rel=1e-12)

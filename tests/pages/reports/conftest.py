@@ -83,6 +83,8 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
             "frequency": frequency_bins(THRESHOLD).index(count),
             "distance": distance_bins(SEQ_LEN).index(distance),
             "position": position_bins(SEQ_LEN).index(position),
+            "copy": np.where(repeated, np.array([1, 2, 3, 5])[count % 4], -(count % 2)).astype(np.int8),
+            "induction": repeated & (count % 3 > 0),
             "n": 1,
             **{PREFIX + name: values for name, values in logprobs.items()},
         }
@@ -176,7 +178,6 @@ def by_hand() -> Gap:
         index=INDEX,
         versions={},
         documents=None,
-        effective_documents=None,
         bins=Bins((), (), ()),
         estimates=tuple(estimates),
     )

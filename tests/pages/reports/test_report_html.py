@@ -182,9 +182,9 @@ def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: 
     listed = re.findall(r'<li><b title="(\w+)">', text)
     assert listed == sorted(losses, key=losses.__getitem__)
     # Tables of parts show four models at a time: three groups of nine.
-    assert text.count("<tfoot>") == 4 * 3
+    assert text.count("<tfoot>") == 6 * 3
     for model, delta in gap.deltas.items():
-        assert text.count(f"ΔNLL, {model}</th>") == 4, model
+        assert text.count(f"ΔNLL, {model}</th>") == 6, model
         assert f"+{delta:.3f} · 100%" in text
 
 
@@ -211,7 +211,7 @@ def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None
 def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
     whole = gap.on_all["base_conv"]
     feet = re.findall(r"<tfoot>(.*?)</tfoot>", page, flags=re.DOTALL)
-    assert len(feet) == 4
+    assert len(feet) == 6
     for foot in feet:
         assert "<td>20,000</td><td>100.0%</td>" in foot
         assert f"<td>{whole.nll:.2f}</td>" in foot

@@ -14,6 +14,7 @@ from argap.reports.tables.formats import Table, latex, markdown, print_tables, t
 from argap.reports.tables.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.tables.result import closed_table, csv_text, gap_table, tables_of, where_table
 from argap.reports.tables.sentences import detail, headline
+from argap.slices.figures import PART_UNRESOLVED
 from tests.conftest import changed, only
 
 
@@ -94,18 +95,31 @@ def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
 
 
 def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap) -> None:
-    two = replace(only(by_hand, "attention", "h3"), documents=330, effective_documents=17.4)
-    gap = changed(two, "h3", share_ci95=(0.85, 0.92), reason="330 documents are worth 17")
+    two = replace(only(by_hand, "attention", "h3"), documents=330)
+    gap = changed(two, "h3", share_ci95=(-0.1, 0.92), reason=PART_UNRESOLVED)
     table = shares(gap)
-    assert table.rows[0][3:5] == ("(88.7%)ᵃ", "85.0–92.0%")
-    assert gap_table(gap).notes[1] == (
-        "330 documents, worth 17 of equal size: with fewer than 30 the intervals are too narrow."
-    )
-    assert table.notes[1:] == ("ᵃ unresolved: 330 documents are worth 17.",)
+    assert table.rows[0][3:5] == ("(88.7%)ᵃ", "−10.0 to 92.0%")
+    assert table.notes[1:] == (f"ᵃ unresolved: {PART_UNRESOLVED}.",)
     (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
-    assert line["ar_hits_reason"] == "330 documents are worth 17"
-    assert (line["ar_hits_share"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
-    assert detail("h3", gap).endswith(", 89% of the gap, not to be claimed: 330 documents are worth 17.")
+    assert (line["ar_hits_share"], line["ar_hits_reason"]) == ("0.8871", PART_UNRESOLVED)
+    assert detail("h3", gap).endswith(f", 89% of the gap, not to be claimed: {PART_UNRESOLVED}.")
+
+
+def test_notes_say_what_intervals_cover(by_hand: Gap) -> None:
+    three = replace(only(by_hand, "attention", "h3", "hyena"), documents=330)
+    assert gap_table(three).notes[1:] == ("95% intervals are Student-t over 330 documents.",)
+    few = changed(changed(three, "h3", "all", worth=17.4), "hyena", "all", worth=112.0)
+    assert gap_table(few).notes[2] == (
+        "By their parts of the differences the documents are worth 17 (h3) to 112 (hyena) equal ones: long documents "
+        "decide, and intervals hold only for texts with as many of them."
+    )
+    (_, line, _) = csv.DictReader(io.StringIO(csv_text(few)))
+    assert (line["documents"], line["worth"], line["seeds"]) == ("330", "17.4", "1")
+    seeds = with_row(with_row(three, 0, seeds=("attention", "attention-seed1")), 1, seeds=("h3", "h3-seed1"))
+    assert gap_table(seeds).notes[1] == (
+        "95% intervals are Student-t over 330 documents and seeds. Figures are means over seeds: 2 of attention, h3; "
+        "the others take the pooled variance over seeds."
+    )
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:

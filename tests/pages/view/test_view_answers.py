@@ -1,18 +1,21 @@
 """What the server answers, compared with the Python surface."""
 
 import io
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from argap.files import checksums
-from argap.metric.intervals import _drawn
 from argap.reports.tables.formats import markdown
 from argap.reports.tables.result import gap_table
 from argap.result import open_result
+from argap.results.by_source import sources_of
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers, Setting
+
+ROOT = Path(__file__).parents[3]
 
 
 def ask(client, path, **parameters):
@@ -38,26 +41,23 @@ def test_the_overview_is_gap_json_and_what_the_page_may_do(client, result):
     assert {"repeated", "digits"} < {each["name"] for each in made["library"]}
 
 
-def test_a_warm_page_neither_checks_files_nor_draws_again(result, monkeypatch):
+def test_a_warm_page_does_not_check_files_again(result, monkeypatch):
     setting = Setting(2, "ref")
     asked = [("late", "pos > 9")], setting, ["m2"], Interrupt()
     expected = Answers(result).slices(*asked)
     monkeypatch.setattr(checksums, "_whole", set())
-    _drawn.cache_clear()
     answers = Answers(open_result(result.folder))
     answers.warm(Interrupt())
     monkeypatch.setattr(checksums, "crc32_of_blocks", lambda *_: iter(["another"]))
-    assert _drawn.cache_info().misses == 1
     assert answers.slices(*asked) == expected
-    assert _drawn.cache_info().misses == 1
 
 
-def test_warming_stops_where_the_server_does(result):
+def test_warming_stops_where_the_server_does(result, monkeypatch):
     interrupt = Interrupt()
     interrupt.set()
-    _drawn.cache_clear()
+    monkeypatch.setattr(checksums, "_whole", set())
     Answers(result).warm(interrupt)
-    assert _drawn.cache_info().currsize == 0
+    assert checksums._whole == set()
 
 
 @pytest.mark.parametrize("tau", [0, 2, 10])
@@ -72,7 +72,7 @@ def test_thresholds_are_those_of_result_gap(client, result, tau):
     assert at["ar_hits"]["share_of_tokens"] == expected["share_of_tokens"]
 
 
-@pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "slice"])
+@pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "copy", "induction", "slice"])
 @pytest.mark.parametrize("threshold", [2, 10])
 def test_a_bins_condition_selects_its_tokens(client, result, by, threshold):
     made = ask(client, "breakdown", by=by, threshold=threshold)
@@ -86,6 +86,37 @@ def test_a_breakdown_against_another_reference(client, result):
     made = ask(client, "breakdown", by="distance", reference="m2")
     whole = result.record.on_all
     assert contributions(made, "ref") == pytest.approx(whole["ref"].nll - whole["m2"].nll)
+
+
+@pytest.mark.parametrize(("threshold", "reference"), [(2, "ref"), (10, "ref"), (2, "m2")])
+def test_the_share_without_a_domain_is_that_of_its_tokens(client, result, threshold, reference):
+    """Every document here is a source of its own, so domains are left out."""
+    sources = sources_of(result.folder, result.record, result.cells["document"].to_numpy())
+    assert sources == dict(enumerate(result.token_table.record.sources))
+    made = ask(client, "sources", threshold=threshold, reference=reference)
+    assert (made["by"], {row["name"] for row in made["sources"]}) == ("domain", {"code", "prose"})
+    sums = {}
+    for row in result.tokens(None, columns=["domain", "nll", "repeated", "train_count"]).to_pylist():
+        lost = row["nll"]["m-1"] - row["nll"][reference]
+        is_hit = row["repeated"] and row["train_count"] <= threshold
+        for key in (row["domain"], "all"):
+            whole, hits = sums.get(key, (0.0, 0.0))
+            sums[key] = whole + lost, hits + lost * is_hit
+    for row in made["sources"]:
+        (own,) = [each for each in row["models"] if each["model"] == "m-1"]
+        whole, hits = (a - b for a, b in zip(sums["all"], sums[row["name"]], strict=True))
+        assert own["part"] == pytest.approx(sums[row["name"]][0] / sums["all"][0], rel=1e-5)
+        assert own["hits"] == pytest.approx(hits / whole, rel=1e-5)
+
+
+def test_sources_follow_a_threshold_beyond_the_bin_of_the_results_own():
+    answers = Answers(open_result(ROOT / "results" / "table2-mini" / "7m"))
+    setting = Setting(2000, "base_conv")
+    gap, found = answers.gap(setting), answers.sources(setting)
+    assert found.by == "source"
+    shares = {each.model: each.hits for each in found.hits if each.hits is not None}
+    assert shares == pytest.approx({model: gap.on_hits[model].share for model in shares}, rel=1e-9)
+    assert len(shares) == 5
 
 
 def test_slices_are_those_of_result_gap(client, result):

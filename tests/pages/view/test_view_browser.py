@@ -11,7 +11,7 @@ import uvicorn
 from playwright.sync_api import Page
 
 from argap.reports.tables.formats import markdown
-from argap.reports.tables.result import few_documents, gap_table
+from argap.reports.tables.result import gap_table, interval_notes
 from argap.result import open_result
 from argap.results.restated import restate
 from argap.runtime.interrupt import Interrupt
@@ -117,10 +117,26 @@ def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
         assert f"tau={tau}" in page.evaluate("location.hash")
 
 
-def test_few_documents_have_a_note_below_the_table(page, address, result):
+def test_the_table_without_each_source_follows_the_chosen_models_and_the_reference(page, address):
+    page.goto(f"{address}#model=m2")
+    heads = "[...document.querySelectorAll('.sources .bar-head')].map((each) => each.textContent)"
+    expect(page, heads, ["m2"])
+    rows = "[...document.querySelectorAll('.sources :is(tbody, tfoot) th')].map((each) => each.textContent).sort()"
+    expect(page, rows, ["all", "code", "prose"])
+    page.click(".models tbody tr:nth-child(2) .model")
+    expect(page, heads, ["m2", "m-1"])
+    before = page.inner_text(".sources tfoot")
+    page.select_option(".choice:nth-of-type(2) select", "m2")
+    expect(page, heads, ["m-1"])
+    wait_for(page, f"document.querySelector('.sources tfoot').innerText !== {before!r}")
+    assert "% of lead" in page.inner_text(".sources thead")
+
+
+def test_what_intervals_cover_is_a_note_below_the_table(page, address, result):
     open_settled(page, address)
-    (note,) = few_documents(result.record)
-    assert note in page.inner_text("main")
+    notes = interval_notes(result.record)
+    assert notes
+    assert all(note in page.inner_text("main") for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +350,7 @@ def test_everything_is_within_reach_of_the_tab_key(page, address):
 
 
 READY = {
-    "overview": "document.querySelector('polygon.band') !== null",
+    "overview": "document.querySelector('polygon.band') !== null && document.querySelector('.sources tfoot') !== null",
     "breakdowns": "document.querySelector('table.parts') !== null",
     "slices": "document.querySelector('.slice-table') !== null",
     "tokens": "document.querySelector('.flow .current') !== null",

@@ -65,6 +65,7 @@ def test_one_model(tmp_path, tokenizer):
     assert made.get("/api/breakdown?by=distance").json()["bars"][0]["part"]["models"][0]["contribution"] is None
     (scored,) = made.get("/api/slices?where=word_start&name=starts").json()
     assert [each["model"] for each in scored["models"]] == ["ref"]
+    assert made.get("/api/sources").json()["reason"] == "No other model with a finite ΔNLL to compare."
 
 
 def test_sixty_models(tmp_path, tokenizer):
@@ -83,6 +84,7 @@ def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
     assert "the tokens of this result are not here" in made.get("/api/overview").json()["no_tokens"]
     assert made.get("/api/thresholds?intervals=1").json()["at"]
     assert made.get("/api/breakdown?by=distance&threshold=5").json()["bars"]
+    assert {row["name"] for row in made.get("/api/sources").json()["sources"]} == {"code", "prose"}
     for path in ("window?window=0&model=m2", "slices?where=repeated&name=x", "search?text=a", "windows?model=m2"):
         assert "the tokens of this result are not here" in made.get(f"/api/{path}").json()["error"]
 
@@ -92,7 +94,7 @@ def test_missing_or_broken_cells_are_one_line(token_result, tmp_path):
     (tmp_path / "out" / "cells.parquet").write_bytes(b"PAR1 no more")
     made = client_of(tmp_path / "out")
     assert made.get("/api/overview").json()["gap"]["rows"]
-    for path in ("thresholds", "breakdown?by=distance&threshold=5", "windows?model=m2"):
+    for path in ("thresholds", "breakdown?by=distance&threshold=5", "windows?model=m2", "sources"):
         error = made.get(f"/api/{path}").json()["error"]
         assert "cells.parquet: not a complete" in error
         assert "\n" not in error

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from argap.errors import ArgapError, FormatError
+from argap.metric.bins import bins_of
 from argap.result import open_result
 from argap.results.restated import cells_at, restate, thresholds_of
 from argap.slices.cells import KEYS, ar_hits, keys_of, sum_by, sum_cells
@@ -64,7 +65,7 @@ def test_bins_of_another_threshold_keep_every_token(result):
     assert merged["n"].to_numpy().sum() == n.sum()
     assert len(set(merged["frequency"])) == len(set(frequency)) - 1
     own = cells["repeated"].to_numpy() & (frequency <= [each.high for each in gap.bins.frequency].index(5000))
-    assert merged["n"].to_numpy()[ar_hits(merged, 5000)].sum() == n[own].sum()
+    assert merged["n"].to_numpy()[ar_hits(merged, 5000, bins_of(5000, gap.evaluation.seq_len))].sum() == n[own].sum()
 
 
 @pytest.mark.parametrize(

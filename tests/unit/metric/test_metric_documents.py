@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from argap.metric.direction import NO_SHARE, direction, share
+from argap.metric.direction import NO_SHARE, contains_zero, direction
 from argap.metric.documents import GROUPS, figures, group_of, leave_one_source_out
 from argap.metric.influence import (
     EMPTY,
@@ -228,10 +228,8 @@ def test_direction(delta, interval, expected):
     assert direction(delta, interval) == expected
 
 
-def test_share_is_signed_and_not_capped():
-    assert share(0.3, 0.2, "behind") == pytest.approx(1.5)
-    assert share(0.1, -0.2, "ahead") == pytest.approx(-0.5)
-    assert share(0.1, 0.2, "level") is None
+def test_an_interval_that_ends_at_0_contains_it():
+    assert [contains_zero(ends) for ends in ((0, 1), (-1, 0), (0.1, 1), None)] == [True, True, False, False]
 
 
 def test_without_a_source_shares_are_those_of_the_other_documents():

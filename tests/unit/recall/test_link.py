@@ -13,7 +13,7 @@ from argap.errors import ArgapError, FormatError
 from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
 from argap.recall.result import open_recall
 from argap.recall.scores import Group, Score
-from argap.records import read_gap
+from argap.records import read_gap, write_record
 from argap.reports.figures.recall import link_figure
 from argap.reports.pages.recall import link_text, recall_table
 from argap.suite.result import read_size
@@ -81,7 +81,8 @@ def test_ar_hits_by_distance_are_those_of_the_cells() -> None:
     nlls = read_ar_nlls(RESULT, "attention")
     assert nlls.keys() == {member.name for member in read_size(RESULT).members} > {row.model for row in gap.rows}
     for row in gap.rows:
-        assert nlls[row.model].mean == pytest.approx(gap.on_hits[row.model].nll)
+        of_seeds = [nlls[name].mean for name in row.seeds or (row.model,)]
+        assert np.mean(of_seeds) == pytest.approx(gap.on_hits[row.model].nll)
     hits = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]
     for name, low, high in (("≤ 32", 1, 32), ("≤ 64", 33, 64), ("≤ 1024", 513, 1024)):
         part = hits[(hits["distance_low"] >= low) & (hits["distance_high"] <= high)]
@@ -100,6 +101,37 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
         FormatError, match=r"cells\.parquet: no such file; run the command .* again: `argap score`, `arga"
     ):
         read_ar_nlls(tmp_path, "ref")
+
+
+@pytest.mark.parametrize(
+    ("name", "gap"),
+    [(f"table1-7m{task}", "table1-7m/7m") for task in ("", "-swde", "-fda")] + [("table1-50m", "table1-50m/50m")],
+)
+def test_the_command_computes_the_committed_links_again(name, gap, tmp_path, run_command) -> None:
+    committed = RESULT.parents[1] / "recall" / name
+    folder = Path(shutil.copytree(committed, tmp_path / name))
+    expected = open_recall(committed).link
+    emptied = msgspec.structs.replace(open_recall(committed), link=[])
+    write_record(folder / "recall.json", emptied)
+    assert run_command("recall", str(folder), "--gap", str(RESULT.parents[1] / gap))[0] == 0
+    found = open_recall(folder).link
+    assert [link.task for link in found] == [link.task for link in expected]
+    for own, link in zip(found, expected, strict=True):
+        assert [point.model for point in own.points] == [point.model for point in link.points]
+        for name_of in ("ar_gap_nll", "recall_gap", "gold_gap_nll", "ar_gap_at_distances"):
+            values = [[getattr(point, name_of) for point in each.points] for each in (own, link)]
+            assert values[0] == pytest.approx(values[1], rel=1e-9)
+        assert own.pearson_gold == pytest.approx(link.pearson_gold, rel=1e-9)
+    assert (folder / "link.svg").is_file()
+
+
+def test_a_result_without_the_reference_of_the_answers_is_refused(tmp_path, run_command) -> None:
+    folder = Path(shutil.copytree(RESULT.parents[1] / "recall" / "demo", tmp_path / "demo"))
+    emptied = msgspec.structs.replace(open_recall(folder), reference="nobody")
+    write_record(folder / "recall.json", emptied)
+    code, _, err = run_command("recall", str(folder), "--gap", str(RESULT))
+    assert code == 1
+    assert "no AR hits of the reference nobody; expected one of attention" in err
 
 
 def test_the_figure_of_the_link_moves_each_model_to_the_golds_distances() -> None:

@@ -29,6 +29,7 @@ from argap.evaluation.windows import build_evaluation_set
 from argap.files import parquet
 from argap.files.atomic import read_json
 from argap.records import SourceRecord
+from argap.runtime.trust import trusting
 from argap.scoring import batches
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
@@ -310,10 +311,25 @@ def test_missing_left_over_and_misshapen_weights_are_named(gpt2, data, tmp_path,
 def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
     shutil.copytree(gpt2.folder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
+    config |= {"auto_map": {"AutoModelForCausalLM": "modeling.Model"}, "model_type": "own"}
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ArgapError, match="`trust_remote_code=True`"):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_the_librarys_class_is_preferred_to_the_checkpoints_code(gpt2, data, tmp_path, capsys, trusted: bool):
+    """Which needs no trust then, and does not run where there is trust."""
+    shutil.copytree(gpt2.folder, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "planted.Config", "AutoModelForCausalLM": "planted.Model"}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "m" / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with trusting(trusted):
+        own = run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
+    assert "m: not running its own code, as gpt2 has a class in the library" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    np.testing.assert_array_equal(read_logprobs(own)[0], read_logprobs(run(gpt2, data, tmp_path / "plain"))[0])
 
 
 def test_a_newer_or_broken_run_is_named(gpt2, data, tmp_path):

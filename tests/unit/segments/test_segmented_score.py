@@ -120,10 +120,21 @@ def test_the_gap_is_that_of_brute_force(place, scored):
     total = sum(lost.values())
     assert gap.on_hits["llama"].share == pytest.approx(sum(lost[id(each)] for each in hits) / total, abs=1e-4)
     assert gap.evaluation.scored == sum(each["bytes"] for each in whole)
-    for by in ("frequency", "distance", "position", "domain"):
+    for by in ("frequency", "distance", "position", "domain", "copy", "induction"):
         parts = gap.parts(by)
         assert sum(part["llama"].contribution for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
         assert sum(part.n for part in parts) == gap.on_all.n
+
+
+def test_a_segment_can_copy_if_one_of_its_tokens_can(scored):
+    out, gap = scored
+    n = [part.n for part in gap.parts("copy")]
+    assert len(n) > 3
+    conditions = ["opportunity OR true", "opportunity", *(f"match_length >= {length}" for length in (1, 2, 3, 5))]
+    found = open_result(out).slices({f"at least {k}": where for k, where in enumerate(conditions)})[2:]
+    assert [part.n for part in found][: len(n)] == [sum(n[k:]) for k in range(len(n))]
+    right = gap.parts("induction")[0]
+    assert (right.bin, right.n) == ("right", open_result(out).slices({"predicted": "induction"})[2].n)
 
 
 def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import socket
 import subprocess
@@ -385,3 +386,12 @@ def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monk
     assert process.returncode == 130, said
     assert "interrupted; finished shards are kept" in said
     assert token_parts(tmp_path / "out" / "tiny")
+
+
+def test_a_server_gets_the_bos_of_its_tokenizers_rule(server, place, tmp_path, expected, tokenizer) -> None:
+    own = Path(shutil.copytree(place / "t", tmp_path / "t"))
+    config = json.loads((own / "tokenizer_config.json").read_text())
+    (own / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": True}))
+    run = score(server, place, tmp_path / "out", tokenizer=str(own))
+    assert run.record.identity.bos == tokenizer.bos
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(bos="own")[0], atol=1e-4)

@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +12,11 @@ from msgspec.structs import replace
 
 import argap
 from argap.errors import ArgapError, FormatError
-from argap.metric.condition_tree import Feature, grow
+from argap.metric.condition_tree import Feature, Node, grow
 from argap.records import read_gap, save_gap
 from argap.records.columns import UNIT
 from argap.results.restated import restate
-from argap.slices.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
+from argap.slices.discover import DRAWN, HYPOTHESIS, _stability, discover, draw, halves
 from argap.slices.partitions import partition
 from argap.tokens.batches import TokenReader
 from tests.builders.page_tables import table, unlike
@@ -77,8 +79,26 @@ def test_a_tree_without_a_gain_has_no_nodes():
 
 
 def test_both_halves_have_about_as_many_documents():
-    for count in (2, 10, 30, 5000):
-        assert 0.3 <= fitting(np.arange(count)).mean() <= 0.7
+    assert (halves(np.arange(2))[:, 0].tolist()) in ([True, False], [False, True])
+    for count in (10, 30, 5000):
+        assert (abs(halves(np.arange(count)).mean(axis=0) - 0.5) <= 0.2).all()
+    # Whether a document is in one half says nothing about the others.
+    assert np.abs(np.corrcoef(halves(np.arange(5000)).T) - np.eye(4)).max() < 0.05
+
+
+def test_a_leaf_is_as_stable_as_its_most_similar_leaves_by_hand():
+    """Eight rows, of weights 1 to 8: a leaf of the first three and one of the rest, against two other trees."""
+    codes, n = np.arange(8)[:, None], np.arange(1.0, 9)
+    data: Any = SimpleNamespace(codes=codes, n=n)
+
+    def leaves(*bounds):
+        return [Node(1, np.arange(low, high), {0: (low, high - 1)}) for low, high in bounds]
+
+    first, *_ = leaves((0, 3), (3, 8))
+    same, other = leaves((0, 3), (3, 8)), leaves((0, 4), (4, 8))
+    assert _stability(first, [same], data) == 1
+    assert _stability(first, [same, other], data) == pytest.approx((1 + 6 / 10) / 2)
+    assert _stability(first, [[], same], data) == 0.5  # a tree without leaves
 
 
 def test_stretches_of_documents_are_drawn():
@@ -123,7 +143,7 @@ def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_comman
     assert found.sample.documents == drawn.sum() < found.sample.of == len(n)
     assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
     documents = result.tokens(columns=["document"])["document"].to_numpy()
-    assert found.whole.n == (drawn & ~fitting(np.arange(len(n))))[documents].sum()
+    assert found.whole.n == (drawn & ~halves(np.arange(len(n)))[:, 0])[documents].sum()
     parts = [list(each.estimates.values())[-1].contribution or 0.0 for each in found.leaves]
     assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     frame = result.discover("m2", min_share=0.05, limit_tokens=limit)
@@ -182,11 +202,11 @@ def test_its_conditions_give_the_same_figures_when_pasted(result):
     found = discover(result.folder, result.record, "m2", min_share=0.02)
     assert found.tokens
     scored = result.tokens(columns=["document"])["document"].to_numpy()
-    held = ~fitting(scored)
+    held = ~halves(scored)[:, 0]
     assert found.whole.n == held.sum()
     for each in found.slices:
         documents = result.tokens(each.about.where, columns=["document"])["document"].to_numpy()
-        assert each.n == (~fitting(documents)).sum()
+        assert each.n == (~halves(documents)[:, 0]).sum()
     parts = [list(each.estimates.values())[-1].contribution or 0.0 for each in found.leaves]
     assert sum(parts) == pytest.approx(list(found.whole.estimates.values())[-1].delta)
     assert any("repeated" in each.about.where for each in found.slices)  # what m2 is made to be worse at
@@ -264,9 +284,11 @@ def test_a_single_document_has_no_halves(result):
         discover(result.folder, alone, "m2")
 
 
-@pytest.mark.parametrize(("result", "contains"), [("table1-7m", True), ("table2-mini", True)])
-def test_the_command_says_which_tokens_have_distance_0(result, contains, run_command):
-    code, out, _ = run_command("discover", str(RESULTS / result / "7m"), "--model", "base_conv")
+@pytest.mark.parametrize(
+    ("result", "model", "contains"), [("table1-7m", "base_conv", True), ("table2-mini", "hybrid_programmatic", False)]
+)
+def test_the_command_says_which_tokens_have_distance_0(result, model, contains, run_command):
+    code, out, _ = run_command("discover", str(RESULTS / result / "7m"), "--model", model)
     assert code == 0
     assert ("distance <=" in out) == contains
     assert ("distance is 0 for tokens that are not repeated" in out) == contains

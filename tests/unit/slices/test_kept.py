@@ -19,7 +19,7 @@ from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
 from argap.errors import ArgapError
 from argap.evaluation.windows import build_evaluation_set, check_spec, open_evaluation_set
-from argap.metric.intervals import effective_documents
+from argap.metric.influence import effective_number
 from argap.records import EvaluationSpec, read_gap
 from argap.results.compare import compare_runs
 from argap.slices.discover import discover
@@ -214,7 +214,7 @@ def test_a_condition_lists_them_and_a_breakdown_names_them(result):
     columns = r'known columns are "window", .*, top1, language, year, entities, "Checked on"'
     with pytest.raises(ArgapError, match=columns):
         result.gap({"bad": "lang = 'fr'"})
-    known = r"`by` lang: expected slice, .*, position, domain, source, word_start, .*, language, year, entities"
+    known = r"`by` lang: expected slice, .*, domain, copy, induction, source, word_start, .*, language, year, entities"
     with pytest.raises(ArgapError, match=known):
         result.breakdown("lang")
 
@@ -441,7 +441,7 @@ def test_a_limit_of_each_document(tmp_path, tokenizer):
     ends = [span["end"] for spans in cut.kept.table["s"].to_pylist() for span in spans]
     assert ends == [7, 1, 1, 1, 1, 1]
     of = [np.bincount(data.document) for data in (whole, cut)]
-    assert effective_documents(of[0]) < 2 < effective_documents(of[1]) == 6
+    assert effective_number(of[0]) < 2 < effective_number(of[1]) == 6
     with pytest.raises(ArgapError, match="`limit_document_tokens` 1: expected at least 2"):
         check_spec(EvaluationSpec(limit_document_tokens=1))
 

@@ -1,14 +1,18 @@
 """The share of the gap by τ: a worked example, and equality with the metric at single thresholds."""
 
 import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from argap.metric.share import gap_due_to_ar
 from argap.slices.cells import PREFIX
-from argap.suite.curve import build_curve, fine_bounds, share_by_threshold
+from argap.suite.curve import build_curve, fine_bounds
+from argap.suite.result import SizeResult
 from argap.tokens.labels import Labels
 
 
@@ -20,14 +24,24 @@ def labels_of(repeated, counts, position=None):
     return Labels(zeros, position, np.array(repeated), zeros, zeros, np.array(counts), zeros, ["d"], zeros[:1], record)
 
 
+def curve_of(labels, logprobs, thresholds=()):
+    """Return the curve of a result with these tokens, all in one document."""
+    seeds = {name: (name,) for name in logprobs}
+    scored = labels.scored
+    sums = {PREFIX + name: [values[scored].astype(np.float64).sum()] for name, values in logprobs.items()}
+    cells = pd.DataFrame({"document": labels.document_of_window[:1], "n": [scored.sum()], **sums})
+    gap: Any = SimpleNamespace(reference="ref", seeds=seeds)
+    result = SizeResult(Path("x"), gap, cells, ())
+    vars(result)["_sums"] = build_curve(labels, logprobs, thresholds)
+    return result.curve
+
+
 def test_curve_matches_a_worked_example():
     # Five scored tokens; the reference gives -1 everywhere. The model loses 1, 2 and 3 nats on repeated
     # bigrams seen 0, 5 and 100 times, and 4 on a token that is not repeated: 10 nats in all.
     labels = labels_of([True, True, True, False, False], [0, 5, 100, 7, 7])
     logprobs = {"ref": np.full(5, -1.0), "model": np.array([-2.0, -3, -4, -5, -1])}
-    curve = build_curve(labels, logprobs)
-    totals = {"n": 5.0, **{PREFIX + name: float(values.sum()) for name, values in logprobs.items()}}
-    found = {int(point.bin): point for point in share_by_threshold(curve, totals, "ref")}
+    found = {int(point.bin): point for point in curve_of(labels, logprobs)}
     assert [found[tau]["model"].share for tau in (0, 4, 5)] == pytest.approx([0.1, 0.1, 0.3])
     last = found[max(found)]
     assert last["model"].share == pytest.approx(0.6)
@@ -43,8 +57,7 @@ def test_curve_equals_the_metric_at_any_threshold(threshold):
     hits = labels.ar_hit(threshold)
     lost = logprobs["m"].astype(np.float64) - logprobs["ref"]
     expected = gap_due_to_ar(lost[hits].mean(), lost.mean(), hits.mean()).raw
-    totals = {"n": float(n), **{PREFIX + k: float(v.astype(np.float64).sum()) for k, v in logprobs.items()}}
-    curve = share_by_threshold(build_curve(labels, logprobs, (threshold,)), totals, "ref")
+    curve = curve_of(labels, logprobs, (threshold,))
     (point,) = [point for point in curve if point.bin == str(threshold)]
     assert point["m"].share == pytest.approx(expected, rel=1e-12)
 
@@ -60,8 +73,7 @@ def test_the_curve_has_a_row_for_each_document():
 def test_a_model_without_a_gap_has_no_share():
     labels = labels_of([True, False], [0, 0])
     logprobs = {"ref": np.array([-2.0, -2.0]), "m": np.array([-1.0, -1.0])}
-    totals = {"n": 2.0, PREFIX + "ref": -4.0, PREFIX + "m": -2.0}
-    found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")
+    found = curve_of(labels, logprobs)
     assert {point["m"].paper_rule for point in found} == {None}
     assert {point["m"].share for point in found} == {0.5}  # of the lead
 

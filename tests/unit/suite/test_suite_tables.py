@@ -27,7 +27,9 @@ def test_nll_on_rare_bigrams():
         }
     )
     bins = [Bin("0", 0, 0), Bin("1", 1, 1), Bin("> 1", 2, None)]
-    gap: Any = SimpleNamespace(bins=SimpleNamespace(frequency=bins), models=["ref", "m"], reference="ref")
+    gap: Any = SimpleNamespace(
+        bins=SimpleNamespace(frequency=bins), models=["ref", "m"], reference="ref", seeds={"ref": ["ref"], "m": ["m"]}
+    )
     table = rare_table(SizeResult(Path("x"), gap, cells, ()))
     assert table is not None
     assert table.columns[1:] == ("Never seen, repeated", "Never seen, not repeated", "Seen once, repeated")
@@ -44,17 +46,18 @@ def test_no_model_to_compare_with_the_paper():
     assert paper_table(SizeResult(Path("x"), gap, pd.DataFrame(), ()), {"ref": "Attention"}) is None
 
 
-def test_shares_along_training_from_few_documents():
-    """The reference and the model have NLLs of 2 and 3 on one hit, of 1 and 2 on the other token: half of the gap."""
+def test_shares_along_training():
+    """NLLs of 2 and 3 on one hit, of 1 and 2 on the other token: half of the gap; then a lead with two thirds on it."""
     columns = ["model", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nll_other"]
-    trajectory = pd.DataFrame([("ref", 100, 1, 2.0, 1, 1.0), ("m", 100, 1, 3.0, 1, 2.0)], columns=columns)
-    tables = []
-    for worth in (19.0, 20.0):
-        gap: Any = SimpleNamespace(hits="hits", unit="token", index=None, documents=50, effective_documents=worth)
-        tables.append(trajectory_table(trajectory, "ref", gap))
-    assert [table.rows for table in tables] == [
-        [("100", "2.00", "1.00", "3.00", "2.00", "(50%)")],
-        [("100", "2.00", "1.00", "3.00", "2.00", "50%")],
+    rows = [
+        ("ref", 100, 1, 2.0, 1, 1.0),
+        ("m", 100, 1, 3.0, 1, 2.0),
+        ("ref", 200, 1, 2.0, 1, 1.0),
+        ("m", 200, 1, 0.0, 1, 0.0),
     ]
-    assert tables[0].notes[1:] == ["In parentheses, not to be claimed: 50 documents are worth 19."]
-    assert tables[1].notes[1:] == []
+    gap: Any = SimpleNamespace(hits="hits", unit="token", index=None)
+    table = trajectory_table(pd.DataFrame(rows, columns=columns), "ref", gap)
+    assert table.rows == [
+        ("100", "2.00", "1.00", "3.00", "2.00", "50%"),
+        ("200", "2.00", "1.00", "0.00", "0.00", "67%"),
+    ]

@@ -168,9 +168,9 @@ def test_what_does_not_fit_is_one_line(folder, tmp_path):
     copy_tokenizer(DEMO / "attention", tmp_path / "small")
     with pytest.raises(ArgapError, match=r"small: it has 100 embeddings, but its tokenizer has token \d{4}; expected"):
         scored(tmp_path / "small", length=32)
-    _check(ArgapForCausalLM(config), "small", PretrainedTest(), 99)
+    _check(ArgapForCausalLM(config), "small", PretrainedTest(), 99, None)
     with pytest.raises(ArgapError, match="100 embeddings"):
-        _check(ArgapForCausalLM(config), "small", PretrainedTest(), 100)
+        _check(ArgapForCausalLM(config), "small", PretrainedTest(), 100, None)
 
 
 def test_the_command_scores_the_demo(tmp_path):

@@ -75,7 +75,7 @@ def test_shards_and_older_names_load_too(mamba, native) -> None:
 
 def test_weights_of_another_name_are_not_guessed(mamba, native) -> None:
     (mamba / WEIGHTS).rename(mamba / "other.safetensors")
-    with pytest.raises(ArgapError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
+    with pytest.raises(ArgapError, match=r"expected model\.safetensors, or model\.safetensors\.index\.json"):
         native(mamba)
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
 from argap.models import ArgapForCausalLM
+from argap.scoring.heads import find_head, logprobs_of_model
 from tests.unit.models.hub.readings import recurrence, rms
 
 pytestmark = pytest.mark.filterwarnings("ignore:ShortConvolution is crucial")  # says theirs where it is off
@@ -65,6 +66,20 @@ def test_logits_and_steps_are_those_of_a_reading_in_float64(original, checkpoint
     assert expected.dtype == torch.float64
     torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_rounds_and_does_no_more(checkpoint, native, ids, dtype: torch.dtype) -> None:
+    exact = native(checkpoint)(ids).logits
+    model = load_model(find_checkpoint(checkpoint), dtype=dtype, device="cpu", backend="native")
+    logits = model(ids).logits
+    assert (logits.float() - exact).abs().mean() < 0.1 * exact.std()
+    head = find_head(model, ids[:1])
+    assert head is not None
+    hidden = model.base_model(input_ids=ids[:1], use_cache=False).last_hidden_state
+    found, expected = head.logprobs(hidden[0, :-1], ids[0, 1:]), logprobs_of_model(model, ids[0])
+    torch.testing.assert_close(found.logprob, expected.logprob, rtol=0, atol=0.1)
 
 
 @pytest.mark.gpu

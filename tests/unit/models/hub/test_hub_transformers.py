@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig, RwkvForCausalLM
 
-from argap.checkpoints.find import find_checkpoint, max_positions, read_config
+from argap.checkpoints.find import find_checkpoint, read_config
+from argap.checkpoints.lengths import max_positions
 from argap.checkpoints.load import load_model
 from argap.models import ArgapForCausalLM
 from tests.unit.models.hub.readings import mamba, rwkv4

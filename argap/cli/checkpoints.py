@@ -1,17 +1,43 @@
-"""``argap ref``: manage named references, with the text and index to compare on."""
+"""``argap convert`` and ``argap ref``: convert checkpoints, and name those to compare others with."""
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.options import Commands, Data, Index, Json, Reading
+from argap.cli.options import Commands, Data, Index, Json, Overwrite, Reading
 from argap.cli.output import print_json
 
-app = Commands(help="Manage named references for comparisons.", no_args_is_help=True)
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the converted checkpoint.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="T", help="Tokenizer to add: folder, tokenizer.json or hub id.")
+    ] = None,
+    fixed_decay: Annotated[
+        Literal["ignore", "apply"] | None,
+        typer.Option(help="Based with fixed_decay: ignore the decay, as the released layer does, or apply it."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Convert pickled weights to safetensors that argap scores.
+
+    A separate process opens the pickle and accepts nothing but tensors. Layouts unknown to transformers (HazyResearch's
+    and mamba_ssm's) become native checkpoints.
+    """
+    from argap.checkpoints.convert import convert as run
+
+    record = run(source, out, tokenizer=tokenizer, fixed_decay=fixed_decay, overwrite=overwrite)
+    form = "a native checkpoint" if record.native else "safetensors with the source's configuration"
+    typer.echo(f"{out}: {form}, from {', '.join(record.files)}")
 
 
-@app.command()
+references = Commands(help="Manage named references for comparisons.", no_args_is_help=True)
+
+
+@references.command()
 def add(
     name: Annotated[str, typer.Argument(help="Name to use with --ref.")],
     checkpoint: Annotated[str, typer.Argument(help="A local folder or a hub id.")],
@@ -44,20 +70,20 @@ def add(
     typer.echo(f"{name}: {reference.checkpoint}{f', in place of {earlier.checkpoint}' if earlier else ''}")
 
 
-@app.command("list")
+@references.command("list")
 def list_references(as_json: Json = False) -> None:
     """List the recorded references with their text and index."""
-    from argap.checkpoints.references import references
+    from argap.checkpoints.references import references as recorded
 
     if as_json:
-        print_json(dict(sorted(references().items())))
+        print_json(dict(sorted(recorded().items())))
         return
-    for name, reference in sorted(references().items()):
+    for name, reference in sorted(recorded().items()):
         data = " ".join(reference.data) or "no text recorded"
         typer.echo(f"{name}\t{reference.checkpoint}\t{data}\t{reference.index or 'no index recorded'}")
 
 
-@app.command()
+@references.command()
 def remove(name: Annotated[str, typer.Argument(help="Name to remove.")]) -> None:
     """Remove a reference. Its files are kept."""
     from argap.checkpoints.references import remove_reference

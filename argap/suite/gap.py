@@ -1,0 +1,120 @@
+"""Compute ``gap.json`` of a suite's result from its sums; torch is never imported."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from argap.errors import FormatError
+from argap.files.checksums import check_files
+from argap.files.parquet import read_frame
+from argap.files.remedies import SUITE
+from argap.files.staged import GAP, put_in_place
+from argap.records import EvaluationRecord, Gap, IndexRecord, as_json, read_gap, read_record, save_gap
+from argap.results.sources import DOCUMENTS, read_documents
+from argap.results.summary import summarize
+from argap.results.text_warnings import BIGRAM, warn_of_sources
+from argap.slices.cells import BOUNDS, mean_over_seeds, models_of, read_cells, with_models
+from argap.slices.partitions import partition
+from argap.suite.config import Suite
+from argap.suite.result import Member, Members
+
+
+def gap_of(
+    suite: Suite,
+    sums: Mapping[str, pd.DataFrame],
+    models: Sequence[str],
+    members: Sequence[Member],
+    evaluation: EvaluationRecord,
+    index: IndexRecord,
+    threshold: int,
+    *,
+    documents: pd.DataFrame,
+    warnings: Sequence[str] = (),
+) -> Gap:
+    """Compute ``gap.json`` of ``models`` from the files of sums, over all their seeds.
+
+    There is no partition by position if its sums lack a model, as they do for members taken from an older result.
+    ``documents``: the table of documents. ``warnings``: more warnings to record.
+    """
+    among = {member.name: member for member in members if member.name in models}
+    parameters = {name: member.scoring["parameters"] for name, member in among.items()}
+    seeds = {name: tuple(each.name for each in members if each.member == of.member) for name, of in among.items()}
+    columns = [name for names in seeds.values() for name in names]
+    cells = with_models(sums["cells.parquet"], columns)
+    gap = summarize(
+        cells,
+        reference=suite.reference,
+        threshold=threshold,
+        evaluation=msgspec.structs.replace(evaluation, data=suite.evaluation.data),
+        index=index,
+        base=suite.base if suite.base in models else None,
+        runs={name: member.checkpoint for name, member in among.items()},
+        parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
+        seeds=seeds,
+    )
+    positions, by_position = sums["positions.parquet"], []
+    if set(columns) <= {*models_of(positions)}:
+        positions = with_models(positions, columns)
+        by_position = partition(
+            positions, gap.bins, "position", reference=gap.reference, threshold=threshold, seeds=gap.seeds
+        )
+    sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
+    means = mean_over_seeds(cells, gap.seeds)
+    found = (*warnings, *warn_of_sources(means, sources, suite.reference, threshold, gap.bins))
+    return msgspec.structs.replace(gap.replaced({"position": by_position}), warnings=found)
+
+
+def recompute(suite: Suite, folder: Path) -> Gap:
+    """Compute ``gap.json`` in ``folder`` again from the other files there, as after an update of argap.
+
+    The file stays if all numbers are the same to nine digits, as the last ones depend on the processor. Raises
+    `FormatError` for a result without an index, and for missing or damaged files.
+    """
+    put_in_place(folder)
+    gap = read_gap(folder)
+    if gap.index is None or gap.threshold is None:
+        raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {SUITE}")
+    check_files(folder, sorted(folder.glob("*.parquet")))
+    cells = read_cells(folder / "cells.parquet")
+    made = gap_of(
+        suite,
+        {
+            "cells.parquet": cells,
+            "positions.parquet": read_positions(folder, cells),
+        },
+        gap.models,
+        read_record(folder / "members.json", Members).members,
+        gap.evaluation,
+        gap.index,
+        gap.threshold,
+        documents=read_documents(folder / DOCUMENTS),
+        warnings=[line for line in gap.warnings if line.startswith(BIGRAM)],
+    )
+    made = msgspec.structs.replace(made, run=gap.run, date=gap.date, versions=gap.versions)
+    if not _alike(as_json(gap), as_json(made)):
+        save_gap(folder / GAP, made)
+    return made
+
+
+def read_positions(folder: Path, cells: pd.DataFrame) -> pd.DataFrame:
+    """Read the sums by position; without models for older results, which have none by document."""
+    path = folder / "positions.parquet"
+    if not path.is_file():
+        return cells.loc[:, ["document", "n"]]
+    sums = read_frame(path, needed=("document", "position", "n"))
+    return sums.drop(columns=list(BOUNDS & {*sums.columns}))
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Return whether two JSON values are equal, numbers to nine digits."""
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_alike(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_alike, old, new))
+    return old == new

@@ -1,0 +1,69 @@
+"""Tiny random models of the causal families that transformers knows, by model type."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+VOCABULARY = 64
+WIDTH = 32
+MOST_PARAMETERS = 2_000_000
+SIZES: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim_model"), WIDTH),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "mamba_n_heads"), 4),
+    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads", "num_key_value_heads", "num_kv_heads"), 4),
+    **dict.fromkeys(("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim", "mamba_d_head", "index_head_dim"), 16),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim"), 48),
+    **dict.fromkeys(("dim_ff", "dim_feedforward", "ffn_hidden_size"), 48),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size"), 24),
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "time_step_rank"), 4),
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
+    **dict.fromkeys(("state_size", "mamba_d_state", "linear_key_head_dim", "linear_value_head_dim"), 8),
+    "linear_head_dim": 8,
+    "linear_num_heads": 4,
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 128),
+    "num_experts_per_tok": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "mamba_expand": 2,
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    # Few heads of an indexer have ties at exactly 0, and padding seems to matter.
+    "index_n_heads": 64,
+    "index_topk": 1024,
+}
+"""Sizes by the names that configurations give them; each takes those that it has."""
+MORE: dict[str, dict[str, Any]] = {
+    "cohere": {"logit_scale": 1.0},
+    "mamba": {"intermediate_size": 64},
+    "mamba2": {"num_heads": 8},
+    "rwkv": {"intermediate_size": 64},
+}
+"""What a family needs besides; None leaves a size at its default."""
+
+
+def tiny_config(family: str, **options: Any) -> PretrainedConfig:
+    """Configure a small model of a family; ``options`` override its sizes."""
+    plain = AutoConfig.for_model(family)
+    sizes = {name: value for name, value in SIZES.items() if hasattr(plain, name)}
+    given = sizes | MORE.get(family, {}) | options
+    return type(plain)(**{name: value for name, value in given.items() if value is not None})
+
+
+def tiny(family: str, **options: Any) -> Any:
+    """Make a model of random float32 weights. Raises `MemoryError` where `SIZES` leaves it large."""
+    config = tiny_config(family, **options)
+    with torch.device("meta"):
+        parameters = AutoModelForCausalLM.from_config(config).num_parameters()
+    if parameters > MOST_PARAMETERS:
+        raise MemoryError(f"{family}: {parameters:,} parameters")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():  # so that logits differ from token to token
+        for parameter in model.parameters():
+            parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
+    return model

@@ -1,0 +1,78 @@
+"""Families whose functions transformers takes from flash-linear-attention run on a CPU, whether or not it is there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
+
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
+
+FAMILIES = ["qwen3_next", "olmo_hybrid", "kimi_linear"]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> None:
+    """A package for GPUs, which fails on a CPU as flash-linear-attention does."""
+    (tmp_path / "for_gpus.py").write_text(
+        "def scaled(x, factor=1):\n    raise RuntimeError('0 active drivers ([])')\n\ndef other(x):\n    return x + 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_the_device_of_the_tensors_decides(package, monkeypatch) -> None:
+    own = {}
+
+    def decorated(name: str) -> Any:
+        def plain(x: torch.Tensor, factor: int = 1) -> torch.Tensor:
+            return x * factor
+
+        return use_kernel_func_from_hub_with_fallback(name, "for_gpus")(plain)
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return own["scaled"](x, factor=3)
+
+    own["scaled"] = scaled = decorated("scaled")
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "scaled", scaled, raising=False)
+    layer, x = Layer(), torch.ones(2)
+    with pytest.raises(RuntimeError, match="active drivers"):
+        layer(x)
+    use_torch_on_cpu(layer)
+    use_torch_on_cpu(layer)  # once is enough
+    assert torch.equal(layer(x), 3 * x)
+    with pytest.raises(RuntimeError, match="active drivers"):
+        layer(x.to("meta"))  # any other device
+
+
+SCRIPT = """
+import sys, torch
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import load_model
+from tests.unit.models.hub.families import tiny
+for family in sys.argv[2:]:
+    folder = sys.argv[1] + "/" + family
+    tiny(family).save_pretrained(folder)
+    model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+    ids = torch.arange(3, 40)[None]
+    with torch.inference_mode():
+        logits, shorter = (model(input_ids=each, use_cache=False).logits for each in (ids, ids[:, :-1]))
+    torch.testing.assert_close(shorter, logits[:, :-1], rtol=1e-3, atol=1e-4)
+    print(family)
+"""
+
+
+def test_linear_attention_families_run_where_the_package_can_be_imported(tmp_path) -> None:
+    """In a process without Triton's interpreter, under which flash-linear-attention cannot be imported."""
+    pytest.importorskip("fla")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), *FAMILIES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == FAMILIES, done.stderr[-2000:]
