@@ -1,6 +1,7 @@
-"""What the speed bench measures, and how its command writes and draws it."""
+"""What the speed bench measures, how its command writes and draws it, and the benchmark of DeltaNet's forms."""
 
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from msgspec.structs import asdict, replace
 from typer.testing import CliRunner
 
 from argap.cli.models import app
 from argap.errors import ArgapError
 from argap.files.atomic import write_json
+from argap.kernels.recurrent.delta_rule import delta_rule
 from argap.models import speed as speed_module
 from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, Mode, Speed, SpeedCase, measure, measure_apart
 from argap.records import as_json
@@ -264,3 +267,18 @@ def test_what_cannot_be_measured_is_refused(flags: list[str], said: str, tmp_pat
 def test_help_stays_light() -> None:
     code = "import sys; import argap.cli.models; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_both_forms_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    case = importlib.import_module("kernel_case")
+    cases = importlib.import_module("kernel_cases.delta_rule")
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 70, 3, 8) for _ in range(3))
+    q, k, beta = F.normalize(q, dim=-1), F.normalize(k, dim=-1), torch.rand(2, 70, 3)
+    chunkwise, recurrent = case.turned(delta_rule, q, k, v, beta), cases.recurrent(q, k, v, beta)
+    torch.testing.assert_close(chunkwise, recurrent, rtol=1e-4, atol=1e-4)
+    made = cases.case("delta rule", (q, k, v, beta), {})
+    assert made.check(chunkwise) < 1e-5
+    assert made.check(recurrent) < 1e-5
+    assert made.check(recurrent + 0.1 * v) > 1e-2
