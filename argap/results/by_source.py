@@ -14,8 +14,8 @@ import pandas as pd
 from argap.errors import FormatError
 from argap.files.remedies import remedy_for
 from argap.metric.direction import LEVEL, NO_SHARE
-from argap.metric.documents import LeftOut, behind, figures, leave_one_source_out
-from argap.records import Bins, Gap, LabelsRecord, Record, read_record
+from argap.metric.documents import LeftOut, behind, leave_one_source_out
+from argap.records import Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
 from argap.slices.cells import (
     PREFIX,
@@ -23,7 +23,6 @@ from argap.slices.cells import (
     ar_hits,
     keys_of,
     mean_over_seeds,
-    models_of,
     parts_of,
     sum_by,
     sum_cells,
@@ -87,7 +86,7 @@ class Grouped(NamedTuple):
     logprob: np.ndarray
     """``[2, M, G]``: their sums of log p."""
     level: np.ndarray
-    """bool ``[M]``: whether the gap's interval over documents contains 0."""
+    """bool ``[M]``: whether the models are level with the reference."""
     models: list[str]
     reference: int
 
@@ -97,44 +96,35 @@ class Grouped(NamedTuple):
         return leave_one_source_out(behind(self.logprob, self.reference), np.arange(len(self.names)))
 
 
-def group(
-    cells: pd.DataFrame | CellFile,
-    reference: str,
-    threshold: int | None,
-    bins: Bins,
-    source_of: Mapping[int, str] | None = None,
-) -> Grouped:
+def group(gap: Gap, cells: pd.DataFrame | CellFile, source_of: Mapping[int, str] | None = None) -> Grouped:
     """Sum the cells by source; by domain if ``source_of`` (source by document) is None, or says too little.
 
-    One source, or one per document, says too little. ``threshold``: the one used to bin the cells; ``bins``: those
-    that they refer to.
+    One source, or one per document, says too little. ``cells``: of all seeds of the models in ``gap``, whose means are
+    summed, at its threshold.
     """
     source_of = _telling(source_of)
-    models, keys = models_of(cells), ["name", "document", "hit"]
-    columns = ["n", *(PREFIX + model for model in models)]
-    pieces = [
-        sum_by(
-            part[["document", *columns]].assign(name=_names(part, source_of), hit=ar_hits(part, threshold, bins)), keys
-        )
-        for part in parts_of(cells)
-    ]
-    sums = sum_by(pd.concat(pieces), keys)
+    columns = ["n", *(PREFIX + model for model in gap.models)]
+    keys = ["name", "document", "hit"]
+
+    def summed(part: pd.DataFrame) -> pd.DataFrame:
+        named = {"name": _names(part, source_of), "hit": ar_hits(part, gap.threshold, gap.bins)}
+        return sum_by(mean_over_seeds(part, gap.seeds)[["document", *columns]].assign(**named), keys)
+
+    sums = sum_by(pd.concat([summed(part) for part in parts_of(cells)]), keys)
     names, code = np.unique(sums["name"].to_numpy(str), return_inverse=True)
     hit, values = sums["hit"].to_numpy(bool), sums[columns].to_numpy(np.float64).T
     total = np.stack(
         [[np.bincount(code[rows], column[rows], len(names)) for column in values] for rows in (hit | True, hit)]
     )
-    number, document = np.unique(sums["document"].to_numpy(), return_inverse=True)
-    n, *logprob = (np.bincount(document, column) for column in values)
     return Grouped(
         by="domain" if source_of is None else "source",
         names=names.tolist(),
-        documents=np.bincount(np.unique(code * len(number) + document) // len(number)),
+        documents=sums.assign(name=code).groupby("name")["document"].nunique().to_numpy(),
         n=total[:, 0],
         logprob=total[:, 1:],
-        level=figures(n[None], np.array(logprob)[None], models.index(reference)).direction == LEVEL,
-        models=models,
-        reference=models.index(reference),
+        level=np.array([gap.directions.get(model) == LEVEL for model in gap.models]),
+        models=gap.models,
+        reference=gap.models.index(gap.reference),
     )
 
 
@@ -154,7 +144,7 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
 
     ``cells``: of all seeds of the models in ``gap``, at its threshold. ``source_of``: see `group`.
     """
-    grouped = group(mean_over_seeds(cells, gap.seeds), gap.reference, gap.threshold, gap.bins, source_of)
+    grouped = group(gap, cells, source_of)
     chosen = [model for model in grouped.models if model in gap.directions]
     judged = [model for model in chosen if gap.directions[model] != LEVEL]
     reason = None

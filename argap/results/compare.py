@@ -198,7 +198,7 @@ def write_gap(
     sources = dict(enumerate(map(source_name, table.record.sources)))
     warnings = (
         *warn_of_bos(runs, tokenizer),
-        *warn_of_sources(CellFile(out / "cells.parquet"), sources, runs[0].model, tau, bins),
+        *warn_of_sources(gap, CellFile(out / "cells.parquet"), sources),
         *warn_of_bigrams(add_hits(bigrams), tokenizer),
     )
     gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
-from argap.records import Bins
+from argap.records import Gap
 from argap.results.by_source import Grouped, group
 from argap.slices.cells import CellFile
 from argap.text.tokenizer import Tokenizer
@@ -54,15 +54,12 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     return far
 
 
-def warn_of_sources(
-    cells: pd.DataFrame | CellFile, sources: Mapping[int, str], reference: str, threshold: int | None, bins: Bins
-) -> tuple[str, ...]:
-    """Return a line for each source that is an outlier or holds much of a gap.
+def warn_of_sources(gap: Gap, cells: pd.DataFrame | CellFile, sources: Mapping[int, str]) -> tuple[str, ...]:
+    """Return a line for each source that is an outlier or holds much of a gap or lead.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead. ``bins``:
-    those that the cells refer to.
+    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
     """
-    grouped = group(cells, reference, threshold, bins, sources)
+    grouped = group(gap, cells, sources)
     return (*_difficult(grouped), *_holding(grouped))
 
 

@@ -17,7 +17,7 @@ from argap.records import EvaluationRecord, Gap, IndexRecord, as_json, read_gap,
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
-from argap.slices.cells import BOUNDS, mean_over_seeds, models_of, read_cells, with_models
+from argap.slices.cells import BOUNDS, models_of, read_cells, with_models
 from argap.slices.partitions import partition
 from argap.suite.config import Suite
 from argap.suite.result import Member, Members
@@ -63,8 +63,7 @@ def gap_of(
             positions, gap.bins, "position", reference=gap.reference, threshold=threshold, seeds=gap.seeds
         )
     sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
-    means = mean_over_seeds(cells, gap.seeds)
-    found = (*warnings, *warn_of_sources(means, sources, suite.reference, threshold, gap.bins))
+    found = (*warnings, *warn_of_sources(gap, cells, sources))
     return msgspec.structs.replace(gap.replaced({"position": by_position}), warnings=found)
 
 

@@ -317,7 +317,8 @@ def test_leaves_have_simultaneous_intervals():
     alone, together = (scorer.results(together=start)[1:] for start in (None, "leaf"))
     for one, all_ in zip(alone, together, strict=True):
         ends = [each["m"].contribution_ci95 for each in (all_, one)]
-        assert ends[0] and ends[1]
+        assert ends[0]
+        assert ends[1]
         assert ends[0][0] < ends[1][0] < ends[1][1] < ends[0][1]
         assert one["m"].delta_ci95 == all_["m"].delta_ci95
 

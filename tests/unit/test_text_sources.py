@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.metric.bins import bins_of
 from argap.records import EvaluationRecord, Gap, read_gap
 from argap.reports.pages.write import write_report
 from argap.reports.tables.by_source import sources_table
@@ -50,7 +49,6 @@ def cells(gap_of_hits: list[float], gap_of_others: list[float], difficulty: list
 
 
 SOURCES = dict(enumerate(TABLE["source"]))
-BINS = bins_of(None, 64)
 FOREIGN = cells([0.2, 0.3, 0.2, 0.3, 0.2, 1.0], [0.1, 0.2, 0.1, 0.2, 0.1, 0.1], [2.0, 2.2, 2.1, 2.0, 2.1, 4.0])
 
 
@@ -133,14 +131,14 @@ def test_nothing_to_leave_out_is_said_in_words(frame, sources, reason):
 
 
 def test_without_a_table_groups_are_domains_of_tokens():
-    grouped = group(FOREIGN, "attention", None, BINS)
+    grouped = group(gap_of(FOREIGN), FOREIGN)
     assert (grouped.by, grouped.names, grouped.documents.tolist()) == ("domain", ["web", "wiki"], [4, 2])
     assert grouped.n.tolist() == [[160, 80], [40, 20]]
 
 
 def test_a_level_model_has_no_warnings():
     level = cells([0.1, -0.1, 0.1, -0.1, 0.1, -0.1], [0.0] * 6, [2.0] * 6)
-    assert warn_of_sources(level, SOURCES, "attention", None, BINS) == ()
+    assert warn_of_sources(gap_of(level), level, SOURCES) == ()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +164,7 @@ def test_outliers(perplexity, far):
 
 
 def test_a_foreign_source_is_named_with_the_share_without_it():
-    lines = warn_of_sources(FOREIGN, SOURCES, "attention", None, BINS)
+    lines = warn_of_sources(gap_of(FOREIGN), FOREIGN, SOURCES)
     assert lines[0] == (
         "source foreign: perplexity 55 under attention, 7.8 to 8.2 in the 3 others; is the text like any training text?"
     )
@@ -179,7 +177,7 @@ def test_a_foreign_source_is_named_with_the_share_without_it():
 
 def test_one_source_and_one_per_document_are_judged_by_domain():
     for sources in (dict.fromkeys(range(6), "all"), {d: f"{d}.txt" for d in range(6)}):
-        assert all(line.startswith("domain ") for line in warn_of_sources(FOREIGN, sources, "attention", None, BINS))
+        assert all(line.startswith("domain ") for line in warn_of_sources(gap_of(FOREIGN), FOREIGN, sources))
 
 
 def test_the_listed_sources_of_a_committed_result_hold_the_whole_gap():
