@@ -26,7 +26,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 SEEN_BY_PROBE = ["bert", "big_bird", "cpmant", "electra", "roformer", "xlm", "xlm-roberta-xl"]
 
 
-@pytest.mark.parametrize("model_type", REFUSED)
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
 def test_a_known_encoder_is_refused_by_its_configuration(tmp_path, model_type: str) -> None:
     options, said = REFUSED[model_type]
     for config in ({"model_type": model_type, **options}, {"text_config": {"model_type": model_type, **options}}):
@@ -60,7 +60,7 @@ def test_nothing_is_done_for_an_encoder(tmp_path, tokenizer) -> None:
         check_loadable(find_checkpoint(folder))
 
 
-@pytest.mark.parametrize("family", SEEN_BY_PROBE)
+@pytest.mark.parametrize("family", sorted(SEEN_BY_PROBE))
 def test_the_probe_finds_those_that_no_list_knows(tmp_path, tokenizer, monkeypatch, family: str) -> None:
     monkeypatch.setattr(causality, "ENCODERS", frozenset())
     monkeypatch.setattr(causality, "CAUSAL_IF", {})
