@@ -60,7 +60,7 @@ def test_nothing_is_done_for_an_encoder(tmp_path, tokenizer) -> None:
         check_loadable(find_checkpoint(folder))
 
 
-@pytest.mark.parametrize("family", sorted(SEEN_BY_PROBE))
+@pytest.mark.parametrize("family", SEEN_BY_PROBE)
 def test_the_probe_finds_those_that_no_list_knows(tmp_path, tokenizer, monkeypatch, family: str) -> None:
     monkeypatch.setattr(causality, "ENCODERS", frozenset())
     monkeypatch.setattr(causality, "CAUSAL_IF", {})
