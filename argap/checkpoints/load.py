@@ -143,10 +143,11 @@ def _load_by_transformers(
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
+    from argap.models.hub.registry import FLA_TYPES, give_back, original_class, register_fla
 
     _check_trusted(checkpoint)
     _check_counts(checkpoint, config)
+    give_back()
     if config.get("model_type") in FLA_TYPES:
         register_fla(checkpoint.name)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)

@@ -76,7 +76,7 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
             f"{checkpoint}: `backend=hf` needs {family.source} ({error}); pip install 'argap[fla]'"
         ) from error
     if not family.original.startswith("transformers"):
-        _give_back()
+        give_back()
     return original
 
 
@@ -100,11 +100,14 @@ def register_fla(checkpoint: str) -> None:
             raise ArgapError(
                 f"{checkpoint}: needs flash-linear-attention ({error}); run `pip install 'argap[fla]'`"
             ) from None
-    _give_back()
+    give_back()
 
 
-def _give_back() -> None:
-    """Return to transformers what flash-linear-attention took over: other checkpoints of this process need it."""
+def give_back() -> None:
+    """Return to transformers what flash-linear-attention took over: other checkpoints of this process need it.
+
+    transformers itself imports flash-linear-attention with some of its families, Qwen3-Next for one.
+    """
     import transformers
 
     for model_type, config in TAKEN_OVER.items():

@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from argap.models.hub.registry import give_back
+
 VOCABULARY = 64
 WIDTH = 32
-MOST_PARAMETERS = 2_000_000
+MOST_PARAMETERS = 10_000_000
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim_model"), WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
@@ -29,6 +31,8 @@ SIZES: dict[str, Any] = {
     "linear_num_value_heads": 4,
     "mamba_expand": 2,
     "vocab_size": VOCABULARY,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -38,20 +42,47 @@ SIZES: dict[str, Any] = {
 }
 """Sizes by the names that configurations give them; each takes those that it has."""
 MORE: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 4},
     "cohere": {"logit_scale": 1.0},
+    "falcon": {"head_dim": None},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba": {"intermediate_size": 64},
     "mamba2": {"num_heads": 8},
+    "prophetnet": {"num_hidden_layers": None},
     "rwkv": {"intermediate_size": 64},
+    "xlnet": {"max_position_embeddings": None},
+    "xlstm": {"v_head_dim": None, "qk_head_dim": None},
+    "zamba": {"num_hidden_layers": 6, "layer_types": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
+    "zamba2": {"num_hidden_layers": 6, "layer_types": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
+    "zaya": {"num_experts_per_tok": 1},
 }
 """What a family needs besides; None leaves a size at its default."""
 
 
 def tiny_config(family: str, **options: Any) -> PretrainedConfig:
     """Configure a small model of a family; ``options`` override its sizes."""
+    give_back()
     plain = AutoConfig.for_model(family)
-    sizes = {name: value for name, value in SIZES.items() if hasattr(plain, name)}
+    sizes = _sizes(plain)
+    for part in type(plain).sub_configs:  # of text, images, sound
+        if isinstance(inner := getattr(plain, part, None), PretrainedConfig):
+            sizes[part] = {"model_type": inner.model_type, **_sizes(inner)}
     given = sizes | MORE.get(family, {}) | options
     return type(plain)(**{name: value for name, value in given.items() if value is not None})
+
+
+def _sizes(plain: PretrainedConfig) -> dict[str, Any]:
+    """Return the sizes that a configuration has; those that vary by layer keep their defaults."""
+    found = {}
+    for name, value in SIZES.items():
+        try:
+            found |= {name: value} if hasattr(plain, name) else {}
+        except Exception:  # of the configuration's own code
+            continue
+    return found
 
 
 def tiny(family: str, **options: Any) -> Any:
