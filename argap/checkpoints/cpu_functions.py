@@ -31,10 +31,11 @@ def use_torch_on_cpu(model: "nn.Module") -> None:
 def _choices(family: ModuleType | None) -> Iterator[tuple[Callable[..., Any], CellType]]:
     """Yield the PyTorch form of each function of a family that has another, and the cell with the one in use."""
     for function in vars(family).values():
-        if isinstance(function, FunctionType) and hasattr(function, "__wrapped__"):
+        plain = getattr(function, "__wrapped__", None)
+        if isinstance(function, FunctionType) and plain is not None:
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             if IMPLEMENTATION in cells:
-                yield function.__wrapped__, cells[IMPLEMENTATION]
+                yield plain, cells[IMPLEMENTATION]
 
 
 def _by_device(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
