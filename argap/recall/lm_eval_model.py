@@ -89,8 +89,8 @@ class ArgapLM(TemplateLM):
         checkpoint, length = str(given.pop("pretrained")), given.pop("max_length", None)
         given["batch_size"] = str(given.get("batch_size", "auto"))
         with trusting(bool(given.pop("trust_remote_code", False))):
-            if isinstance(bos := given.get("bos"), int):  # lm-eval turns digits into a number: an id
-                given["bos"] = find_source(checkpoint).tokenizer.token_text(bos)
+            if isinstance(number := given.get("bos"), int):  # lm-eval turns digits into a number: an id
+                given["bos"] = find_source(checkpoint).tokenizer.token_text(number)
             config = ScoreConfig.of(**given)
             return cls.of(find_source(checkpoint, config), config, max_length=length)
 
