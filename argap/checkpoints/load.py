@@ -207,13 +207,14 @@ def _is_known(config: Mapping[str, Any]) -> bool:
 
     It is preferred to code in the checkpoint, which is often older than the class and written for another version.
     """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     from argap.models.hub.registry import FLA_TYPES, find_family
 
     model_type = config.get("model_type")
-    known = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or model_type in FLA_TYPES or model_type == NATIVE
-    return known or find_family(config) is not None
+    in_library = model_type in CONFIG_MAPPING and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return in_library or model_type in FLA_TYPES or model_type == NATIVE or find_family(config) is not None
 
 
 def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:
