@@ -5,7 +5,7 @@ have the families whose code only notes the length.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the length of training."""
@@ -43,5 +43,5 @@ def _extended(config: Mapping[str, Any], stated: int) -> int:
     return int(factor * (original if isinstance(original, int) and _is_length(original) else stated))
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -66,11 +66,11 @@ def warn_of_sources(gap: Gap, cells: pd.DataFrame | CellFile, sources: Mapping[i
 def warn_of_bos(runs: Sequence[Run], tokenizer: Tokenizer) -> tuple[str, ...]:
     """Return a line that says what was put before the windows of each run, if anything was.
 
-    ``tokenizer``: the reference's; a token of another one is given by its id.
+    ``tokenizer``: that of the reference, the first run; a token of another one is given by its id.
     """
     before: dict[str, list[str]] = {}
     for run in runs:
-        bos, own = run.record.identity.bos, run.record.evaluation.tokenizer_fingerprint == tokenizer.fingerprint
+        bos, own = run.record.identity.bos, run is runs[0] or run.record.evaluation.unit == "token"
         what = "nothing" if bos is None else tokenizer.token_text(bos) if own else f"token {bos}"
         before.setdefault(what, []).append(run.model)
     if before.keys() == {"nothing"}:

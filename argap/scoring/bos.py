@@ -78,6 +78,12 @@ def say_bos(model: Tokenized, asked: str | None, bos: int | None) -> None:
     if bos is not None:
         why = "as asked" if asked is not None else f"as its tokenizer does; --bos {NO_BOS} leaves it out"
         say(f"{model.name}: {model.tokenizer.token_text(bos)} before each window, {why}")
+    elif asked is None and len(before := model.tokenizer.before) > 1:  # ChatGLM's [gMASK]<sop>
+        texts = "".join(map(model.tokenizer.token_text, before))
+        say(
+            f"{model.name}: nothing before each window, though its tokenizer puts {texts} before a text; argap puts "
+            f"one token there at most: --bos {model.tokenizer.token_text(before[-1])}"
+        )
 
 
 def probe_bos(batches: "Batches", model: Tokenized, asked: str | None, *, without_bos: bool) -> None:

@@ -62,6 +62,8 @@ class Tokenizer:
         self.name = name
         self.eos = eos
         """Id of the end-of-sequence token, or None where the tokenizer has none."""
+        self.before = tuple(before)
+        """Ids that the post-processor puts before a text."""
         self.bos = before[0] if len(before) == 1 else bos
         """Id of the beginning-of-sequence token, or None; the one that the post-processor puts first, if it does."""
         self.adds_bos = True if len(before) == 1 else adds_bos if adds_bos is None else adds_bos and bos is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -112,31 +113,34 @@ def test_a_reference_with_a_bos_gives_the_model_one(place, tmp_path):
     assert figures.nll != pytest.approx(without.nll, abs=1e-4)
 
 
-def test_a_model_with_another_tokenizer(place, tmp_path):
-    """Against the run of own tokens that a comparison by segments left."""
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_a_model_with_another_tokenizer(place, tmp_path, adds_bos):
+    """Against the run of own tokens that a comparison by segments left, with the BOS of the tokenizer's rule."""
     folder, _ = place
     other = byte_fallback(2, 30)
+    if adds_bos:
+        template = TemplateProcessing(single="</s> $A", special_tokens=[("</s>", other.vocabulary["</s>"])])
+        other._backend.post_processor = template
+    own = PreTrainedTokenizerFast(tokenizer_object=other._backend, eos_token="</s>")
     model = make(5, other.vocab_size)
     result = argap.score(
         model,
         folder / "reference",
-        tokenizer=PreTrainedTokenizerFast(tokenizer_object=other._backend, eos_token="</s>"),
+        tokenizer=own,
         data=folder / "text",
         seq_len=32,
         index=folder / "index",
         threshold=2,
         out=tmp_path,
     )
-    gap = RecallGap(
-        tmp_path / "own-tokens" / "reference",
-        tokenizer=PreTrainedTokenizerFast(tokenizer_object=other._backend, eos_token="</s>"),
-        threshold=2,
-    )
+    gap = RecallGap(tmp_path / "own-tokens" / "reference", tokenizer=own, threshold=2)
     model_name = result.models[1]
     assert gap.unit == result.record.unit == "byte"
     figures = gap.measure(model)
     assert figures.nll == pytest.approx(result.record.on_all[model_name].nll, abs=1e-5)
     assert figures.nll_ar_hits == pytest.approx(result.record.on_hits[model_name].nll, abs=1e-5)
+    without = RecallGap(tmp_path / "own-tokens" / "reference", tokenizer=own, threshold=2, bos="none").measure(model)
+    assert (without.nll == pytest.approx(figures.nll, abs=1e-5)) is not adds_bos
 
 
 def test_measuring_leaves_no_trace(place):

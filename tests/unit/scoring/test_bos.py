@@ -111,6 +111,20 @@ def test_a_template_names_the_bos_that_no_file_names(place, tmp_path) -> None:
     assert (tokenizer_in_memory(own).bos, tokenizer_in_memory(own).adds_bos) == (7, True)
 
 
+def test_more_than_one_token_is_not_put_and_that_is_told(place, tmp_path, capsys) -> None:
+    folder = Path(shutil.copytree(place / "plain", tmp_path / "glm"))
+    backend = load_tokenizer(folder)._backend
+    backend.post_processor = template("<mask> <sop> $A", mask=5, sop=7)
+    backend.save(str(folder / "tokenizer.json"))
+    score(tmp_path, tmp_path / "out", reference="glm", data=place / "text.jsonl")
+    first, last = (load_tokenizer(folder).token_text(token) for token in (5, 7))
+    said = (
+        f"glm: nothing before each window, though its tokenizer puts {first}{last} before a text; argap puts one token"
+    )
+    assert said in capsys.readouterr().err
+    assert open_run(tmp_path / "out" / "glm").record.identity.bos is None
+
+
 def test_a_run_begins_its_windows_as_the_tokenizer_does(place, tmp_path, capsys) -> None:
     out, text = tmp_path / "out", load_tokenizer(place / "bos").token_text(BOS)
     result = score(place, out, {"without": place / "bos"}, bos={"without": "none"})

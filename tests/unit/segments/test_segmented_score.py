@@ -310,6 +310,9 @@ def test_a_bos_takes_a_token_of_the_longest_window(place, tmp_path):
         assert (run.record.identity.bos is not None) == (name == "with")
         assert open_run(tmp_path / name / OWN / "gpt2").record.identity.bos is None
     assert longest == {"without": 24, "with": 23}
+    bos = open_run(tmp_path / "with" / OWN / "bert").record.identity.bos  # an id of BERT's, not of the reference's
+    assert f"before each window: nothing (gpt2); token {bos} (bert)" in read_gap(tmp_path / "with").warnings
+    assert not any("before each window" in line for line in read_gap(tmp_path / "without").warnings)
 
 
 def test_normalised_and_unknown_text(place, tmp_path):

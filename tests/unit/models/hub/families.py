@@ -67,7 +67,8 @@ def tiny_config(family: str, **options: Any) -> PretrainedConfig:
     give_back()
     plain = AutoConfig.for_model(family)
     sizes = _sizes(plain)
-    for part in type(plain).sub_configs:  # of text, images, sound
+    parts: Any = type(plain).sub_configs  # of text, images, sound
+    for part in parts:
         if isinstance(inner := getattr(plain, part, None), PretrainedConfig):
             sizes[part] = {"model_type": inner.model_type, **_sizes(inner)}
     given = sizes | MORE.get(family, {}) | options
