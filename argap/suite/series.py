@@ -46,6 +46,7 @@ class Series:
     tokenizer: str | None = None
     dtype: str | None = None
     bos: str | None = None
+    max_length: int | None = None
     """Settings for these checkpoints, as in `argap score`."""
 
     def __post_init__(self) -> None:
