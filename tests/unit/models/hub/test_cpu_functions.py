@@ -71,7 +71,7 @@ for family in sys.argv[2:]:
 def test_linear_attention_families_run_where_the_package_can_be_imported(tmp_path) -> None:
     """In a process without Triton's interpreter, under which flash-linear-attention cannot be imported."""
     pytest.importorskip("fla")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     environment.pop("TRITON_INTERPRET", None)
     families = [*FAMILIES, "mamba2"]  # which flash-linear-attention takes over when it is imported
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *families]
