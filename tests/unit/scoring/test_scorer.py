@@ -318,7 +318,7 @@ def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_the_librarys_class_is_preferred_to_the_checkpoints_code(gpt2, data, tmp_path, capsys, trusted: bool):
+def test_the_class_of_the_library_is_preferred_to_the_checkpoints_code(gpt2, data, tmp_path, capsys, trusted: bool):
     """Which needs no trust then, and does not run where there is trust."""
     shutil.copytree(gpt2.folder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
