@@ -97,11 +97,11 @@ def cut(given: Given, length: int, first: int = 0, last: int | None = None, rows
     return changed(given, part)
 
 
-def sequences(*without: str) -> Any:
-    return pytest.mark.parametrize("law", [law for law in SEQUENCES if law not in without])
+parted = pytest.mark.parametrize("law", SEQUENCES)
+sequences = pytest.mark.parametrize("law", [law for law in SEQUENCES if ", cut" not in law])
 
 
-@sequences()
+@sequences
 def test_repeats_and_strides_give_the_same_bits(law: str, given: Given) -> None:
     call = OPERATORS[SEQUENCES[law][0]].call
     expected = leaves(call(**given))
@@ -125,7 +125,7 @@ def test_repeats_of_other_operators_give_the_same_bits(name: str, device: torch.
     assert_near(leaves(OPERATORS[name].call(**given)), leaves(OPERATORS[name].call(**given)), 0)
 
 
-@sequences()
+@sequences
 def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given) -> None:
     name, (length, *_), _, cuts, *_ = SEQUENCES[law]
     call = OPERATORS[name].call
@@ -136,7 +136,7 @@ def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given
         assert_near(leaves(call(**cut(given, length, last=last)))[:1], [shorter], 0)
 
 
-@sequences()
+@parted
 def test_the_state_carries_over_a_parted_sequence(law: str, given: Given) -> None:
     name, (length, *_), _, _, at, tolerance = SEQUENCES[law]
     call = OPERATORS[name].call
@@ -148,7 +148,7 @@ def test_the_state_carries_over_a_parted_sequence(law: str, given: Given) -> Non
     assert_near(leaves(end), leaves(last), tolerance)
 
 
-@sequences()
+@sequences
 def test_where_a_gradient_is_asked_for_the_reference_runs(law: str, given: Given) -> None:
     name, (length, *_), *_ = SEQUENCES[law]
     operator, given = OPERATORS[name], cut(given, length, last=5)
@@ -163,7 +163,7 @@ def test_where_a_gradient_is_asked_for_the_reference_runs(law: str, given: Given
 
 
 @pytest.mark.gpu
-@sequences()
+@sequences
 def test_on_a_gpu_the_kernels_run(law: str, device: torch.device) -> None:
     name, size, options, *_ = SEQUENCES[law]
     given = OPERATORS[name].draw(Draw(1, torch.bfloat16, device), *size, **options)

@@ -22,7 +22,7 @@ def kernel(*given: Any, **options: Any) -> torch.Tensor:
     ("unit_heads", "gated", "dtype"),
     [
         *(((heads, size), gated, torch.float32) for heads, size, gated in (
-            (2, 16, True), (1, 20, True), (5, 8, True), (3, 5, True), (1, 1, True), (3, 5, False), (1, 1, False))),
+            (2, 16, True), (1, 20, True), (5, 8, True), (3, 5, True), (1, 1, True), (3, 5, False))),
         ((3, 5), True, torch.float16),
         pytest.param((3, 5), True, torch.bfloat16, marks=pytest.mark.gpu),
     ],
