@@ -3,7 +3,7 @@
     python benchmarks/slices.py [--tokens 1e6 1e7] [--work DIR] [--skip STEP…] [--rounds N] [--json FILE]
 
 The tokens are random (`synthetic_result`). All read the same Parquet files and compute the same sums: for each slice
-and model, tokens and log-probs by document; only argap then adds intervals from 10,000 resamples, which its time
+and model, tokens and log-probs by document; only argap then adds intervals over documents, which its time
 includes. pandas and Polars are used as their users would: the needed columns in one table, masks, then a group-by of
 documents; pandas has 10 M tokens in memory at a time, Polars reads lazily and streams. Without Polars its rows are
 omitted. `compare`, `discover` and `report` are the other steps from runs to a page; pandas has no counterpart for them.
