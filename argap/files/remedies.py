@@ -19,6 +19,7 @@ REMEDIES = {
     "members.json": SUITE,
     "curve.parquet": SUITE,
     "positions.parquet": SUITE,
+    "copies.parquet": SUITE,
     "logs.parquet": SUITE,
     "trajectory.parquet": SUITE,
     "mqar.json": "remove it and run `argap suite run` again",

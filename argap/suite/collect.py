@@ -1,8 +1,8 @@
 """Collect the runs of a suite into its result: small files that suffice to rebuild table, intervals and figures.
 
-Each size has a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
-``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``logs.parquet``, ``examples.json``,
-``members.json``, ``documents.parquet`` (the source of each) and, if measured, ``mqar.json`` and
+Each size has a folder: ``gap.json``; by document ``cells.parquet``, ``positions.parquet``, ``copies.parquet`` and
+``curve.parquet``; ``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``logs.parquet``,
+``examples.json``, ``members.json``, ``documents.parquet`` (the source of each) and, if measured, ``mqar.json`` and
 ``trajectory.parquet``.
 
 A result can grow: members whose runs are not in the work folder are reused from the existing result
@@ -196,7 +196,9 @@ def left_out_of(folder: Path) -> LeftOut | None:
 def sums_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Sum cells to the files of sums that a result keeps."""
     return {
-        name: sum_by(cells.drop(columns=[key for key in KEYS if key not in kept]), kept) for name, kept in KEPT.items()
+        name: sum_by(cells.drop(columns=[key for key in KEYS if key in cells and key not in kept]), kept)
+        for name, kept in KEPT.items()
+        if {*kept} <= {*cells.columns}
     }
 
 

@@ -31,8 +31,10 @@ DROP = "choose another `out`, or take the member out of the suite to drop it fro
 KEPT = {
     "cells.parquet": [key for key in KEYS if key not in ("window", "position", COPY, INDUCTION)],
     "positions.parquet": ["document", "position"],
+    "copies.parquet": ["document", COPY, INDUCTION],
 }
-"""Keys of the committed sums. Intervals are over documents; positions in a file of their own take far less space."""
+"""Keys of the committed sums. Intervals are over documents; in files of their own positions and copy labels take far
+less space."""
 TABLES: Mapping[str, Sequence[str]] = {
     **{name: [*keys, "n"] for name, keys in KEPT.items()},
     "curve.parquet": ["document", "high", "n"],
@@ -40,8 +42,8 @@ TABLES: Mapping[str, Sequence[str]] = {
     "trajectory.parquet": COLUMNS,
 }
 """Files that members are taken from, with the columns required besides the sums."""
-NOT_ALWAYS = ("positions.parquet", "curve.parquet", "trajectory.parquet")
-"""Files that may be missing: older results lack the first two, results without intermediate checkpoints the last."""
+NOT_ALWAYS = ("positions.parquet", "copies.parquet", "curve.parquet", "trajectory.parquet")
+"""Files that may be missing: older results lack the first three, results without intermediate checkpoints the last."""
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,28 @@ from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
 from argap.files.remedies import SUITE
 from argap.files.staged import GAP, put_in_place
-from argap.records import EvaluationRecord, Gap, IndexRecord, as_json, read_gap, read_record, save_gap
+from argap.records import (
+    COPY,
+    INDUCTION,
+    EvaluationRecord,
+    Gap,
+    IndexRecord,
+    Part,
+    as_json,
+    read_gap,
+    read_record,
+    save_gap,
+)
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
 from argap.slices.cells import BOUNDS, models_of, read_cells, with_models
-from argap.slices.partitions import partition
+from argap.slices.partitions import By, partition
 from argap.suite.config import Suite
 from argap.suite.result import Member, Members
+
+FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parquet", INDUCTION: "copies.parquet"}
+"""Partitions whose sums are not in ``cells.parquet``, and their files, which older results lack."""
 
 
 def gap_of(
@@ -37,7 +51,7 @@ def gap_of(
 ) -> Gap:
     """Compute ``gap.json`` of ``models`` from the files of sums, over all their seeds.
 
-    There is no partition by position if its sums lack a model, as they do for members taken from an older result.
+    Partitions whose sums lack a model, as they do for members taken from an older result, are left out.
     ``documents``: the table of documents. ``warnings``: more warnings to record.
     """
     among = {member.name: member for member in members if member.name in models}
@@ -56,15 +70,14 @@ def gap_of(
         parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
         seeds=seeds,
     )
-    positions, by_position = sums["positions.parquet"], []
-    if set(columns) <= {*models_of(positions)}:
-        positions = with_models(positions, columns)
-        by_position = partition(
-            positions, gap.bins, "position", reference=gap.reference, threshold=threshold, seeds=gap.seeds
-        )
+    further: dict[str, list[Part]] = {"position": []}
+    for by, name in FURTHER.items():
+        if name in sums and set(columns) <= {*models_of(sums[name])}:
+            own = with_models(sums[name], columns)
+            further[by] = partition(own, gap.bins, by, reference=gap.reference, threshold=threshold, seeds=gap.seeds)
     sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
     found = (*warnings, *warn_of_sources(gap, cells, sources))
-    return msgspec.structs.replace(gap.replaced({"position": by_position}), warnings=found)
+    return msgspec.structs.replace(gap.replaced(further), warnings=found)
 
 
 def recompute(suite: Suite, folder: Path) -> Gap:
@@ -78,13 +91,9 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     if gap.index is None or gap.threshold is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {SUITE}")
     check_files(folder, sorted(folder.glob("*.parquet")))
-    cells = read_cells(folder / "cells.parquet")
     made = gap_of(
         suite,
-        {
-            "cells.parquet": cells,
-            "positions.parquet": read_positions(folder, cells),
-        },
+        read_sums(folder),
         gap.models,
         read_record(folder / "members.json", Members).members,
         gap.evaluation,
@@ -99,13 +108,15 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     return made
 
 
-def read_positions(folder: Path, cells: pd.DataFrame) -> pd.DataFrame:
-    """Read the sums by position; without models for older results, which have none by document."""
-    path = folder / "positions.parquet"
-    if not path.is_file():
-        return cells.loc[:, ["document", "n"]]
-    sums = read_frame(path, needed=("document", "position", "n"))
-    return sums.drop(columns=list(BOUNDS & {*sums.columns}))
+def read_sums(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the files of sums that a result has, by name, without bin bounds."""
+    sums = {"cells.parquet": read_cells(folder / "cells.parquet")}
+    for name in dict.fromkeys(FURTHER.values()):
+        if (folder / name).is_file():
+            keys = [by for by, file in FURTHER.items() if file == name]
+            found = read_frame(folder / name, needed=("document", *keys, "n"))
+            sums[name] = found.drop(columns=list(BOUNDS & {*found.columns}))
+    return sums
 
 
 def _alike(old: Any, new: Any) -> bool:

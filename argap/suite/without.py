@@ -29,12 +29,12 @@ from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_re
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
 from argap.results.text_warnings import count_hits, warn_of_bigrams
 from argap.runtime.progress import say
-from argap.slices.cells import PREFIX, build_cells, models_of, read_cells
+from argap.slices.cells import PREFIX, build_cells, models_of
 from argap.suite.collect import Collected, marks, sums_of, write_result
 from argap.suite.config import Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.gap import gap_of, read_positions
+from argap.suite.gap import gap_of, read_sums
 from argap.suite.layout import Layout
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Members
@@ -76,10 +76,10 @@ def restate_without(
     kept = keep_others(data.record, data.tokens, data.window, data.document_of_window, left_out)
     labels = labels_of(label(data, index), kept)
     tokens = data.tokens[kept.rows]
-    cells = without(read_cells(folder / "cells.parquet"), left_out.documents)
+    sums = {name: without(each, left_out.documents) for name, each in read_sums(folder).items()}
+    cells = sums["cells.parquet"]
     _check_cells(folder / "cells.parquet", cells, labels, gap)
     left_out = _counted(left_out, gap, kept)
-    sums = {"cells.parquet": cells, "positions.parquet": without(read_positions(folder, cells), left_out.documents)}
     table = without(table, left_out.documents)
     members = read_record(folder / "members.json", Members).members
     restated = gap_of(
@@ -106,10 +106,9 @@ def restate_without(
         if (path := folder / f"{name}.parquet").is_file():
             tables[name] = read_frame(path)
     recall = folder / "mqar.json"
-    kept_sums = {name: each for name, each in sums.items() if len(models_of(each))}
     made = Collected(
         restated,
-        kept_sums,
+        sums,
         tables,
         _examples(folder, left_out, data, kept),
         read_scores(recall) if recall.is_file() else None,

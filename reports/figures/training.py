@@ -66,10 +66,10 @@ def learning_curves(result: SizeResult) -> Figure:
 
 @style()
 def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], reference: str, gap: Gap) -> Figure:
-    """Draw NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
+    """Draw NLL on AR hits and on other tokens, and the share of ΔNLL on AR hits, by training tokens.
 
-    ``models``: in the order of the legend. ``gap``: names the hits and the unit. The share has no point where there is
-    no gap.
+    ``models``: in the order of the legend. ``gap``: names the hits and the unit. The share is of the gap, or of the
+    lead where a model is ahead.
     """
     models = [model for model in models if model in set(trajectory["model"])]
     look = looks(models)
@@ -91,11 +91,11 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
             if np.isfinite(shares).any():
                 share.plot(tokens / 1e6, shares, **drawn)
                 pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
-                said[share][model] = {t: (value, f"{percent(value)} of the gap") for t, value in pairs}
+                said[share][model] = {t: (value, f"{percent(value)} of ΔNLL") for t, value in pairs}
     for axes, title in (
         (hits, gap.hits[:1].upper() + gap.hits[1:]),
         (other, f"Other {gap.unit}s"),
-        (share, "Gap due to AR"),
+        (share, f"% of ΔNLL on {gap.hits}"),
     ):
         grid(axes)
         axes.set_title(title)

@@ -77,7 +77,7 @@ def test_figures_are_those_of_the_tokens_kept(restated, place, labels):
         assert (overall.n, on_hits.n) == (kept.sum(), hits.sum())
         assert overall.nll == pytest.approx(-logprob[kept].mean(), rel=1e-12)
         assert on_hits.nll == pytest.approx(-logprob[hits].mean(), rel=1e-12)
-    for by in ("slice", "distance", "position", "domain"):
+    for by in ("slice", "distance", "position", "domain", "copy", "induction"):
         assert sum(part.n for part in gap.parts(by)) == kept.sum()
     result = read_size(restated)
     assert result.distances()["n"].sum() == hits.sum()
@@ -115,7 +115,7 @@ def test_the_shorter_text_gives_the_same(restated, place, shorter, tmp_path):
     shutil.copytree(place / "out" / "tiny", out)
     table = place / "out" / "tiny" / "documents.parquet"
     restate_without(load_suite(shorter / "suite.yaml"), "tiny", Layout(place / "work"), out, WHERE, table)
-    for name in ("cells", "positions", "curve", "distances", "distance_sums", "prevalence", "documents"):
+    for name in ("cells", "positions", "copies", "curve", "distances", "distance_sums", "prevalence", "documents"):
         assert (out / f"{name}.parquet").read_bytes() == (restated / f"{name}.parquet").read_bytes()
     assert read_gap(out).fingerprint == read_gap(restated).fingerprint
 
