@@ -1,9 +1,8 @@
 """The table of families in docs/hub.md is what a check of each family gives."""
 
+import families
 import pytest
 import transformers
-
-from tools import families
 
 VERSION = families.PAGE.read_text().partition(families.BEGIN)[2].partition(":")[0]
 pytestmark = pytest.mark.skipif(
