@@ -104,13 +104,18 @@ def group(gap: Gap, cells: pd.DataFrame | CellFile, source_of: Mapping[int, str]
     """
     source_of = _telling(source_of)
     columns = ["n", *(PREFIX + model for model in gap.models)]
-    keys = ["name", "document", "hit"]
+    seeds = [PREFIX + name for names in gap.seeds.values() for name in names]
+    keys = ["document", "hit", *([] if source_of else ["domain"])]
+    needed = [name for name in (*NEEDED, "n") if name in cells.columns]
 
     def summed(part: pd.DataFrame) -> pd.DataFrame:
-        named = {"name": _names(part, source_of), "hit": ar_hits(part, gap.threshold, gap.bins)}
-        return sum_by(mean_over_seeds(part, gap.seeds)[["document", *columns]].assign(**named), keys)
+        hits = part.assign(hit=ar_hits(part, gap.threshold, gap.bins))
+        return mean_over_seeds(sum_by(hits.loc[:, [*keys, "n", *seeds]], keys), gap.seeds)
 
-    sums = sum_by(pd.concat([summed(part) for part in parts_of(cells)]), keys)
+    sums = sum_by(pd.concat([summed(part) for part in parts_of(cells, [*needed, *seeds])]), keys)
+    sums = sum_by(
+        sums.loc[:, ["document", "hit", *columns]].assign(name=_names(sums, source_of)), ["name", "document", "hit"]
+    )
     names, code = np.unique(sums["name"].to_numpy(str), return_inverse=True)
     hit, values = sums["hit"].to_numpy(bool), sums[columns].to_numpy(np.float64).T
     total = np.stack(
