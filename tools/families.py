@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 if __name__ == "__main__":
@@ -29,9 +29,8 @@ from argap.checkpoints.cpu_functions import use_torch_on_cpu  # noqa: E402
 from argap.checkpoints.find import find_checkpoint  # noqa: E402
 from argap.checkpoints.load import check_loadable, load_model, runs_native  # noqa: E402
 from argap.errors import ArgapError  # noqa: E402
-from argap.evaluation.windows import EvaluationSet  # noqa: E402
 from argap.scoring.batches import Batches  # noqa: E402
-from tests.unit.models.hub.families import VOCABULARY, tiny, tiny_config  # noqa: E402
+from tests.unit.models.hub.families import by_hand, tiny, tiny_config, windows  # noqa: E402
 
 PAGE = ROOT / "docs" / "hub.md"
 BEGIN, END = "<!-- families: written by tools/families.py -->\n", "<!-- end of families -->\n"
@@ -79,7 +78,7 @@ def check(family: str) -> Row:
             ours = load_model(checkpoint, dtype=dtype, device="cpu")
             own = load_model(checkpoint, dtype=dtype, device="cpu", backend="hf") if native else ours
             for name, lengths in WINDOWS.items():
-                data = windows(lengths)
+                data = windows(*lengths)
                 expected = by_hand(own, data)
                 for batch in BATCHES:
                     batches = Batches(ours, data, "cpu", batch, family)
@@ -106,34 +105,6 @@ def _refused(family: str) -> Row | None:
 def _row_of(family: str, refusal: ArgapError) -> Row:
     said = re.split(", so it sees|; expected", str(refusal))[0].partition(": ")[2]
     return Row(family, "", f"refused: {said}")
-
-
-def windows(lengths: Sequence[int]) -> EvaluationSet:
-    """Make windows of random tokens."""
-    offsets = np.cumsum([0, *lengths])
-    return EvaluationSet(
-        tokens=np.random.default_rng(0).integers(3, VOCABULARY, offsets[-1]).astype(np.int32),
-        offsets=offsets,
-        document_ends=offsets[1:],
-        domains=[""] * len(lengths),
-        sources=["t"] * len(lengths),
-        seq_len=max(lengths),
-        packing="document",
-        eos=None,
-        tokenizer="t",
-        tokenizer_fingerprint="t",
-    )
-
-
-def by_hand(model: Any, data: EvaluationSet) -> np.ndarray:
-    """Return the log-prob of every token from the model's own logits, a window at a time; NaN at position 0."""
-    found: list[float] = []
-    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        ids = torch.from_numpy(data.tokens[first:last].astype(np.int64))[None]
-        with torch.inference_mode():
-            rows = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-        found += [np.nan, *rows.gather(1, ids[0, 1:, None])[:, 0].tolist()]
-    return np.array(found)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -97,14 +97,19 @@ def shares(contribution: Figure, gap: Figure) -> Estimates:
     return Estimates(value, low, high, error, found.freedom, reason)
 
 
-def group_of(documents: int) -> np.ndarray:
+def units_of(documents: int) -> int:
+    """Return the number of different groups in `group_of`."""
+    return min(documents, GROUPS)
+
+
+def group_of(documents: int, seed: int = SEED) -> np.ndarray:
     """Return the group of each document ``[D]``: its own, or with more than `GROUPS` documents a random one of as many.
 
     Sums over groups have the same variance as sums over documents, and arrays stop growing.
     """
     if documents <= GROUPS:
         return np.arange(documents)
-    return np.random.default_rng(SEED).permutation(documents) * GROUPS // documents
+    return np.random.default_rng(seed).permutation(documents) * GROUPS // documents
 
 
 class LeftOut(NamedTuple):

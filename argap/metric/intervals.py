@@ -1,9 +1,9 @@
 """Compute a bootstrap over documents for the scores of tasks, whose answers are few and right or wrong.
 
 Answers about one document are not independent, so whole documents are drawn with replacement, and every statistic is
-computed from the drawn sums. With more than `GROUPS` documents, these are first assigned at random to that many groups,
-and groups are drawn: the variance is the same, and the cost does not grow with the number of documents. Figures of
-slices have linearised intervals instead (`argap.metric.influence`).
+computed from the drawn sums. Many documents are first assigned to groups (`argap.metric.documents.group_of`), and
+groups are drawn: the variance is the same, and the cost does not grow with the number of documents. Figures of slices
+have linearised intervals instead (`argap.metric.influence`).
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from argap.metric.documents import group_of, units_of
 from argap.records import Interval
 from argap.runtime.interrupt import current
 
 RESAMPLES = 10_000
 SEED = 1234
 LEVEL = 0.95
-GROUPS = 4096
 WEIGHTS_AT_ONCE = 2**21
 COLUMNS_AT_ONCE = 1024
 
@@ -30,13 +30,11 @@ class DocumentBootstrap:
 
     def __init__(self, documents: int, *, resamples: int = RESAMPLES, seed: int = SEED) -> None:
         self.documents = documents
-        self.units = min(documents, GROUPS)
+        self.units = units_of(documents)
         self.resamples = resamples
         self._seed = seed
-        self.unit = np.arange(documents)
+        self.unit = group_of(documents, seed)
         """``[D]``: the unit of each document."""
-        if documents > GROUPS:
-            self.unit = np.random.default_rng(seed).permutation(documents) * GROUPS // documents
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
         """Turn sums by document ``[D, K]`` into sums by unit, float64 ``[U, K]``."""

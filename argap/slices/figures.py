@@ -18,7 +18,7 @@ import pandas as pd
 from msgspec.structs import replace
 
 from argap.metric.direction import contains_zero
-from argap.metric.documents import GROUPS, Figures, group_of
+from argap.metric.documents import Figures, group_of, units_of
 from argap.metric.influence import Estimates, Figure
 from argap.metric.seeds import OverSeeds, figures_over_seeds, pool_seeds
 from argap.metric.share import gap_due_to_ar, perplexity
@@ -74,26 +74,25 @@ class SliceScorer:
         logprob: np.ndarray,
         *,
         seeds: Seeds | None = None,
-        unit: np.ndarray | None = None,
     ) -> None:
         """Start with all tokens: ``n [D]`` and ``logprob [D, K]``, scored tokens and sums of log p (nats) by document.
 
-        ``seeds``: the columns of each model, its own first; None: every column is a model. ``unit``: see
-        `argap.metric.documents.group_of`; all sums are then by unit already, ``[U]``.
+        Sums may be by unit (`argap.metric.documents.group_of`) instead, ``[U]``. ``seeds``: the columns of each model,
+        its own first; None: every column is a model.
         """
         of_model = {name: (name,) for name in columns} if seeds is None else seeds
         number = {name: k for k, name in enumerate(columns)}
         self._columns = {model: [number[name] for name in names] for model, names in of_model.items()}
         self.reference = reference
-        self._unit = None if unit is not None else group_of(len(n))
         self._slices: list[_Sums] = []
         self.add(WHOLE, n, logprob)
 
     def add(self, key: Key, n: np.ndarray, logprob: np.ndarray, *, about: SliceInfo | None = None) -> None:
         """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, K]``."""
         columns = [n, *logprob.T]
-        if self._unit is not None and len(n) > GROUPS:
-            columns = [np.bincount(self._unit, column, GROUPS) for column in columns]
+        if len(n) > units_of(len(n)):
+            unit = group_of(len(n))
+            columns = [np.bincount(unit, column, units_of(len(n))) for column in columns]
         self._slices.append(_Sums(key, columns[0], np.stack(columns[1:]), about))
 
     def results(self, *, together: str | None = None) -> list[Part]:
@@ -208,13 +207,11 @@ def slices_of_cells(
     if callable(masks):
         margins = cells if isinstance(cells, Margins) else sum_margins(cells, documents, n)
         chosen = [(part, part["unit"].to_numpy(), masks(part)) for part in margins.frames()]
-        group = margins.unit
     else:
         assert isinstance(cells, pd.DataFrame)
-        group = group_of(len(documents))
-        unit = group[np.searchsorted(documents, cells["document"].to_numpy())]
+        unit = group_of(len(documents))[np.searchsorted(documents, cells["document"].to_numpy())]
         chosen = [(cells, unit, masks)]
-    models, units = models_of(cells), min(len(documents), GROUPS)
+    models, units = models_of(cells), units_of(len(documents))
     sums: dict[Key, np.ndarray] = {}
     for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
@@ -224,7 +221,7 @@ def slices_of_cells(
                 added = [np.bincount(unit[rows], column[rows], minlength=units) for column in columns]
                 sums[key] = np.column_stack(added)
     whole = sums.pop(WHOLE)
-    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], seeds=seeds, unit=group)
+    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], seeds=seeds)
     for key, columns in sums.items():
         scorer.add(key, columns[:, 0], columns[:, 1:])
     return dict(zip([WHOLE, *sums], scorer.results(together=together), strict=True))

@@ -13,7 +13,7 @@ from argap.errors import ArgapError, MismatchError, within
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
 from argap.files.resumable import folder_name
-from argap.metric.documents import group_of
+from argap.metric.documents import group_of, units_of
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
 from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
 from argap.slices.conditions import (
@@ -153,7 +153,7 @@ def score_slices(
         if not empty and not of_slice.n.any():
             raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
         chosen.append((each._replace(where=text), of_slice))
-    return _score(table, units, whole, hits, chosen, NAMED, together)
+    return _score(table, whole, hits, chosen, NAMED, together)
 
 
 class _Units(NamedTuple):
@@ -161,13 +161,8 @@ class _Units(NamedTuple):
 
     of_document: np.ndarray
     """int32 ``[D]``; -1 for documents that are left out."""
-    unit: np.ndarray
-    """The units of the documents kept."""
-
-    @property
-    def number(self) -> int:
-        """Return U."""
-        return int(self.unit.max(initial=-1)) + 1
+    number: int
+    """U."""
 
 
 def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
@@ -176,10 +171,9 @@ def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None =
     documents = np.flatnonzero(n)
     if among is not None:
         documents = documents[among(documents)]
-    unit = group_of(len(documents))
     of_document = np.full(len(n), -1, dtype=np.int32)
-    of_document[documents] = unit
-    return _Units(of_document, unit)
+    of_document[documents] = group_of(len(documents))
+    return _Units(of_document, units_of(len(documents)))
 
 
 def grouped(table: TokenTable) -> tuple[str, ...]:
@@ -202,7 +196,7 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[P
     all_of = sums(table, of_hits, units.of_document, units.number, by=column)
     of_type = table.schema().field(column).type
     bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
-    whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins, column)
+    whole, hits, *scored = _score(table, all_of.whole, all_of.slices[0], bins, column)
 
     def order(each: Part) -> tuple[bool, float | str]:
         if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
@@ -229,7 +223,6 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
 
 def _score(
     table: TokenTable,
-    units: _Units,
     whole: Sums,
     hits: Sums,
     slices: Iterable[tuple[Slice, Sums]],
@@ -237,7 +230,7 @@ def _score(
     together: str | None = None,
 ) -> list[Part]:
     """Score all tokens, the AR hits, and ``slices``, the bins of ``partition``."""
-    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, unit=units.unit)
+    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob)
     scorer.add(HITS, hits.n, hits.logprob, about=SliceInfo(AR_HITS, ar_hits=_hits_in(hits)))
     for each, of_slice in slices:
         about = SliceInfo(each.name, str(each.where), each.title, each.note, _hits_in(of_slice))

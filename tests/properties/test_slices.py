@@ -166,7 +166,7 @@ def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
 
 def test_beyond_the_limit_documents_are_drawn_in_groups(result, monkeypatch):
     """As `SliceScorer` groups them, whose sums are by document."""
-    monkeypatch.setattr("argap.metric.intervals.GROUPS", 7)
+    monkeypatch.setattr("argap.metric.documents.GROUPS", 7)
     cells = slices_of_cells(result.cells, hits_and_others(result.cells, 2, result.record.bins), "ref")
     for part, each in zip((cells[WHOLE], cells[HITS]), score_slices(result.token_table, [], threshold=2), strict=True):
         for model in result.models[1:]:

@@ -151,7 +151,7 @@ def of_long_convolution(draw: Draw, batch: int, length: int, taps: int, width: i
 def of_one_kernel_convolution(
     draw: Draw, batch: int, length: int, taps: int, P: int = 16, Q: int = 16, *, extras: str = ""
 ) -> Given:
-    """D 6 is no multiple of C."""
+    """D = 6 is not a multiple of C."""
     launch = Launch({"P": P, "Q": Q, "C": 4}, warps=one_kernel_size(length) // P * 4 // 32)
     given = of_long_convolution(draw, batch, length, taps, 6)
     gate, skip = draw.part(batch, length, 6), draw.normal(6)

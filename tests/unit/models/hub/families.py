@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from argap.evaluation.windows import EvaluationSet
 from argap.models.hub.registry import give_back
 
 VOCABULARY = 64
@@ -99,3 +101,32 @@ def tiny(family: str, **options: Any) -> Any:
         for parameter in model.parameters():
             parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
     return model
+
+
+def windows(*lengths: int) -> EvaluationSet:
+    """Make windows of random tokens."""
+    offsets = np.cumsum([0, *lengths])
+    return EvaluationSet(
+        tokens=np.random.default_rng(0).integers(3, VOCABULARY, offsets[-1]).astype(np.int32),
+        offsets=offsets,
+        document_ends=offsets[1:],
+        domains=[""] * len(lengths),
+        sources=["t"] * len(lengths),
+        seq_len=max(lengths),
+        packing="document",
+        eos=None,
+        tokenizer="t",
+        tokenizer_fingerprint="t",
+    )
+
+
+def by_hand(model: Any, data: EvaluationSet, *before: int) -> np.ndarray:
+    """Return the log-prob of every token, each window by itself, after the tokens ``before``; NaN at position 0."""
+    found: list[float] = []
+    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        ids = torch.tensor([[*before, *data.tokens[first:last].tolist()]])
+        with torch.inference_mode():
+            rows = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        own = rows.gather(1, ids[0, 1:, None])[len(before) :, 0]
+        found += [np.nan, *own.tolist()]
+    return np.array(found)

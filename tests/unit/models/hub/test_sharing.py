@@ -9,26 +9,10 @@ import torch
 from argap.evaluation.windows import EvaluationSet
 from argap.scoring.batches import Batches
 from argap.scoring.sharing import depends_on_length
-from tests.unit.models.hub.families import VOCABULARY, tiny
+from tests.unit.models.hub.families import by_hand, tiny, windows
 
 LENGTHS = (50, 11, 15, 35, 15)
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 6.0, 12.0]}
-
-
-def windows(*lengths: int) -> EvaluationSet:
-    offsets = np.cumsum([0, *lengths])
-    return EvaluationSet(
-        tokens=np.random.default_rng(0).integers(3, VOCABULARY, offsets[-1]).astype(np.int32),
-        offsets=offsets,
-        document_ends=offsets[1:],
-        domains=[""] * len(lengths),
-        sources=["t"] * len(lengths),
-        seq_len=max(lengths),
-        packing="document",
-        eos=None,
-        tokenizer="t",
-        tokenizer_fingerprint="t",
-    )
 
 
 def longrope(**options: Any) -> Any:
@@ -48,18 +32,6 @@ def sees_its_batch(model: Any) -> Any:
 def scored(model: Any, data: EvaluationSet, batch: int, *, bos: int | None = None) -> tuple[Batches, np.ndarray]:
     batches = Batches(model, data, "cpu", batch, "m", bos=bos)
     return batches, batches.score(range(data.windows)).arrays()[0]
-
-
-def by_hand(model: Any, data: EvaluationSet, *before: int) -> np.ndarray:
-    """Each window by itself."""
-    found = []
-    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        ids = torch.tensor([[*before, *data.tokens[first:last].tolist()]])
-        with torch.inference_mode():
-            rows = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-        own = rows.gather(1, ids[0, 1:, None])[len(before) :, 0]
-        found += [np.nan, *own.tolist()]
-    return np.array(found)
 
 
 @pytest.mark.parametrize("bos", [None, 1])
