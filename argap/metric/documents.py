@@ -1,4 +1,4 @@
-"""Compute the figures of slices with intervals over documents, for models of one seed each.
+"""Define the figures of slices, and what of them concerns documents alone: groups, worth, and sources left out.
 
 Documents are a sample of a population of texts, and windows of one document are not independent, so all sums are by
 document.
@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from argap.metric.direction import LEVEL, NO_SHARE, directions
-from argap.metric.influence import Estimates, Figure, effective_number, estimates, ratio, ratio_of_figures
+from argap.metric.influence import Estimates, Figure, effective_number, estimates, ratio_of_figures
 from argap.records import INFINITE
 
 GROUPS = 4096
 """More documents than this are summed in groups."""
 SEED = 1234
-AT_ONCE = 2**22
-"""Most numbers in one array of slices × models × documents."""
 
 
 class Figures(NamedTuple):
@@ -40,26 +38,6 @@ class Figures(NamedTuple):
     """``[S, M]``: contribution / Δ, signed and not capped; no value if the models are level."""
 
 
-def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
-    """Return the figures of each model on each slice.
-
-    ``n [S, D]``: scored tokens. ``logprob [S, M, D]``: sums of log p; −∞ if a token has probability 0, in which case
-    the figures of that slice and model are NaN. ``reference``: its index among the models; all its differences are 0.
-    A single document gives values without intervals.
-    """
-    n, logprob = np.asarray(n, dtype=np.float64), np.asarray(logprob, dtype=np.float64)
-    lost = behind(logprob, reference)
-    gap = ratio(lost[0], n[0])
-    step = max(1, AT_ONCE // max(lost[0].size, 1))
-    blocks = [slice(start, start + step) for start in range(0, len(n), step)]
-    parts = [_on_slices(n[0], n[each], logprob[each], lost[each], gap) for each in blocks]
-    joined = [Estimates(*map(np.concatenate, zip(*each, strict=True))) for each in zip(*parts, strict=True)]
-    nll, delta, contribution, share = joined
-    whole = estimates(gap)
-    towards = directions(gap.value, whole.low, whole.high)
-    return Figures(whole, towards, effective_documents(lost[0]), nll, delta, contribution, share)
-
-
 def effective_documents(lost: np.ndarray) -> np.ndarray:
     """Return how many equal documents would carry the gap, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
 
@@ -72,20 +50,6 @@ def behind(logprob: np.ndarray, reference: int) -> np.ndarray:
     """Return the reference's log-probs minus those of each model ``[..., M, D]``; ±∞ or NaN where one is −∞."""
     with np.errstate(invalid="ignore"):
         return logprob[..., [reference], :] - logprob
-
-
-def _on_slices(total: np.ndarray, n: np.ndarray, logprob: np.ndarray, lost: np.ndarray, gap: Figure) -> list[Estimates]:
-    """Return NLL, Δ, contribution and share ``[S, M]`` of some slices of a text of ``total [D]`` scored tokens.
-
-    ``n [S, D]``, ``logprob`` and ``lost [S, M, D]``; ``gap [M]``: on all tokens.
-    """
-    contribution = ratio(lost, total)
-    return [
-        estimates(ratio(-logprob, n[:, None])),
-        estimates(ratio(lost, n[:, None])),
-        estimates(contribution),
-        shares(contribution, gap),
-    ]
 
 
 def shares(contribution: Figure, gap: Figure) -> Estimates:

@@ -37,8 +37,8 @@ class Component(NamedTuple):
     measured: bool
     """Whether the degrees of freedom are `effective_freedom`, at most ``freedom``."""
 
-    def of(self, chosen: np.ndarray) -> "Component":
-        """Return the component of the ``chosen`` figures, bool ``[S]``."""
+    def of(self, chosen: np.ndarray | int) -> "Component":
+        """Return the component of the ``chosen`` figures, bool ``[S]``, or of one."""
         return self._replace(
             rows=self.rows[chosen], freedom=np.broadcast_to(self.freedom, self.rows.shape[:-1])[chosen]
         )
@@ -71,6 +71,10 @@ class Figure(NamedTuple):
 
     value: np.ndarray
     components: tuple[Component, ...]
+
+    def of(self, chosen: np.ndarray | int) -> "Figure":
+        """Return the ``chosen`` figures, bool ``[S]``, or one of them."""
+        return Figure(self.value[chosen], tuple(each.of(chosen) for each in self.components))
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> Figure:

@@ -77,7 +77,7 @@ def figures_over_seeds(
 
     ``n [S, D]``: scored tokens. ``model [S, I, D]``, ``reference [S, J, D]``: sums of log p of each seed. A side with
     one seed takes the variance of the ``pool``; without a pool, intervals do not cover the seeds of that side and
-    ``reason`` says so. With one seed each and no pool this equals `argap.metric.documents.figures`.
+    ``reason`` says so. With one seed each and no pool, intervals are over documents alone.
     """
     n, model, reference = (np.asarray(each, dtype=np.float64) for each in (n, model, reference))
     lost = _behind(model.mean(axis=1), reference.mean(axis=1))
@@ -91,7 +91,7 @@ def figures_over_seeds(
         return Figure(value, (*documents, *(each._replace(rows=each.rows / total) for each in seeds)))
 
     contribution = over(lost, n[0], both)
-    gap = over(lost[0], n[0], [each._replace(rows=each.rows[0]) for each in both])
+    gap = contribution.of(0)
     whole = estimates(gap)
     found = Figures(
         whole,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from argap.metric.direction import contains_zero
 from argap.metric.documents import Figures, group_of, units_of
-from argap.metric.influence import Estimates, Figure
+from argap.metric.influence import Estimates
 from argap.metric.seeds import OverSeeds, figures_over_seeds, pool_seeds
 from argap.metric.share import gap_due_to_ar, perplexity
 from argap.records import ALL, INFINITE, Estimate, Interval, Part, SliceInfo
@@ -161,9 +161,7 @@ def _widened(over: OverSeeds, chosen: np.ndarray) -> Estimates:
     """Replace the intervals of the ``chosen`` contributions (bool ``[S]``) by simultaneous ones."""
     from argap.metric.simultaneous import simultaneous
 
-    value, components = over.contribution
-    some = Figure(value[chosen], tuple(each.of(chosen) for each in components))
-    wide, all_of = simultaneous(some).estimates, over.figures.contribution
+    wide, all_of = simultaneous(over.contribution.of(chosen)).estimates, over.figures.contribution
     low, high = all_of.low.copy(), all_of.high.copy()
     low[chosen], high[chosen] = wide.low, wide.high
     return all_of._replace(low=low, high=high)

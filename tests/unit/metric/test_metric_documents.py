@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from argap.metric.direction import NO_SHARE, contains_zero, direction
-from argap.metric.documents import GROUPS, figures, group_of, leave_one_source_out
+from argap.metric.documents import GROUPS, Figures, group_of, leave_one_source_out
 from argap.metric.influence import (
     EMPTY,
     ONE_DOCUMENT,
     UNCERTAIN,
     Component,
+    Estimates,
     Figure,
     effective_freedom,
     effective_number,
@@ -21,7 +22,20 @@ from argap.metric.influence import (
     ratio,
     ratio_of_figures,
 )
+from argap.metric.seeds import figures_over_seeds
 from argap.records import INFINITE
+
+
+def figures(n, logprob, reference):
+    """Return the figures of models of one seed each, stacked to ``[S, M]``: with one seed they are over documents."""
+    found = [figures_over_seeds(n, own[:, None], logprob[:, [reference]]).figures for own in np.moveaxis(logprob, 1, 0)]
+
+    def stacked(name, axis):
+        return Estimates(*(np.stack(each, axis) for each in zip(*(getattr(one, name) for one in found), strict=True)))
+
+    over_slices = (stacked(name, 1) for name in ("nll", "delta", "contribution", "share"))
+    direction, worth = (np.stack([getattr(each, name) for each in found]) for name in ("direction", "worth"))
+    return Figures(stacked("gap", 0), direction, worth, *over_slices)
 
 
 def text(seed=0, documents=40, gap=0.3):
@@ -124,13 +138,6 @@ def test_the_order_of_documents_changes_nothing(seed):
         else:
             for mine, yours in zip(ours[:5], theirs[:5], strict=True):
                 np.testing.assert_allclose(mine, yours, rtol=1e-6, atol=1e-9)
-
-
-def test_slices_in_blocks_are_those_at_once(monkeypatch):
-    n, logprob = text()
-    at_once = figures(n, logprob, 0)
-    monkeypatch.setattr("argap.metric.documents.AT_ONCE", 1)
-    np.testing.assert_array_equal(figures(n, logprob, 0).share.low, at_once.share.low)
 
 
 def test_a_slice_without_tokens_contributes_0_and_has_no_nll():

@@ -1,13 +1,37 @@
-"""Figures over seeds: cases worked by hand, one seed as `argap.metric.documents` has it; max-t intervals."""
+"""Figures over seeds: cases worked by hand, one seed straight from the definitions; max-t intervals."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from argap.metric.documents import figures
+from argap.metric.direction import directions
+from argap.metric.documents import Figures, behind, effective_documents, shares
 from argap.metric.influence import EMPTY, INFINITE, Component, Figure, estimates, ratio
 from argap.metric.seeds import SEEDS_NOT_COVERED, figures_over_seeds, pool_seeds, seed_range
 from argap.metric.simultaneous import simultaneous
+
+
+def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:
+    """Return the figures of models of one seed each on each slice, straight from the definitions.
+
+    ``n [S, D]``: scored tokens. ``logprob [S, M, D]``: sums of log p; −∞ if a token has probability 0, in which case
+    the figures of that slice and model are NaN. ``reference``: its index among the models; all its differences are 0.
+    A single document gives values without intervals.
+    """
+    n, logprob = np.asarray(n, dtype=np.float64), np.asarray(logprob, dtype=np.float64)
+    lost = behind(logprob, reference)
+    gap = ratio(lost[0], n[0])
+    contribution = ratio(lost, n[0])
+    whole = estimates(gap)
+    return Figures(
+        whole,
+        directions(gap.value, whole.low, whole.high),
+        effective_documents(lost[0]),
+        estimates(ratio(-logprob, n[:, None])),
+        estimates(ratio(lost, n[:, None])),
+        estimates(contribution),
+        shares(contribution, gap),
+    )
 
 
 def seeds(models, documents=40, seed=0):
