@@ -1,0 +1,163 @@
+"""argap's operators in the mixers of transformers: the same log-probs, on the loaded model alone."""
+
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.mamba import modeling_mamba
+from transformers.models.mamba2 import modeling_mamba2
+
+from argap.scoring.batches import Batches
+from argap.scoring.operators import families
+from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
+from tests.unit.models.hub.families import VOCABULARY, by_hand, tiny, windows
+
+HYBRID = ["mamba", "hybrid", "mamba", "hybrid"]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mamba2": {"n_groups": 2, "head_dim": 8},
+    "bamba": {"num_hidden_layers": 1},
+    "granitemoehybrid": {},
+    "zamba2": {"num_hidden_layers": 4, "layers_block_type": HYBRID, "layer_types": None},
+    "falcon_h1": {},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 4, "ssm_state_size": 8},
+    "mamba": {},
+    "falcon_mamba": {},
+    "jamba": {},
+    "zamba": {"num_hidden_layers": 4, "layer_types": HYBRID},
+}
+"""A small model of each family whose mixers run argap's operators on a CPU."""
+WINDOWS = windows(70, 33, 129, 2)
+IDS = torch.arange(3, 3 + 70)[None] % VOCABULARY
+
+
+def patched(model: Any) -> list[str]:
+    """Return the modules with methods of their own."""
+    own = {name: vars(module).values() for name, module in model.named_modules()}
+    return [name for name, values in own.items() if any(isinstance(value, MethodType) for value in values)]
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_log_probs_are_the_family_s(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Uneven windows, alone and three in a batch; another model of the family runs as before."""
+    model = tiny(family, **OPTIONS[family])
+    other, module = copy.deepcopy(model), sys.modules[type(model).__module__]
+    before, expected = dict(vars(module)), by_hand(model, WINDOWS)
+    batches = Batches(model, WINDOWS, "cpu", 3, family)
+    assert batches.sharing == "any"
+    assert patched(model)
+    assert not patched(other)
+    assert vars(module) == before
+    assert capsys.readouterr().err == ""
+    for batches.batch in (1, 3):
+        found = batches.score(range(WINDOWS.windows)).arrays()[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_wrong_operator_is_undone_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny("mamba2")
+    operator = families.FUNCTIONS["mamba2_chunk_scan"]
+    wrong = replace(operator, function=lambda plain, *given, **options: plain(*given, **options).flip(-1))
+    right = replace(families.FUNCTIONS["causal_conv1d_fn"], on_cpu=True)
+    monkeypatch.setattr(families, "FUNCTIONS", {"mamba2_chunk_scan": wrong, "causal_conv1d_fn": right})
+    with torch.inference_mode():
+        plain = model(IDS, use_cache=False).logits
+        use_operators(model, IDS, "some/model")
+        found = model(IDS, use_cache=False).logits
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-3)
+    assert patched(model)  # by the convolution
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("some/model: running without argap's form of Mamba-2 (its hidden states differ by ")
+
+
+def test_a_model_with_a_cache_generates_the_same() -> None:
+    model = tiny("falcon_h1")
+    plain = model.generate(IDS[:, :20], max_new_tokens=5, do_sample=False)
+    with torch.inference_mode():
+        use_operators(model, IDS, "falcon_h1")
+    assert torch.equal(model.generate(IDS[:, :20], max_new_tokens=5, do_sample=False), plain)
+
+
+X = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0))
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "other activation": (causal_conv1d, modeling_mamba.causal_conv1d_fn, (X, X[0, :, :4]), {"activation": "gelu"}),
+    "sequence ids": (causal_conv1d, modeling_mamba.causal_conv1d_fn, (X, X[0, :, :4]), {"seq_idx": torch.zeros(1)}),
+    "step without softplus": (
+        mamba_scan,
+        modeling_mamba.mamba_selective_scan,
+        (X, X.abs(), -X[0, :, :3].abs(), X[:, :3], X[:, :3]),
+        {"D": X[0, :, 0], "return_last_state": True},
+    ),
+    "gate": (
+        mamba2_scan,
+        modeling_mamba2.mamba2_chunk_scan,
+        (X[..., None], X, -torch.ones(9), X[:, :, None], X[:, :, None], 4),
+        {"z": X},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_an_operator_does_not_do_goes_to_the_family_s_function(case: str) -> None:
+    function, plain, given, options = CASES[case]
+    seen = []
+
+    def spy(*arguments: Any, **named: Any) -> str:
+        seen.append((arguments, named))
+        return "plain"
+
+    assert function(spy, *given, **options) == "plain"
+    ((arguments, named),) = seen
+    assert len(arguments) >= len(given)
+    assert all(named[name] is value for name, value in options.items())
+    if "seq_idx" not in options:
+        plain(*arguments, **named)  # and it takes them
+
+
+MAMBA2: dict[str, dict[str, Any]] = {
+    "as the families call it": {"dt_softplus": True, "dt_bias": torch.linspace(-1, 1, 4), "D": torch.ones(4)},
+    "limits and state": {
+        "dt_limit": (0.1, 0.6),
+        "initial_states": torch.ones(2, 4, 3, 5),
+        "return_final_states": True,
+    },
+    "skip of each channel": {"D": torch.linspace(-1, 1, 4)[:, None].expand(4, 3)},
+}
+
+
+@pytest.mark.parametrize("case", MAMBA2)
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_options_of_mamba2_s_scan(case: str, groups: int) -> None:
+    torch.manual_seed(0)
+    x, dt, A = torch.randn(2, 70, 4, 3), torch.rand(2, 70, 4), -torch.rand(4)
+    B, C = torch.randn(2, 2, 70, groups, 5).unbind()
+    options, plain = MAMBA2[case], modeling_mamba2.mamba2_chunk_scan
+    if case == "skip of each channel":  # mamba_ssm's, which transformers' function lacks
+        without = {**options, "D": None}
+        expected = plain(x, dt, A, B, C, 16, **without) + options["D"] * x
+    else:
+        expected = plain(x, dt, A, B, C, 16, **options)
+    found = mamba2_scan(plain, x, dt, A, B, C, 16, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", OPTIONS)
+def test_kernels_in_bfloat16_are_as_exact_as_the_family(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny(family, **OPTIONS[family]).cuda()
+    ids = (torch.arange(3 * 200).reshape(3, 200) * 7 % VOCABULARY).cuda()
+    with torch.inference_mode():
+        exact = model(ids, use_cache=False).logits
+        model = model.to(torch.bfloat16)
+        plain = (model(ids, use_cache=False).logits.float() - exact).norm()
+        use_operators(model, ids[:1, :80], family)
+        found = (model(ids, use_cache=False).logits.float() - exact).norm()
+    assert patched(model)
+    assert capsys.readouterr().err == ""
+    assert float(found) < 1.3 * float(plain)
