@@ -9,7 +9,8 @@ import torch
 
 from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
-from argap.scoring.operators.rebinding import called, rebind
+from argap.scoring.operators.rebinding import bind, called, rebind
+from argap.scoring.operators.recurrences import lightning_attention, mlstm, rg_lru, rwkv4
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operator:
-    """What replaces a function that mixers call by name."""
+    """What replaces a function that mixers call by name, or a method."""
 
     name: str
     """For messages."""
     function: Callable[..., Any]
-    """Takes the family's own function, then its arguments."""
+    """Takes the family's own function, then its arguments; of a method, the module before them."""
     on_cpu: bool = True
     """Whether it is faster than the family's own on a CPU."""
 
@@ -34,18 +35,27 @@ FUNCTIONS: Mapping[str, Operator] = {
     "causal_conv1d_fn": Operator("short convolution", causal_conv1d, on_cpu=False),
     "mamba2_chunk_scan": Operator("form of Mamba-2", mamba2_scan),
     "mamba_selective_scan": Operator("selective scan", mamba_scan),
+    "rwkv_linear_attention": Operator("form of RWKV-4", rwkv4),
 }
 """By the name of transformers' function."""
+METHODS: Mapping[tuple[str, str], Operator] = {
+    ("MiniMaxLightningAttention", "forward"): Operator("linear attention", lightning_attention),
+    ("RecurrentGemmaRglru", "_rnn_scan"): Operator("form of RG-LRU", rg_lru),
+    ("xLSTMBackend", "forward"): Operator("form of mLSTM", mlstm),
+}
+"""By the class and the method."""
 
 
 def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
     """Let the mixers of ``model`` run argap's operators, each where the probe ``ids [1, T]`` confirms it."""
-    names = called(model) & FUNCTIONS.keys()
+    names, classes = called(model), {type(module).__name__ for module in model.modules()}
     patches: list[tuple[str, Callable[[], None]]] = []
-    for function in sorted(names):
-        operator = FUNCTIONS[function]
-        if ids.is_cuda or operator.on_cpu:
+    for function, operator in FUNCTIONS.items():
+        if function in names and (ids.is_cuda or operator.on_cpu):
             patches.append((operator.name, partial(rebind, model, {function: operator.in_place_of})))
+    for (owner, method), operator in METHODS.items():
+        if owner in classes and (ids.is_cuda or operator.on_cpu):
+            patches.append((operator.name, partial(bind, model, owner, method, operator.function)))
     if not patches:
         return
 

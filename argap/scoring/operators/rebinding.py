@@ -29,6 +29,23 @@ def rebind(model: nn.Module, replace: Mapping[str, Callable[[Function], Function
                 setattr(module, name, MethodType(copy, module))
 
 
+def bind(model: nn.Module, owner: str, method: str, function: Callable[..., Any]) -> None:
+    """Replace a method of the model's modules of the class ``owner``.
+
+    ``function`` takes the method that it replaces, bound to the module, then the module and the method's arguments.
+    """
+    for module in model.modules():
+        if type(module).__name__ == owner and type(module).__module__.startswith(FAMILIES):
+            setattr(module, method, MethodType(_instead(getattr(module, method).__func__, function), module))
+
+
+def _instead(plain: Function, function: Callable[..., Any]) -> Function:
+    def own(self: nn.Module, *given: Any, **options: Any) -> Any:
+        return function(MethodType(plain, self), self, *given, **options)
+
+    return own
+
+
 def called(model: nn.Module) -> set[str]:
     """Return the names of the global functions that the methods of the model's modules call."""
     functions = {function for module in model.modules() for _, function in _methods(module)}

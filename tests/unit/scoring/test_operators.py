@@ -17,9 +17,10 @@ from argap.scoring.batches import Batches
 from argap.scoring.operators import families
 from argap.scoring.operators.families import use_operators
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
+from argap.scoring.operators.recurrences import mlstm
 from tests.unit.models.hub.families import VOCABULARY, by_hand, tiny, windows
 
-HYBRID = ["mamba", "hybrid", "mamba", "hybrid"]
+HYBRID = ["linear_attention", "hybrid", "linear_attention", "hybrid"]
 OPTIONS: dict[str, dict[str, Any]] = {
     "mamba2": {"n_groups": 2, "head_dim": 8},
     "bamba": {"num_hidden_layers": 1},
@@ -31,6 +32,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "falcon_mamba": {},
     "jamba": {},
     "zamba": {"num_hidden_layers": 4, "layer_types": HYBRID},
+    "minimax": {},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "rwkv": {},
+    "xlstm": {},
 }
 """A small model of each family whose mixers run argap's operators on a CPU."""
 WINDOWS = windows(70, 33, 129, 2)
@@ -76,12 +81,26 @@ def test_a_wrong_operator_is_undone_alone(monkeypatch: pytest.MonkeyPatch, capsy
     assert line.startswith("some/model: running without argap's form of Mamba-2 (its hidden states differ by ")
 
 
-def test_a_model_with_a_cache_generates_the_same() -> None:
-    model = tiny("falcon_h1")
+@pytest.mark.parametrize("family", ["falcon_h1", "minimax", "recurrent_gemma"])
+def test_a_model_with_a_cache_generates_the_same(family: str) -> None:
+    model = tiny(family, **OPTIONS[family])
     plain = model.generate(IDS[:, :20], max_new_tokens=5, do_sample=False)
     with torch.inference_mode():
-        use_operators(model, IDS, "falcon_h1")
+        use_operators(model, IDS, family)
     assert torch.equal(model.generate(IDS[:, :20], max_new_tokens=5, do_sample=False), plain)
+
+
+def test_mlstm_goes_on_from_a_state() -> None:
+    backend = tiny("xlstm").backbone.blocks[0].mlstm_layer.mlstm_backend
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 70, 8).unbind()
+    gates = {"igate": 8 * torch.randn(2, 4, 70), "fgate": 8 * torch.randn(2, 4, 70)}
+    expected, states = backend(q, k, v, **gates)
+    first, state = mlstm(backend.forward, backend, *(x[:, :, :40] for x in (q, k, v, *gates.values())))
+    second, found = mlstm(backend.forward, backend, *(x[:, :, 40:] for x in (q, k, v, *gates.values())), *state)
+    torch.testing.assert_close(torch.cat([first, second], dim=2), expected, rtol=1e-3, atol=1e-4)
+    for mine, own in zip(found, states, strict=True):
+        torch.testing.assert_close(mine, own, rtol=1e-3, atol=1e-4)
 
 
 X = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0))
