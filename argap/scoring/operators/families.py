@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from argap.scoring.confirmed import confirmed
+from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
 from argap.scoring.operators.rebinding import bind, called, rebind
 from argap.scoring.operators.recurrences import lightning_attention, mlstm, rg_lru, rwkv4
@@ -58,6 +59,8 @@ def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> Non
             patches.append((operator.name, partial(bind, model, owner, method, operator.function)))
     if not patches:
         return
+    if ids.is_cuda:
+        patches += [(f"fused {owner}", patch) for owner, patch in fused_layers(model)]
 
     def all_at_once() -> None:
         for _, patch in patches:

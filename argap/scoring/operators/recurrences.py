@@ -1,4 +1,4 @@
-"""Mixers whose loop over positions or chunks is written out in their family: lightning attention, mLSTM, RWKV-4, RG-LRU.
+"""Mixers whose family writes out a loop over positions or chunks: lightning attention, mLSTM, RWKV-4 and RG-LRU.
 
 Each function takes the family's own function or method first, then, for a method, the module.
 
@@ -64,9 +64,9 @@ def mlstm(
 ) -> Any:
     """Run xLSTM's matrix memory in inference mode: y_t = q_t C_t / (max(|q_t n_t|, 1) + ε e^{m_t}).
 
-    C_t = σ(f_t) C_{t−1} + e^{i_t} k_tᵀ v_t, and n_t is the same sum of keys (arXiv 2405.04517, eqs. 19 to 27). The paper
-    divides both by e^{m_t}, the largest weight so far, so that nothing overflows; a soft cap of the gates does that as
-    well, and leaves linear attention. Queries and keys are ``[B, H, T, K]``, values ``[B, H, T, V]``, gates
+    C_t = σ(f_t) C_{t−1} + e^{i_t} k_tᵀ v_t, and n_t is the same sum of keys (arXiv 2405.04517, eqs. 19 to 27). The
+    paper divides both by e^{m_t}, the largest weight so far, so that nothing overflows; a soft cap of the gates does
+    that as well, and leaves linear attention. Queries and keys are ``[B, H, T, K]``, values ``[B, H, T, V]``, gates
     ``[B, H, T]``; states are divided by e^m, as the family's are.
     """
     cap = module.config.gate_soft_cap

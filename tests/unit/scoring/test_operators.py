@@ -16,6 +16,7 @@ from transformers.models.mamba2 import modeling_mamba2
 from argap.scoring.batches import Batches
 from argap.scoring.operators import families
 from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
 from argap.scoring.operators.recurrences import mlstm
 from tests.unit.models.hub.families import VOCABULARY, by_hand, tiny, windows
@@ -88,6 +89,34 @@ def test_a_model_with_a_cache_generates_the_same(family: str) -> None:
     with torch.inference_mode():
         use_operators(model, IDS, family)
     assert torch.equal(model.generate(IDS[:, :20], max_new_tokens=5, do_sample=False), plain)
+
+
+LAYERS = {
+    "bamba": {"BambaMLP", "BambaRMSNorm", "BambaRMSNormGated"},
+    "granitemoehybrid": {"GraniteMoeHybridRMSNorm", "GraniteMoeHybridMLP", "GraniteMoeHybridRMSNormGated"},
+    "zamba2": {"Zamba2RMSNormGated", "Zamba2RMSNorm"},  # its MLP has adapters
+    "nemotron_h": {"NemotronHRMSNorm", "NemotronHRMSNormGated"},  # its MLP has no gate
+    "zamba": {"ZambaRMSNorm"},  # its MLP has a GELU
+    "kimi_linear": {"KimiLinearRMSNormGated", "KimiLinearMLP", "KimiLinearRMSNorm"},
+    "qwen3_next": {"Qwen3NextRMSNormGated", "Qwen3NextMLP", "Qwen3NextRMSNorm"},
+    "lfm2": {"Lfm2RMSNorm", "Lfm2MLP"},
+}
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_layers_take_the_form_that_their_outputs_confirm(family: str) -> None:
+    model = tiny(family, **OPTIONS.get(family, {}))
+    for parameter in model.parameters():  # weights of norms differ from 1
+        parameter.data += 0.1 * torch.randn_like(parameter) if parameter.dim() == 1 else 0
+    with torch.inference_mode():
+        plain = model(IDS, use_cache=False).logits
+        patches = dict(fused_layers(model))
+        for patch in patches.values():
+            patch()
+        found = model(IDS, use_cache=False).logits
+    assert patches.keys() == LAYERS[family]
+    assert {type(model.get_submodule(name)).__name__ for name in patched(model)} == LAYERS[family]
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-3)
 
 
 def test_mlstm_goes_on_from_a_state() -> None:
