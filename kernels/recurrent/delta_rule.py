@@ -36,10 +36,13 @@ from argap.kernels.recurrent.delta_rule_inverse import (
     chunk_scores,
     inverse_norms,
 )
-from argap.kernels.recurrent.recurrence import in_chunks
+from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
 
 LARGEST_KEY_BYTES = 512
 """The largest key the kernels support: K 256 in float16 and bfloat16, 128 in float32."""
+
+CHANNEL_CHUNK = 16
+"""The longest chunk of the reference if every channel has its own decay: it holds K decays for each pair."""
 
 SCORES_FIRST = ("256",)
 """Shape classes whose scores are computed before the scan, once for all programs of a head. Within the scan they would
@@ -85,16 +88,24 @@ def delta_rule(
     v: torch.Tensor,
     beta: torch.Tensor,
     *,
+    log_decay: torch.Tensor | None = None,
     normalize: bool = False,
+    scale: float = 1.0,
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t.
+    """Compute S_t = D_t + β_t k_tᵀ (v_t − k_t D_t) with D_t = a_t S_{t−1}, and y_t = s q_t S_t.
+
+    Without the decay a_t this is DeltaNet (arXiv 2406.06484), with one for each head and position the gated delta rule
+    (arXiv 2412.06464, eq. 10), with one for each channel of the key, D_t = diag(a_t) S_{t−1}, Kimi delta attention
+    (arXiv 2510.26692, eq. 1).
 
     Args:
         q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
         v: ``[B, H, T, V]``, any strides.
         beta: ``[B, H, T]``.
+        log_decay: log a ≤ 0, ``[B, H, T]`` or ``[B, H, T, K]``; None: no decay.
+        scale: s.
         normalize: divide each q and k by its Euclidean norm, as `torch.nn.functional.normalize` does. Keys longer than
             √(2/β) let S grow without bound.
         state: S before the first position, ``[B, H, K, V]``; None: 0.
@@ -109,8 +120,9 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
-    if not (runs_kernels(q, k, v, beta, state) and fits):
-        return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    if log_decay is not None or scale != 1 or not (runs_kernels(q, k, v, beta, state) and fits):
+        options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
+        return delta_rule_reference(q, k, v, beta, **options)
     x = HeadTensors.of(q, k, v, state)
     _, H, T, K, V = x.shape
     ht = x.new_state(K, V)
@@ -148,38 +160,54 @@ def delta_rule_reference(
     v: torch.Tensor,
     beta: torch.Tensor,
     *,
+    log_decay: torch.Tensor | None = None,
     normalize: bool = False,
+    scale: float = 1.0,
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute `delta_rule` in PyTorch; differentiable.
 
-    The added values of a chunk are U − W S with (I + tril(diag(β) K Kᵀ, −1)) [W, U] = diag(β) [K, V]: one triangular
-    solve for all chunks.
+    With queries and keys decayed from a chunk's start, Q̇ = Q e^G and K̇ = K e^G, and A the decayed products of keys,
+    the added values of a chunk are U − W S with (I + tril(diag(β) A, −1)) [W, U] = diag(β) [K̇, V]: one triangular solve
+    for all chunks.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     length = q.shape[2]
     size = length if chunk is None else min(chunk, length)
+    decay = None
+    if log_decay is not None:
+        if log_decay.dim() == 3:
+            log_decay = log_decay[..., None]
+        elif chunk is not None:
+            size = min(size, CHANNEL_CHUNK)
     out_dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, beta = (in_chunks(x.to(dtype), size) for x in (q, k, v, beta[..., None]))
         if normalize:
             q, k = (F.normalize(x, dim=-1, eps=SMALLEST_NORM) for x in (q, k))
-        # 1. W and U of every chunk; the solver takes the diagonal to be 1.
-        k_beta = beta * k
-        lower = (k_beta @ k.mT).tril(-1)
-        solved = torch.linalg.solve_triangular(
-            lower, torch.cat([k_beta, beta * v], dim=-1), upper=False, unitriangular=True
-        )
+        if scale != 1:
+            q = q * scale
+        # 1. Products of the pairs in a chunk; queries and keys decayed from its start, keys to its end.
+        q_decayed, k_decayed, k_left, chunk_decay = q, k, k, None
+        if log_decay is not None:
+            decay = in_chunks(log_decay.to(dtype), size).cumsum(dim=-2)
+            total = decay[..., -1:, :]
+            q_decayed, k_decayed = q * decay.exp(), k * decay.exp()
+            k_left, chunk_decay = k * (total - decay).exp(), total.exp().mT
+        lower = (beta * decayed_scores(k, k, decay)).tril(-1)
+        scores = decayed_scores(q, k, decay)
+        # 2. W and U of every chunk; the solver takes the diagonal to be 1.
+        right = torch.cat([beta * k_decayed, beta * v], dim=-1)
+        solved = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
         w, u = solved.split((k.shape[-1], v.shape[-1]), dim=-1)
-        # 2. Chunk by chunk: the added values, the output, the state.
-        scores = (q @ k.mT).tril()
+        # 3. Chunk by chunk: the added values, the output, the state.
         h = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state.to(dtype)
         outputs = []
         for n in range(q.shape[2]):
             added = u[:, :, n] - w[:, :, n] @ h
-            outputs.append(q[:, :, n] @ h + scores[:, :, n] @ added)
-            h = h + k[:, :, n].mT @ added
+            outputs.append(q_decayed[:, :, n] @ h + scores[:, :, n] @ added)
+            h = (h if chunk_decay is None else chunk_decay[:, :, n] * h) + k_left[:, :, n].mT @ added
         return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
 
 

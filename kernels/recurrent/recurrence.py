@@ -44,19 +44,12 @@ def chunked_recurrence(
         # The zeros that pad the last chunk add nothing to S, and their decay is 1.
         q, k, v = (in_chunks(x.to(dtype), size) for x in (q, k, v))
         decay = None if log_decay is None else in_chunks(log_decay.to(dtype), size).cumsum(dim=-2)
-        causal = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
         # 1. Scores of the pairs in a chunk; queries decayed from its start, keys to its end.
+        scores = decayed_scores(q, k, decay)
         if decay is None:
-            scores = (q @ k.mT).masked_fill(~causal, 0)
             q_decayed, k_decayed, chunk_decay = q, k, None
         else:
             total = decay[..., -1:, :]
-            between = decay[..., :, None, :] - decay[..., None, :, :]  # [B, H, N, C, C, 1 or K]
-            weights = between.masked_fill(~causal[..., None], -torch.inf).exp()
-            if decay.shape[-1] == 1:
-                scores = (q @ k.mT) * weights[..., 0]
-            else:
-                scores = (q[..., :, None, :] * k[..., None, :, :] * weights).sum(dim=-1)
             q_decayed, k_decayed, chunk_decay = q * decay.exp(), k * (total - decay).exp(), total.exp().mT
         # 2. The state before each chunk.
         updates = k_decayed.mT @ v
@@ -68,6 +61,22 @@ def chunked_recurrence(
         # 3. Contributions of the chunk itself and of the state before it.
         y = scores @ v + q_decayed @ torch.stack(states, dim=2)
         return y.flatten(2, 3)[:, :, :length], state
+
+
+def decayed_scores(q: torch.Tensor, k: torch.Tensor, decay: torch.Tensor | None) -> torch.Tensor:
+    """Compute Σ_c q_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i.
+
+    ``q``, ``k`` are ``[..., C, K]``; ``decay``, G, is the running sum of the log decays, ``[..., C, 1 or K]``, or None:
+    0. Returns ``[..., C, C]``. No exponent is ever positive.
+    """
+    causal = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if decay is None:
+        return (q @ k.mT).masked_fill(~causal, 0)
+    between = decay[..., :, None, :] - decay[..., None, :, :]  # [..., C, C, 1 or K]
+    weights = between.masked_fill(~causal[..., None], -torch.inf).exp()
+    if decay.shape[-1] == 1:
+        return (q @ k.mT) * weights[..., 0]
+    return (q[..., :, None, :] * k[..., None, :, :] * weights).sum(dim=-1)
 
 
 def linear_scan(decay: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:

@@ -42,13 +42,19 @@ def test_repeated_keys(rate: float, dtype: torch.dtype, device: torch.device) ->
     assert (after.double() - expected_after).norm() <= allowed * expected_after.norm()
 
 
+@pytest.mark.parametrize("decays", [None, "of a position", "of a channel"])
 @pytest.mark.parametrize("chunk", [7, 64, None])
-def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
+def test_the_reference_is_the_recurrence(chunk: int | None, decays: str | None) -> None:
     q, k, v, beta = inputs(50, 4, 3, torch.float64, torch.device("cpu"))
     before = torch.randn(BATCH, HEADS, 4, 3, dtype=torch.float64)
-    y, after = delta_rule_reference(3 * q, 5 * k, v, beta, normalize=True, state=before, chunk=chunk)
-    q, k, state = F.normalize(q, dim=-1), F.normalize(k, dim=-1), before
+    rates = -9 * torch.rand(BATCH, HEADS, 50, 4, dtype=torch.float64) ** 8
+    log_decay = {None: None, "of a position": rates[..., 0], "of a channel": rates}[decays]
+    options = {"log_decay": log_decay, "normalize": True, "scale": 0.5, "state": before, "chunk": chunk}
+    y, after = delta_rule_reference(3 * q, 5 * k, v, beta, **options)
+    q, k, state = F.normalize(q, dim=-1) / 2, F.normalize(k, dim=-1), before
     for t in range(50):
+        if log_decay is not None:
+            state = log_decay[:, :, t].reshape(BATCH, HEADS, -1, 1).exp() * state
         key = k[:, :, t, :, None]
         state = state + key * (beta[:, :, t, None] * (v[:, :, t] - (key.mT @ state)[:, :, 0]))[:, :, None]
         torch.testing.assert_close(y[:, :, t], (q[:, :, t, None] @ state)[:, :, 0], rtol=0, atol=1e-12)
