@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from argap.checkpoints.rebinding import rebind
 from argap.runtime.progress import say
-from argap.scoring.operators.rebinding import rebind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from argap.checkpoints.rebinding import rebind
 from argap.kernels.fused.rotary import rotate_in_place
 from argap.kernels.launch import triton
 from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.families import use_operators
-from argap.scoring.operators.rebinding import rebind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,16 +1,19 @@
 """Which functions and methods of transformers' families argap's operators replace, and the replacement on a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from argap.checkpoints.cpu_functions import choice_of
+from argap.checkpoints.rebinding import bind, called, rebind
+from argap.runtime.progress import say
 from argap.scoring.confirmed import confirmed
+from argap.scoring.operators.delta import gated_delta_rule
 from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
-from argap.scoring.operators.rebinding import bind, called, rebind
 from argap.scoring.operators.recurrences import lightning_attention, mlstm, rg_lru, rwkv4
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ FUNCTIONS: Mapping[str, Operator] = {
     "causal_conv1d_fn": Operator("short convolution", causal_conv1d, on_cpu=False),
     "mamba2_chunk_scan": Operator("form of Mamba-2", mamba2_scan),
     "mamba_selective_scan": Operator("selective scan", mamba_scan),
+    "torch_chunk_gated_delta_rule": Operator("gated delta rule", gated_delta_rule, on_cpu=False),
+    "chunk_kimi_delta_attention": Operator("form of Kimi delta attention", gated_delta_rule),
     "rwkv_linear_attention": Operator("form of RWKV-4", rwkv4),
 }
 """By the name of transformers' function."""
@@ -45,28 +50,53 @@ METHODS: Mapping[tuple[str, str], Operator] = {
     ("xLSTMBackend", "forward"): Operator("form of mLSTM", mlstm),
 }
 """By the class and the method."""
+NOT_SCORING = frozenset(
+    (
+        *("causal_conv1d_update", "mamba_selective_state_update", "mamba2_selective_state_update"),
+        *("torch_recurrent_gated_delta_rule", "recurrent_kimi_delta_attention"),
+        *("mamba_inner_fn", "mamba2_split_conv1d_scan_combined"),
+    )
+)
+"""Functions of a step after a cache, and of training."""
+DISTRIBUTIONS = {"fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d"}
+"""What to install for the packages with a faster form."""
 
 
 def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
     """Let the mixers of ``model`` run argap's operators, each where the probe ``ids [1, T]`` confirms it."""
-    names, classes = called(model), {type(module).__name__ for module in model.modules()}
-    patches: list[tuple[str, Callable[[], None]]] = []
-    for function, operator in FUNCTIONS.items():
-        if function in names and (ids.is_cuda or operator.on_cpu):
-            patches.append((operator.name, partial(rebind, model, {function: operator.in_place_of})))
-    for (owner, method), operator in METHODS.items():
-        if owner in classes and (ids.is_cuda or operator.on_cpu):
-            patches.append((operator.name, partial(bind, model, owner, method, operator.function)))
-    if not patches:
-        return
-    if ids.is_cuda:
+    patches = list(_patches(model, on_gpu=ids.is_cuda))
+    if patches and ids.is_cuda:
         patches += [(f"fused {owner}", patch) for owner, patch in fused_layers(model)]
 
     def all_at_once() -> None:
         for _, patch in patches:
             patch()
 
-    if len(patches) > 1 and confirmed(model, ids, all_at_once, None):
-        return
-    for what, patch in patches:
-        confirmed(model, ids, patch, f"{name}: running without argap's {what}")
+    if len(patches) < 2 or not confirmed(model, ids, all_at_once, None):
+        for what, patch in patches:
+            confirmed(model, ids, patch, f"{name}: running without argap's {what}")
+    if ids.is_cuda:
+        for function, package in slow_functions(model).items():
+            say(f"{name}: {function} runs as plain PyTorch, which is slow; run `pip install {package}`")
+
+
+def _patches(model: "PreTrainedModel", *, on_gpu: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the name of each operator that the model could run, and the patch."""
+    names, classes = called(model), {type(module).__name__ for module in model.modules()}
+    for function, operator in FUNCTIONS.items():
+        if function in names and (on_gpu or operator.on_cpu):
+            yield operator.name, partial(rebind, model, {function: operator.in_place_of})
+    for (owner, method), operator in METHODS.items():
+        if owner in classes and (on_gpu or operator.on_cpu):
+            yield operator.name, partial(bind, model, owner, method, operator.function)
+
+
+def slow_functions(model: "PreTrainedModel") -> dict[str, str]:
+    """Return the functions that the model's mixers run in the PyTorch form, and what has a faster one."""
+    found = {}
+    for name, function in called(model).items():
+        ours = isinstance(function, partial)  # of `Operator.in_place_of`
+        choice = None if ours or name in NOT_SCORING else choice_of(function)
+        if choice is not None and choice.chosen is choice.plain:
+            found[name] = DISTRIBUTIONS.get(choice.package, choice.package)
+    return found

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from argap.checkpoints.rebinding import FAMILIES, bind
 from argap.kernels.fused.gated_norm import gated_norm
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.residual_norm import residual_norm
-from argap.scoring.operators.rebinding import FAMILIES, bind
 
 Form = Callable[..., Any]
 """Takes the layer's own forward method, the layer and the input."""

@@ -23,6 +23,8 @@ OTHERS = frozenset(
     (
         *("seq_idx", "cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k", "initial_states", "initial_state", "z"),
         *("return_final_states", "final_states_out", "return_varlen_states", "state_batch_indices", "head_first"),
+        *("scale", "A_log", "dt_bias", "lower_bound", "use_gate_in_kernel", "use_beta_sigmoid_in_kernel"),
+        *("allow_neg_eigval", "transpose_state_layout", "cp_context"),
     )
 )
 """Options of the packages' functions that change a result; those that an operator does not take go to the family's own

@@ -15,7 +15,7 @@ from transformers.models.mamba2 import modeling_mamba2
 
 from argap.scoring.batches import Batches
 from argap.scoring.operators import families
-from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.families import slow_functions, use_operators
 from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
 from argap.scoring.operators.recurrences import mlstm
@@ -37,8 +37,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {"num_hidden_layers": 3},
     "rwkv": {},
     "xlstm": {},
+    "kimi_linear": {},
+    "bailing_hybrid": {},
+    "qwen3_next": {},
+    "qwen3_5_text": {},
+    "olmo_hybrid": {},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
 }
-"""A small model of each family whose mixers run argap's operators on a CPU."""
+"""A small model of each family whose mixers run argap's operators."""
+ON_GPUS = ("qwen3_next", "qwen3_5_text", "olmo_hybrid", "lfm2")
+"""Families whose own functions are as fast on a CPU."""
 WINDOWS = windows(70, 33, 129, 2)
 IDS = torch.arange(3, 3 + 70)[None] % VOCABULARY
 
@@ -50,8 +58,13 @@ def patched(model: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("family", OPTIONS)
-def test_log_probs_are_the_family_s(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_probs_are_the_family_s(
+    family: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Uneven windows, alone and three in a batch; another model of the family runs as before."""
+    if family in ON_GPUS:
+        everywhere = {name: replace(operator, on_cpu=True) for name, operator in families.FUNCTIONS.items()}
+        monkeypatch.setattr(families, "FUNCTIONS", everywhere)
     model = tiny(family, **OPTIONS[family])
     other, module = copy.deepcopy(model), sys.modules[type(model).__module__]
     before, expected = dict(vars(module)), by_hand(model, WINDOWS)
@@ -130,6 +143,15 @@ def test_mlstm_goes_on_from_a_state() -> None:
     torch.testing.assert_close(torch.cat([first, second], dim=2), expected, rtol=1e-3, atol=1e-4)
     for mine, own in zip(found, states, strict=True):
         torch.testing.assert_close(mine, own, rtol=1e-3, atol=1e-4)
+
+
+def test_functions_left_to_pytorch_are_named() -> None:
+    model = tiny("mamba2")
+    assert slow_functions(model) == {"causal_conv1d_fn": "causal-conv1d", "mamba2_chunk_scan": "mamba-ssm"}
+    with torch.inference_mode():
+        use_operators(model, IDS, "mamba2")
+    assert slow_functions(model) == {"causal_conv1d_fn": "causal-conv1d"}
+    assert slow_functions(tiny("gpt2")) == {}
 
 
 X = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0))

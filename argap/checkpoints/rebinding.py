@@ -46,10 +46,10 @@ def _instead(plain: Function, function: Callable[..., Any]) -> Function:
     return own
 
 
-def called(model: nn.Module) -> set[str]:
-    """Return the names of the global functions that the methods of the model's modules call."""
-    functions = {function for module in model.modules() for _, function in _methods(module)}
-    return {name for function in functions for name, _ in _globals_used(unwrap(function))}
+def called(model: nn.Module) -> dict[str, Function]:
+    """Return the global functions that the methods of the model's modules call, by name."""
+    functions = dict.fromkeys(function for module in model.modules() for _, function in _methods(module))
+    return {name: used for function in functions for name, used in _globals_used(unwrap(function))}
 
 
 def _methods(module: nn.Module) -> Iterator[tuple[str, FunctionType]]:
