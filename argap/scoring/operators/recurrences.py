@@ -19,6 +19,8 @@ from argap.kernels.recurrent.wkv import wkv
 Plain = Callable[..., Any]
 CHUNK = 256
 """Positions of RG-LRU scanned at once, which bounds the memory in float32."""
+IN_CACHE = 64
+"""Positions of RWKV-4 at once on a CPU, whose sums fit its cache."""
 LARGEST_GATE = 20.0
 """Input gates capped at this keep e^gate, and sums of it over any length, far below float32's largest number."""
 
@@ -102,7 +104,12 @@ def rwkv4(
     """Run RWKV-4's average (`argap.kernels.recurrent.wkv`) of ``key`` and ``value`` ``[B, T, D]``."""
     if state is not None or return_state:
         return plain(time_decay, time_first, key, value, state=state, return_state=return_state)
-    return wkv(key, value, time_decay.float().exp(), time_first)[0].to(key.dtype), None
+    size = key.shape[1] if key.is_cuda else IN_CACHE
+    outputs, sums = [], None
+    for k, v in zip(key.split(size, dim=1), value.split(size, dim=1), strict=True):
+        y, sums = wkv(k, v, time_decay.float().exp(), time_first, state=sums)
+        outputs.append(y)
+    return torch.cat(outputs, dim=1).to(key.dtype), None
 
 
 def rg_lru(
