@@ -14,18 +14,30 @@ from argap.runtime.progress import say
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest ‖patched − plain‖ / ‖plain‖ of the last hidden states: rounding errors amplified by a deep trunk."""
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""Largest ‖patched − plain‖ / ‖plain‖ of the last hidden states: rounding errors amplified by a deep trunk.
+
+Two forms in bfloat16 differ by up to 6% where both are as close to float32."""
 
 
-def confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], Any], without: str | None) -> bool:
+def confirmed(
+    model: "PreTrainedModel",
+    ids: torch.Tensor,
+    patch: Callable[[], Any],
+    without: str | None,
+    *,
+    reference: Callable[[], Any] = lambda: None,
+) -> bool:
     """Apply ``patch``, undo it if the probe ``ids [1, T]`` disagrees, and return whether it stays.
 
-    ``without`` begins the message about an undone patch; None: no message. What the patch replaces in the module of the
-    model's family goes back, and the model's own layers keep it.
+    ``without`` begins the message about an undone patch; None: no message. ``reference`` is a patch that the plain
+    model needs for the probe. What the patch replaces in the module of the model's family goes back, and the model's
+    own layers keep it.
     """
-    plain = _hidden_states(model, ids)
     before = _Unpatched(model)
+    reference()
+    plain = _hidden_states(model, ids)
+    before.restore()
     try:
         patch()
         before.keep_to_instance()

@@ -14,7 +14,7 @@ from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.delta import gated_delta_rule
 from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
-from argap.scoring.operators.recurrences import lightning_attention, mlstm, rg_lru, rwkv4
+from argap.scoring.operators.recurrences import lightning_attention, mlstm, mlstm_in_float32, rg_lru, rwkv4
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,6 +30,8 @@ class Operator:
     """Takes the family's own function, then its arguments; of a method, the module before them."""
     on_cpu: bool = True
     """Whether it is faster than the family's own on a CPU."""
+    reference: Callable[..., Any] | None = None
+    """What the probe compares it with, if not with the family's own method."""
 
     def in_place_of(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         return wraps(plain)(partial(self.function, plain))
@@ -47,7 +49,7 @@ FUNCTIONS: Mapping[str, Operator] = {
 METHODS: Mapping[tuple[str, str], Operator] = {
     ("MiniMaxLightningAttention", "forward"): Operator("linear attention", lightning_attention),
     ("RecurrentGemmaRglru", "_rnn_scan"): Operator("form of RG-LRU", rg_lru),
-    ("xLSTMBackend", "forward"): Operator("form of mLSTM", mlstm),
+    ("xLSTMBackend", "forward"): Operator("form of mLSTM", mlstm, reference=mlstm_in_float32),
 }
 """By the class and the method."""
 NOT_SCORING = frozenset(
@@ -72,9 +74,10 @@ def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> Non
         for _, patch in patches:
             patch()
 
-    if len(patches) < 2 or not confirmed(model, ids, all_at_once, None):
+    reference = partial(run_references, model)
+    if len(patches) < 2 or not confirmed(model, ids, all_at_once, None, reference=reference):
         for what, patch in patches:
-            confirmed(model, ids, patch, f"{name}: running without argap's {what}")
+            confirmed(model, ids, patch, f"{name}: running without argap's {what}", reference=reference)
     if ids.is_cuda:
         for function, package in slow_functions(model).items():
             say(f"{name}: {function} runs as plain PyTorch, which is slow; run `pip install {package}`")
@@ -89,6 +92,17 @@ def _patches(model: "PreTrainedModel", *, on_gpu: bool) -> Iterator[tuple[str, C
     for (owner, method), operator in METHODS.items():
         if owner in classes and (on_gpu or operator.on_cpu):
             yield operator.name, partial(bind, model, owner, method, operator.function)
+
+
+def run_references(model: "PreTrainedModel") -> None:
+    """Let the model run PyTorch forms: the kernels of a package may spend minutes on choosing launch configurations."""
+    for name, function in called(model).items():
+        choice = choice_of(function) if name in FUNCTIONS and not isinstance(function, partial) else None
+        if choice is not None and choice.chosen is not choice.plain:
+            rebind(model, {name: lambda _, plain=choice.plain: plain})
+    for (owner, method), operator in METHODS.items():
+        if operator.reference is not None:
+            bind(model, owner, method, operator.reference)
 
 
 def slow_functions(model: "PreTrainedModel") -> dict[str, str]:

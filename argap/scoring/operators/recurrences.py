@@ -92,6 +92,13 @@ def mlstm(
     return y, (c / last[..., None].exp(), n[..., 0] / last.exp(), last)
 
 
+def mlstm_in_float32(plain: Plain, module: Any, *, query: torch.Tensor, **options: Any) -> Any:
+    """Run the family's own form, which in inference mode mixes dtypes unless all are float32."""
+    options = {name: x.float() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    y, states = plain(query=query.float(), **options)
+    return y.to(query.dtype), states
+
+
 def rwkv4(
     plain: Plain,
     time_decay: torch.Tensor,
