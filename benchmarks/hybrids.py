@@ -184,7 +184,7 @@ def config_of(name: str, *, smoke: bool) -> PretrainedConfig:
     give_back()
     layers, more = ROWS[name]
     layers = SMOKE_LAYERS if smoke else layers
-    plain = AutoConfig.for_model(name)
+    plain: Any = AutoConfig.for_model(name)
     common = {key: value for key, value in COMMON.items() if hasattr(plain, key)}
     own = {"num_hidden_layers": layers, **more(layers)}
     return type(plain)(**common | own | ({"vocab_size": SMOKE_VOCABULARY} if smoke else {}))

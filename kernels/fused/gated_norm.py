@@ -97,7 +97,7 @@ def gated_norm_reference(
     shared = weight if weight is None or weight.shape == size else None
     normed = F.layer_norm(values, size, eps=eps) if centered else F.rms_norm(values, size, shared, eps)
     normed = normed.flatten(-2)
-    if weight is not shared:
+    if weight is not None and shared is None:
         normed = normed * weight
     normed = normed.to(dtype)
     return normed if gate_first else gate * normed

@@ -110,4 +110,5 @@ def _gated_mlp(names: tuple[str, str, str], plain: Form, module: Any, x: torch.T
 
 
 def _joint_mlp(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
-    return module.output_linear(gated_product(*module.input_linear(x).chunk(2, dim=-1), "silu"))
+    gate, value = module.input_linear(x).chunk(2, dim=-1)
+    return module.output_linear(gated_product(gate, value, "silu"))
