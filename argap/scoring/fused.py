@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from argap.checkpoints.rebinding import rebind
+from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.rotary import rotate_in_place
 from argap.kernels.launch import triton
 from argap.scoring.confirmed import confirmed
@@ -46,13 +47,23 @@ def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Replace GPT-2's GELU, which takes several passes over memory in transformers, by torch's single kernel."""
-    from transformers.activations import NewGELUActivation
+    """Replace activations that take several passes over memory in transformers by a single kernel.
+
+    They are GPT-2's GELU and the squared ReLU of Nemotron.
+    """
+    from transformers.activations import NewGELUActivation, ReLUSquaredActivation
 
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
+            elif isinstance(child, ReLUSquaredActivation):
+                setattr(module, name, _SquaredReLU())
+
+
+class _SquaredReLU(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return gated_product(x, x, "relu")
 
 
 def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:

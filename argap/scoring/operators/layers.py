@@ -1,4 +1,4 @@
-"""RMS norms, gated norms and gated MLPs of any family as one kernel each, where a layer's own outputs confirm the form.
+"""Norms, gated norms and gated MLPs of any family as one kernel each, where a layer's own outputs confirm the form.
 
 Families write these layers out in several passes over memory, each under a class of its own. A layer is run once on
 random rows, and the first of the known forms that agrees with it replaces its class on the model.
@@ -6,11 +6,12 @@ random rows, and the first of the known forms that agrees with it replaces its c
 Legend: N rows, D width, H heads of V values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from argap.checkpoints.rebinding import FAMILIES, bind
@@ -38,45 +39,50 @@ def fused_layers(model: nn.Module) -> Iterator[tuple[str, Callable[[], None]]]:
         if type(module).__module__.startswith(FAMILIES):
             first.setdefault(type(module).__name__, module)
     for owner, module in first.items():
-        for inputs, form in _forms(module):
-            if _agrees(module, form, inputs):
+        for shapes, form in _forms(module):
+            if _agrees(module, form, shapes):
                 yield owner, partial(bind, model, owner, "forward", form)
                 break
 
 
-def _forms(module: Any) -> Iterator[tuple[int, Form]]:
-    """Yield the forms that a layer may have, and how many inputs it takes."""
-    weight = getattr(module, "weight", None)
-    if "RMSNorm" in type(module).__name__ and isinstance(weight, nn.Parameter) and weight.dim() == 1:
-        if "Gated" in type(module).__name__:
+def _forms(module: Any) -> Iterator[tuple[list[tuple[int, ...]], Form]]:
+    """Yield the forms that a layer may have, and the shapes of its inputs."""
+    owner, weight = type(module).__name__, getattr(module, "weight", None)
+    if "RMSNorm" in owner and isinstance(weight, nn.Parameter) and weight.dim() == 1:
+        rows = (1, ROWS, len(weight))
+        if "Gated" in owner:
             for activation in ("silu", "sigmoid"):
                 for gate_first in (True, False):
-                    yield 2, partial(_gated_norm, activation, gate_first)
+                    yield [rows, rows], partial(_gated_norm, activation, gate_first)
         else:
-            yield 1, partial(_norm, 0.0)
-            yield 1, partial(_norm, 1.0)
+            yield [rows], partial(_norm, 0.0)
+            yield [rows], partial(_norm, 1.0)
+    if "MultiHeadLayerNorm" in owner and isinstance(weight, nn.Parameter):
+        yield [(1, ROWS, module.num_heads, module.head_dim)], _norm_of_heads
     for names in GATED_MLPS:
-        if all(isinstance(getattr(module, name, None), nn.Linear) for name in names):
-            yield 1, partial(_gated_mlp, names)
-    if all(isinstance(getattr(module, name, None), nn.Linear) for name in ("input_linear", "output_linear")):
-        yield 1, _joint_mlp
+        if _has_linear(module, names):
+            yield [(1, ROWS, getattr(module, names[0]).in_features)], partial(_gated_mlp, names)
+    if _has_linear(module, ("input_linear", "output_linear")):
+        yield [(1, ROWS, module.input_linear.in_features)], _joint_mlp
+    if _has_linear(module, ("f_a_proj", "f_b_proj")) and owner.endswith("ForgetGate"):
+        yield [(1, ROWS, module.f_a_proj.in_features)], _forget_gate
 
 
-def _agrees(module: nn.Module, form: Form, inputs: int) -> bool:
-    parameter = next(module.parameters())
-    random = torch.Generator(parameter.device).manual_seed(0)
-    given = [
-        torch.randn(1, ROWS, parameter.shape[-1], generator=random, device=parameter.device).to(parameter.dtype)
-        for _ in range(inputs)
-    ]
+def _has_linear(module: nn.Module, names: Iterable[str]) -> bool:
+    return all(isinstance(getattr(module, name, None), nn.Linear) for name in names)
+
+
+def _agrees(module: nn.Module, form: Form, shapes: list[tuple[int, ...]]) -> bool:
+    like = next(module.parameters())
+    random = torch.Generator(like.device).manual_seed(0)
+    given = [torch.randn(shape, generator=random, device=like.device).to(like.dtype) for shape in shapes]
     try:
         own, found = module(*given), form(module.forward, module, *given)
     except Exception:  # the layer takes other inputs, or has another form
         return False
-    if not isinstance(own, torch.Tensor) or own.shape != found.shape:
+    if not isinstance(own, torch.Tensor) or (own.shape, own.dtype) != (found.shape, found.dtype):
         return False
-    error = float((found - own).float().norm() / own.float().norm())
-    return error <= LAYER_TOLERANCE.get(parameter.dtype, 0.0)
+    return bool((found - own).float().norm() <= LAYER_TOLERANCE.get(like.dtype, 0.0) * own.float().norm())
 
 
 def _epsilon(module: Any) -> float:
@@ -102,6 +108,20 @@ def _gated_norm(
         groups = x.shape[-1] // module.group_size
     options = {"dtype": x.dtype, "activation": activation, "gate_first": gate_first}
     return gated_norm(x.unflatten(-1, (groups, -1)), gate, module.weight, _epsilon(module), **options)
+
+
+def _norm_of_heads(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Norm each head of ``x [B, T, H, V]`` around its mean, then multiply by the weights ``[H·V]``."""
+    if module.bias is not None or x.dtype != module.weight.dtype:
+        return plain(x)
+    return F.layer_norm(x, x.shape[-1:], eps=module.eps).flatten(-2) * module.weight
+
+
+def _forget_gate(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Compute Kimi's log decay −e^A ⊙ softplus(W x + b), ``[B, T, H, K]`` in float32."""
+    step = module.f_b_proj(module.f_a_proj(x)) + module.dt_bias.float()
+    rate = module.A_log.float().exp().view(-1, 1)
+    return F.softplus(step).unflatten(-1, (-1, module.head_dim)).mul_(-rate)
 
 
 def _gated_mlp(names: tuple[str, str, str], plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:

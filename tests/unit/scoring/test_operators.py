@@ -112,7 +112,8 @@ LAYERS = {
     "granitemoehybrid": {"GraniteMoeHybridRMSNorm", "GraniteMoeHybridMLP", "GraniteMoeHybridRMSNormGated"},
     "zamba2": {"Zamba2RMSNormGated", "Zamba2RMSNorm"},  # its MLP has adapters
     "zamba": {"ZambaRMSNorm"},  # its MLP has a GELU
-    "kimi_linear": {"KimiLinearRMSNormGated", "KimiLinearMLP", "KimiLinearRMSNorm"},
+    "kimi_linear": {"KimiLinearForgetGate", "KimiLinearRMSNormGated", "KimiLinearMLP", "KimiLinearRMSNorm"},
+    "xlstm": {"xLSTMRMSNorm", "xLSTMMultiHeadLayerNorm", "xLSTMFeedForward"},
     "qwen3_next": {"Qwen3NextRMSNormGated", "Qwen3NextMLP", "Qwen3NextRMSNorm"},
     "lfm2": {"Lfm2RMSNorm", "Lfm2MLP"},
 }
