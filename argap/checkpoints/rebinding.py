@@ -16,10 +16,10 @@ FAMILIES = "transformers.models."
 """Where the files of the families are."""
 
 
-def rebind(model: nn.Module, replace: Mapping[str, Callable[[Function], Function]]) -> None:
-    """Let the methods of the model's modules call other functions.
+def rebind(model: nn.Module, replace: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Let the methods of the model's modules use other globals, such as functions that they call.
 
-    ``replace`` maps the name of a function to a function that takes the family's own and returns the one to call. A
+    ``replace`` maps the name of a global to a function that takes the family's own and returns the one to use. A
     method that others have replaced on the instance by something else than a method (as accelerate does) stays.
     """
     known = _Copies(replace)
@@ -49,42 +49,42 @@ def _instead(plain: Function, function: Callable[..., Any]) -> Function:
 def called(model: nn.Module) -> dict[str, Function]:
     """Return the global functions that the methods of the model's modules call, by name."""
     functions = dict.fromkeys(function for module in model.modules() for _, function in _methods(module))
-    return {name: used for function in functions for name, used in _globals_used(unwrap(function))}
+    used = (each for function in functions for each in _globals_used(unwrap(function)))
+    return {name: value for name, value in used if callable(value)}
 
 
 def _methods(module: nn.Module) -> Iterator[tuple[str, FunctionType]]:
     """Yield the methods that the classes of a family define, as the instance has them."""
+    found: dict[str, Any] = {}
     for family in type(module).__mro__:
-        if not family.__module__.startswith(FAMILIES):
-            continue
-        for name, function in vars(family).items():
-            own = vars(module).get(name, function)
-            if isinstance(own, MethodType) and own.__self__ is module:
-                own = own.__func__
-            if isinstance(own, FunctionType):
-                yield name, own
+        if family.__module__.startswith(FAMILIES):
+            found = {**vars(family), **found}
+    for name, function in found.items():
+        own = vars(module).get(name, function)
+        if isinstance(own, MethodType) and own.__self__ is module:
+            own = own.__func__
+        if isinstance(own, FunctionType):
+            yield name, own
 
 
-def _globals_used(function: FunctionType) -> Iterator[tuple[str, Function]]:
+def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        for name in code.co_names:
-            if callable(value := function.__globals__.get(name)):
-                yield name, value
+        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
 
 
 class _Copies:
     """Copies of functions with other globals, one for all modules."""
 
-    def __init__(self, replace: Mapping[str, Callable[[Function], Function]]) -> None:
+    def __init__(self, replace: Mapping[str, Callable[[Any], Any]]) -> None:
         self.replace = replace
         self.copies: dict[FunctionType, FunctionType | None] = {}
         self.globals: dict[int, dict[str, Any]] = {}
         """By the identity of a file's globals."""
 
     def of(self, function: FunctionType) -> FunctionType | None:
-        """Return the copy of ``function``, without its decorators; None if it calls none of the functions."""
+        """Return the copy of ``function``, without its decorators; None if it uses none of the globals."""
         if function not in self.copies:
             inner: Any = unwrap(function)
             used = any(name in self.replace for name, _ in _globals_used(inner))
@@ -94,7 +94,7 @@ class _Copies:
     def _copy(self, function: FunctionType) -> FunctionType:
         before = function.__globals__
         if id(before) not in self.globals:
-            own = {name: make(before[name]) for name, make in self.replace.items() if callable(before.get(name))}
+            own = {name: make(before[name]) for name, make in self.replace.items() if name in before}
             self.globals[id(before)] = {**before, **own}
         copy = FunctionType(
             function.__code__,

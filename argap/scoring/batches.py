@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 # Starting point for batch size "auto", in tokens: small enough for a CPU's cache, large enough to saturate a GPU.
 AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
 PROBE_TOKENS = 16
-FUSED_TOKENS = 80
-"""Of the probe for fused layers: more than the chunk of 64 positions after which a recurrence carries its state."""
 
 
 class Batch(NamedTuple):
@@ -127,10 +125,10 @@ class Batches:
         if live:  # a checkpoint was checked when it was loaded
             check_sees_no_future(name, model)
         with self._without_gradients():
-            probe = torch.from_numpy(data.tokens[None, :FUSED_TOKENS].astype(np.int64)).to(self.device)
+            text = torch.from_numpy(data.tokens[None, : data.longest].astype(np.int64)).to(self.device)
             if not live:
-                fuse(model, probe[:, : data.longest], name)
-            self.head = find_head(model, probe[:, :PROBE_TOKENS])
+                fuse(model, text, name)
+            self.head = find_head(model, text[:, :PROBE_TOKENS])
         if self.head is None:
             say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
         elif self.batch > 1:

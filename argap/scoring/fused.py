@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from argap.checkpoints.rebinding import rebind
+from argap.checkpoints.rebinding import FAMILIES, rebind
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.rotary import rotate_in_place
 from argap.kernels.launch import triton
 from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.windows import skip_outside_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,18 +30,26 @@ LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "ge
     ("cross_entropy", "fused_linear_cross_entropy"), False
 )
 """Liger's parts for the trunk. `argap.scoring.heads` handles the head."""
+PROBE_TOKENS = 80
+"""More than the chunk of 64 positions after which a recurrence carries its state."""
 ROTARY = "apply_rotary_pos_emb"
 """The name of transformers' rotary functions."""
 
 
 def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
-    """Patch ``model`` in place. ``ids [1, T]``: the probe, on the model's device. ``name``: for messages."""
+    """Patch ``model`` in place.
+
+    ``ids [1, T]``: tokens for the probes, on the model's device, as many as in the longest window. ``name``: for
+    messages.
+    """
     fuse_activations(model)
-    if not type(model).__module__.startswith("transformers.models."):
+    if not type(model).__module__.startswith(FAMILIES):
         return
+    text, ids = ids, ids[:, :PROBE_TOKENS]
     use_operators(model, ids, name)
     if not ids.is_cuda:
         return
+    fuse_windows(model, text, name)
     # Importing Liger's patches takes seconds: done last, only for models that need them.
     if find_spec("liger_kernel") is None or not fuse_by_liger(model, ids, name):
         fuse_rotary(model, ids, name)
@@ -64,6 +73,16 @@ def fuse_activations(model: nn.Module) -> None:
 class _SquaredReLU(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return gated_product(x, x, "relu")
+
+
+def fuse_windows(model: "PreTrainedModel", text: torch.Tensor, name: str) -> bool:
+    """Skip what lies outside the windows of sliding attention, if they are shorter than ``text [1, T]``."""
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or window >= text.shape[1] or config._attn_implementation != "sdpa":
+        return False
+    ids = text[:, : window + PROBE_TOKENS].repeat(2, 1)  # a mask is known to be for all sequences where there are two
+    return confirmed(model, ids, partial(skip_outside_windows, model), f"{name}: running without windowed attention")
 
 
 def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:

@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaCon
 from transformers.models.llama import modeling_llama
 
 import argap.scoring.fused as fusion
-from argap.scoring.fused import fuse, fuse_by_liger, fuse_rotary, liger_patches
+from argap.scoring.fused import fuse, fuse_by_liger, fuse_rotary, fuse_windows, liger_patches
+from argap.scoring.operators import windows
 
 pytest.importorskip("liger_kernel")
 monkey_patch = liger_patches()
@@ -174,3 +175,31 @@ def test_liger_s_llama_is_transformers_llama(model: Any, dtype: torch.dtype) -> 
 def test_the_import_of_liger_leaves_transformers_types_alone():
     liger_patches()
     assert type(AutoConfig.for_model("mamba")) is MambaConfig
+
+
+WINDOWED = ("gemma3_text", "mistral", "phi3", "recurrent_gemma")
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_attention_in_windows_is_the_family_s(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the mask is one for all sequences; one sequence, or padding, goes through the mask."""
+    torch.manual_seed(0)
+    window = {"recurrent_gemma": "attention_window_size"}.get(family, "sliding_window")
+    sizes: Any = {"hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32, "pad_token_id": 0, window: 5}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
+    ids = torch.randint(3, 32, (3, 40))
+    padded = torch.arange(40) < torch.tensor([40, 20, 30])[:, None]
+    calls, kernel = [], windows.sliding_attention
+    monkeypatch.setattr(windows, "sliding_attention", lambda *given: calls.append(1) or kernel(*given))
+    given = {"all": (ids, None), "one": (ids[:1], None), "padded": (ids, padded.long())}
+    with torch.inference_mode():
+        plain = {name: model(each, attention_mask=mask).logits for name, (each, mask) in given.items()}
+        assert fuse_windows(model, ids[:1], family)
+        for name, (each, mask) in given.items():
+            calls.clear()
+            found = model(each, attention_mask=mask).logits
+            assert (calls != []) == (name == "all")
+            real = slice(None) if mask is None else padded
+            torch.testing.assert_close(found[real], plain[name][real], rtol=1e-4, atol=1e-5)
+        assert not fuse_windows(model, ids[:1, :5], family)  # no longer than the window
