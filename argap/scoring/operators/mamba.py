@@ -113,10 +113,15 @@ def per_head(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply ``x [..., P]`` by ``factor [...]`` of float32 and round once, without a copy of ``x`` in float32."""
-    if x.dtype == torch.float64 or torch.is_grad_enabled():
-        return (x * factor[..., None]).to(x.dtype)
-    return torch.mul(x, factor[..., None], out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    """Multiply ``x [..., P]`` by ``factor [...]`` of float32 and round once."""
+    return _in_memory(torch.mul, x, factor[..., None])
+
+
+def _in_memory(operation: Callable[..., torch.Tensor], x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Apply ``operation`` in float32 or wider and store the result contiguously in the dtype of ``x``, in one pass."""
+    if torch.is_grad_enabled():
+        return operation(x, other).to(x.dtype).contiguous()
+    return operation(x, other, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
 def mamba_scan(
@@ -142,8 +147,8 @@ def mamba_scan(
         given = {"D": D, "z": z, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
         return plain(x, dt, A, B, C, **given, return_last_state=return_last_state, **options)
     step = dt.transpose(1, 2)
-    if delta_bias is not None:
-        step = step.contiguous().add(delta_bias.to(step.dtype))
+    if delta_bias is not None:  # one pass turns the positions to the front and adds the bias
+        step = _in_memory(torch.add, step, delta_bias)
     gate = None if z is None else z.transpose(1, 2)
     scan = selective_scan if x.is_cuda else _scan_in_blocks
     y, state = scan(x.transpose(1, 2), step, A, B.transpose(1, 2), C.transpose(1, 2), skip=D, gate=gate)
