@@ -6,8 +6,8 @@ On a GPU: random weights in bfloat16, 8 windows of 2,048 tokens. argap's batch (
 token of every position) is compared with the model's own logits, as transformers computes them in PyTorch and, where
 flash-linear-attention or another package with kernels is installed, with that. Times are lowest medians; a way that
 takes over `SLOW_MS` is measured once. Memory is the peak above the weights. The limit is the time of the products with
-the weights at the rate of a large matrix product measured in the same run. The error is that of the log-probs of two
-windows against the same weights in float32 in PyTorch, in nats.
+the weights at the rate of a large matrix product measured in the same run. The error is that of the log-probs of one
+window against the same weights in float32 in PyTorch, in nats.
 
 ``--smoke`` runs four layers of each model on the CPU, to see that all rows run.
 """
@@ -30,9 +30,11 @@ from argap.checkpoints.rebinding import called, rebind
 from argap.models.hub.registry import give_back
 from argap.scoring.batches import Batches
 
-BATCH, LENGTH, CHECKED = 8, 2048, 2
+BATCH, LENGTH, CHECKED = 8, 2048, 1
 SMOKE_LAYERS, SMOKE_BATCH, SMOKE_LENGTH, SMOKE_VOCABULARY = 4, 2, 96, 512
-SLOW_MS = 400.0
+SLOW_MS = 1000.0
+COUNTED = 16
+"""Tokens whose products with the weights are counted."""
 VOCABULARY, WIDTH, INNER, HEADS = 50_304, 1024, 2752, 16
 PRODUCT = 8192
 """Rows and columns of the matrix product whose rate is the limit."""
@@ -203,8 +205,8 @@ def measured(name: str, device: str, rate: float) -> dict[str, Any]:
         use_torch_on_cpu(model)
     row: dict[str, Any] = {"shape": f"B {batch}, T {length}", "parameters": model.num_parameters()}
     with counted_products(model) as products:
-        model(input_ids=ids[:1, :CHECKED], use_cache=False)
-    row["limit_ms"] = 1e3 * products() / (CHECKED * rate) * ids.numel()
+        model(input_ids=ids[:1, :COUNTED], use_cache=False)
+    row["limit_ms"] = 1e3 * products() / (COUNTED * rate) * ids.numel()
     print(f"{name:16} {row['parameters'] / 1e6:.0f}M parameters, limit {row['limit_ms']:.3g} ms", flush=True)
     exact = logprobs_in_float32(model, ids)
     for way, run in ways(name, model, ids):
@@ -312,15 +314,15 @@ def rate_of_products(device: str) -> float:
 def timed(function: Callable[[], Any]) -> dict[str, float]:
     """Measure milliseconds and the peak of memory above the weights; what is slow is measured once."""
     if not torch.cuda.is_available():
-        function()
-        return {"ms": 1e3 * seconds(function)}
-    function()  # compiles
-    torch.cuda.synchronize()
+        return {"ms": 1e3 * min(seconds(function) for _ in range(2))}
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    once = 1e3 * seconds(function)
-    peak = torch.cuda.max_memory_allocated() - before
-    return {"ms": once if once > SLOW_MS else milliseconds(function), "peak_gb": peak / 1e9}
+    first = 1e3 * seconds(function)
+    peak = {"peak_gb": (torch.cuda.max_memory_allocated() - before) / 1e9}
+    if first > 3 * SLOW_MS:  # what is compiled does not matter
+        return {"ms": first} | peak
+    second = 1e3 * seconds(function)
+    return {"ms": second if second > SLOW_MS else milliseconds(function)} | peak
 
 
 def seconds(function: Callable[[], Any]) -> float:
