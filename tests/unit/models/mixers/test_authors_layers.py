@@ -1,0 +1,271 @@
+"""Our mixers against the layers of transformers, on the same random weights, and of flash-linear-attention.
+
+transformers' recurrent layers compute in float32 whatever their dtype, in chunks of their own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
+from transformers.models.kimi_linear import modeling_kimi_linear as kimi
+from transformers.models.mamba2 import modeling_mamba2 as mamba2
+from transformers.models.minimax import modeling_minimax as minimax
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+from transformers.models.recurrent_gemma import modeling_recurrent_gemma as griffin
+from transformers.models.xlstm import modeling_xlstm as xlstm
+
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
+from argap.models.mixer import Mixer
+from argap.models.mixers.gated_attention import GatedAttention
+from argap.models.mixers.gsa import GSA
+from argap.models.mixers.hgrn2 import HGRN2
+from argap.models.mixers.lightning_attention import LightningAttention
+from argap.models.mixers.mamba2 import Mamba2
+from argap.models.mixers.mla import MLA
+from argap.models.mixers.mlstm import MLSTM
+from argap.models.mixers.rg_lru import RGLRU
+from tests.builders.weights import redraw
+
+WIDTH, LENGTH = 16, 37
+Weights = dict[str, torch.Tensor]
+Case = tuple[nn.Module, Mixer, Weights, dict[str, Any]]
+
+
+def causal_mask() -> torch.Tensor:
+    return torch.full((LENGTH, LENGTH), -torch.inf).triu(1)[None, None]
+
+
+def filters(weight: torch.Tensor) -> torch.Tensor:
+    """Of a depthwise Conv1d, whose last tap is the present one."""
+    return weight[:, 0].flip(-1).mT
+
+
+def of_mamba2(w: Weights) -> Case:
+    """Two groups of two heads."""
+    config = mamba2.Mamba2Config(
+        hidden_size=WIDTH, num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, num_hidden_layers=1
+    )
+    theirs = drawn(mamba2.Mamba2Mixer(config, 0), w)
+    ours = Mamba2(WIDTH, states=6, heads=4, groups=2)
+    weights = {
+        "projection.weight": w["in_proj.weight"],
+        "short.weight": filters(w["conv1d.weight"]),
+        "short.bias": w["conv1d.bias"],
+        "decay.log_rate": w["A_log"],
+        "decay.bias": w["dt_bias"][:, None],
+        "skip": w["D"],
+        "norm.weight": w["norm.weight"],
+        "out.weight": w["out_proj.weight"],
+    }
+    return theirs, ours, weights, {}
+
+
+def of_gated_attention(w: Weights) -> Case:
+    """Four heads of 8, which share the keys of two; a quarter of a head is rotated."""
+    config = qwen.Qwen3NextConfig(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=4
+    )
+    config._attn_implementation = "eager"
+    theirs = drawn(qwen.Qwen3NextAttention(config, 3), w)
+    rotary = qwen.Qwen3NextRotaryEmbedding(config)
+    ours = GatedAttention(32, heads=4, kv_heads=2, rope_theta=config.rope_parameters["rope_theta"])
+    q, gate = w["q_proj.weight"].unflatten(0, (4, 2, 8)).unbind(1)
+    weights = {
+        "qkv.weight": torch.cat([q.flatten(0, 1), w["k_proj.weight"], w["v_proj.weight"]]),
+        "gate.weight": gate.flatten(0, 1),
+        "query_norm.weight": 1 + w["q_norm.weight"],
+        "key_norm.weight": 1 + w["k_norm.weight"],
+        "out.weight": w["o_proj.weight"],
+    }
+    positions = rotary(torch.zeros(1), torch.arange(LENGTH)[None])
+    return theirs, ours, weights, {"position_embeddings": positions, "attention_mask": causal_mask()}
+
+
+def of_lightning_attention(w: Weights) -> Case:
+    """The second of four layers."""
+    config = minimax.MiniMaxConfig(
+        hidden_size=WIDTH, num_attention_heads=4, head_dim=4, num_hidden_layers=4, block_size=8
+    )
+    theirs = drawn(minimax.MiniMaxLightningAttention(config, 1), w)
+    ours = LightningAttention(WIDTH, heads=4, norm_eps=theirs.norm.variance_epsilon)
+    ours.set_depth(1, 4)
+    weights = {
+        "qkv.weight": w["qkv_proj.weight"],
+        "gate.weight": w["output_gate.weight"],
+        "norm.weight": w["norm.weight"],
+        "out.weight": w["out_proj.weight"],
+    }
+    return theirs, ours, weights, {"position_embeddings": None, "attention_mask": None}
+
+
+def of_mlstm(w: Weights) -> Case:
+    """Without their epsilon in the division, which ours does without."""
+    config = xlstm.xLSTMConfig(hidden_size=WIDTH, num_heads=2, num_hidden_layers=1, chunk_size=8, eps=0.0)
+    theirs = drawn(xlstm.xLSTMLayer(config), w)
+    ours = MLSTM(WIDTH, heads=2)
+    weights = {
+        "qkv.weight": torch.cat([w["q.weight"], w["k.weight"], w["v.weight"]]),
+        "gates.weight": torch.cat([w["igate_preact.weight"], w["fgate_preact.weight"]]),
+        "gates.bias": torch.cat([w["igate_preact.bias"], w["fgate_preact.bias"]]),
+        "output_gate.weight": w["ogate_preact.weight"],
+        "norm.weight": w["multihead_norm.weight"],
+        "out.weight": w["out_proj.weight"],
+    }
+    return theirs, ours, weights, {}
+
+
+def of_rg_lru(w: Weights) -> Case:
+    """A recurrence as wide as 1.5 layers, two blocks of its gates."""
+    config = griffin.RecurrentGemmaConfig(hidden_size=WIDTH, lru_width=24, num_attention_heads=2, num_hidden_layers=3)
+    theirs = drawn(griffin.RecurrentGemmaRecurrentBlock(config, 0), w)
+    ours = RGLRU(WIDTH, expand=1.5, heads=2)
+    weights = {
+        "projections.weight": torch.cat([w["linear_x.weight"], w["linear_y.weight"]]),
+        "projections.bias": torch.cat([w["linear_x.bias"], w["linear_y.bias"]]),
+        "short.weight": filters(w["conv_1d.weight"]),
+        "short.bias": w["conv_1d.bias"],
+        "gates.weight": torch.stack([w[f"rg_lru.{gate}_gate_weight"] for gate in ("recurrent", "input")]),
+        "gates.bias": torch.stack([w[f"rg_lru.{gate}_gate_bias"].flatten() for gate in ("recurrent", "input")]),
+        "rate": w["rg_lru.recurrent_param"],
+        "out.weight": w["linear_out.weight"],
+        "out.bias": w["linear_out.bias"],
+    }
+    positions = torch.arange(LENGTH)[None].expand(2, -1)
+    return theirs, ours, weights, {"position_ids": positions, "attention_mask": None, "use_cache": False}
+
+
+def latent_weights(w: Weights) -> Weights:
+    query = {"query.weight": w["q_proj.weight"]} if "q_proj.weight" in w else {
+        "query_down.weight": w["q_a_proj.weight"],
+        "query_norm.weight": w["q_a_layernorm.weight"],
+        "query.weight": w["q_b_proj.weight"],
+    }  # fmt: skip
+    return query | {
+        "down.weight": w["kv_a_proj_with_mqa.weight"],
+        "norm.weight": w["kv_a_layernorm.weight"],
+        "up.weight": w["kv_b_proj.weight"],
+        "out.weight": w["o_proj.weight"],
+    }
+
+
+LATENT: dict[str, Any] = {
+    "hidden_size": WIDTH, "num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 10,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_hidden_layers": 1,
+}  # fmt: skip
+
+
+def of_mla(w: Weights) -> Case:
+    """With latent queries, and pairs to rotate half a head apart, as ours are."""
+    config = deepseek.DeepseekV3Config(**LATENT, q_lora_rank=6, rope_interleave=False)
+    config._attn_implementation = "eager"
+    theirs = drawn(deepseek.DeepseekV3Attention(config, 0), w)
+    ours = MLA(WIDTH, heads=2, latent=10, rotary_size=4, query_latent=6, norm_eps=1e-6)
+    positions = deepseek.DeepseekV3RotaryEmbedding(config)(torch.zeros(1), torch.arange(LENGTH)[None])
+    given = {"position_embeddings": positions, "attention_mask": causal_mask()}
+    return theirs, ours, latent_weights(w), given
+
+
+def of_mla_without_positions(w: Weights) -> Case:
+    config = kimi.KimiLinearConfig(**LATENT, layer_types=["full_attention"])
+    config._attn_implementation = "eager"
+    theirs = drawn(kimi.KimiLinearAttention(config, 0), w)
+    ours = MLA(WIDTH, heads=2, latent=10, rotary_size=4, positions="none", norm_eps=1e-6)
+    return theirs, ours, latent_weights(w), {"attention_mask": causal_mask()}
+
+
+def drawn(theirs: nn.Module, weights: Weights) -> Any:
+    """Draw their parameters, and put copies into ``weights``."""
+    use_torch_on_cpu(theirs)
+    redraw(theirs, 0.5)
+    weights.update({name: parameter.detach().clone() for name, parameter in theirs.named_parameters()})
+    return theirs.eval()
+
+
+CASES: dict[str, Callable[[Weights], Case]] = {
+    "mamba2": of_mamba2,
+    "gated_attention": of_gated_attention,
+    "lightning_attention": of_lightning_attention,
+    "mlstm": of_mlstm,
+    "rg_lru": of_rg_lru,
+    "mla": of_mla,
+    "mla, no positions": of_mla_without_positions,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_a_mixer_computes_what_transformers_layer_does(name: str) -> None:
+    torch.manual_seed(0)
+    theirs, ours, weights, given = CASES[name]({})
+    x = torch.randn(2, LENGTH, weights["out.weight"].shape[0])
+    expected = theirs(x, **given)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    ours.load_state_dict(weights)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(ours(x), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.double()(x.double()).float(), expected, rtol=1e-4, atol=1e-4)
+
+
+def normed_map(x: torch.Tensor, weight: torch.Tensor, bias: None, matrix: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Of flash-linear-attention, whose own runs on a GPU."""
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-5) @ matrix.mT
+
+
+@pytest.mark.usefixtures("fla_models")
+@torch.no_grad()
+def test_hgrn2_computes_what_flash_linear_attentions_layer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs with its naive operator, which scales queries by 1/√K: the norm takes that out again but for its epsilon."""
+    from fla.layers import hgrn2
+    from fla.ops.gla.naive import naive_recurrent_gla
+
+    monkeypatch.setattr(hgrn2, "fused_recurrent_gla", lambda q, k, v, gk, **rest: naive_recurrent_gla(q, k, v, gk))
+    monkeypatch.setattr(hgrn2, "swish", torch.nn.functional.silu)
+    monkeypatch.setattr(hgrn2, "rms_norm_linear", normed_map)
+    torch.manual_seed(1)
+    w: Weights = {}
+    theirs = drawn(hgrn2.HGRN2Attention(hidden_size=WIDTH, num_heads=2, expand_ratio=None, layer_idx=1), w)
+    bound = torch.rand(WIDTH)
+    ours = HGRN2(WIDTH, heads=2, norm_eps=1e-5 * 8)
+    ours.load_state_dict(
+        {
+            "qfv.weight": torch.cat([w["q_proj.weight"], w["f_proj.weight"], w["i_proj.weight"]]),
+            "lower_bound.weight": bound.logit(),
+            "norm.weight": w["g_norm.weight"],
+            "out.weight": w["o_proj.weight"],
+        }
+    )
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(ours(x), theirs(x, lower_bound=bound)[0], rtol=1e-4, atol=1e-4)
+    ours.set_depth(0, 2)  # the first layer has no bound
+    theirs.layer_idx = 0
+    torch.testing.assert_close(ours(x), theirs(x, lower_bound=bound)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("fla_models")
+@torch.no_grad()
+def test_gsa_computes_what_flash_linear_attentions_layer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fla.layers import gsa
+    from fla.ops.gsa.naive import naive_recurrent_gsa
+
+    monkeypatch.setattr(
+        gsa, "fused_recurrent_gsa", lambda q, k, v, s, g, scale, **rest: naive_recurrent_gsa(q, k, v, s, g, scale)
+    )
+    monkeypatch.setattr(gsa, "SwishFeatureMap", nn.SiLU)
+    monkeypatch.setattr(gsa, "rms_norm_linear", normed_map)
+    torch.manual_seed(2)
+    w: Weights = {}
+    theirs = drawn(gsa.GatedSlotAttention(hidden_size=WIDTH, num_heads=2, num_slots=6, layer_idx=0), w)
+    ours = GSA(WIDTH, heads=2, slots=6)
+    ours.load_state_dict(
+        {
+            "qkv.weight": torch.cat([w["q_proj.weight"], w["k_proj.weight"], w["v_proj.weight"]]),
+            "decay.weight": w["f_proj.weight"],
+            "norm.weight": w["g_norm.weight"],
+            "out.weight": w["o_proj.weight"],
+        }
+    )
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(ours(x), theirs(x)[0], rtol=1e-4, atol=1e-4)
