@@ -102,10 +102,10 @@ def of_lightning_attention(w: Weights) -> Case:
 
 
 def of_mlstm(w: Weights) -> Case:
-    """Without their epsilon in the division, which ours does without."""
-    config = xlstm.xLSTMConfig(hidden_size=WIDTH, num_heads=2, num_hidden_layers=1, chunk_size=8, eps=0.0)
+    """Without the epsilon of their division, and with one of the norm that does not undo the division."""
+    config = xlstm.xLSTMConfig(hidden_size=WIDTH, num_heads=2, num_hidden_layers=1, chunk_size=8, eps=0.0, norm_eps=1.0)
     theirs = drawn(xlstm.xLSTMLayer(config), w)
-    ours = MLSTM(WIDTH, heads=2)
+    ours = MLSTM(WIDTH, heads=2, norm_eps=1.0)
     weights = {
         "qkv.weight": torch.cat([w["q.weight"], w["k.weight"], w["v.weight"]]),
         "gates.weight": torch.cat([w["igate_preact.weight"], w["fgate_preact.weight"]]),
@@ -217,7 +217,7 @@ def normed_map(x: torch.Tensor, weight: torch.Tensor, bias: None, matrix: torch.
 @pytest.mark.usefixtures("fla_models")
 @torch.no_grad()
 def test_hgrn2_computes_what_flash_linear_attentions_layer_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Theirs with its naive operator, which scales queries by 1/√K: the norm takes that out again but for its epsilon."""
+    """Theirs with its naive operator, which scales queries by 1/√K: the norm undoes that but for its epsilon."""
     from fla.layers import hgrn2
     from fla.ops.gla.naive import naive_recurrent_gla
 
