@@ -58,13 +58,21 @@ def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, 
 
 
 def delta_rule_step(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    log_decay: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advance the delta rule by one position; returns ``y [B, H, V]`` and the state after it, in the state's dtype.
 
-    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``.
+    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``. ``log_decay [B, H, G]``
+    scales the state before it is corrected.
     """
     q, k, v, beta = (x.to(state.dtype) for x in (q, k, v, beta[..., None]))
+    if log_decay is not None:
+        state = state * log_decay.to(state.dtype).exp()[..., None]
     recalled = (k[..., None, :] @ state)[..., 0, :]
     state = torch.addcmul(state, k[..., :, None], (beta * (v - recalled))[..., None, :])
     return (q[..., None, :] @ state)[..., 0, :], state

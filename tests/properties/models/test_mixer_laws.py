@@ -51,6 +51,10 @@ SPECS: dict[str, dict[str, Any]] = {
     "gla, short convolution": {"name": "gla", "heads": 2, "key_expansion": 1.0, "gate_rank": 3, "conv_size": 4},
     "mamba2": {"name": "mamba2", "states": 8, "heads": 2},
     "mamba2, two groups": {"name": "mamba2", "states": 3, "expand": 1, "heads": 4, "groups": 2, "short_kernel": 2},
+    "gated_delta_net": {"name": "gated_delta_net", "heads": 2},
+    "gated_delta_net, β to 2": {"name": "gated_delta_net", "conv_size": None, "negative_eigenvalues": True},
+    "kda": {"name": "kda", "heads": 2},
+    "kda, no convolution": {"name": "kda", "conv_size": None},
     "lightning_attention": {"name": "lightning_attention"},
     "mlstm": {"name": "mlstm", "heads": 2},
     "hgrn2": {"name": "hgrn2", "heads": 2},
@@ -224,6 +228,12 @@ BESIDE_PRODUCTS = {
     # In each of 3 chunks of 64 the triangular solve for K and V; 4 taps of 3·16 channels.
     "delta_net": SEQUENCES * 2 * 3 * 64**2 * (8 + 8) + 2 * 4 * SEQUENCES * POSITIONS * 48,
     "delta_net, 1 + elu, l1": SEQUENCES * 3 * 64**2 * (16 + 16),
+    # The same with keys of 6 and values of 12; then one head with keys of 12 and values of 24.
+    "gated_delta_net": SEQUENCES * 2 * 3 * 64**2 * (6 + 12) + 2 * 4 * SEQUENCES * POSITIONS * 48,
+    "gated_delta_net, β to 2": SEQUENCES * 3 * 64**2 * (12 + 24),
+    # In 10 chunks of 16 the same solve, and products of keys with keys and queries, each pair with K decays of its own.
+    "kda": SEQUENCES * 2 * 10 * 16**2 * (8 + 8 + 4 * 8) + 2 * 4 * SEQUENCES * POSITIONS * 48,
+    "kda, no convolution": SEQUENCES * 10 * 16**2 * (16 + 16 + 4 * 16),
     # In 10 chunks of 16 the scores, each pair with K decays of its own.
     "gla": 2 * SEQUENCES * 4 * 10 * 16**2 * 2,
     "gla, short convolution": 2 * SEQUENCES * 2 * 10 * 16**2 * 8 + 2 * 4 * SEQUENCES * POSITIONS * 48,

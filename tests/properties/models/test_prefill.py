@@ -28,6 +28,8 @@ SPECS: list[dict[str, Any]] = [
     {"name": "delta_net", "heads": 2, "activation": "elu", "key_norm": "l1"},
     {"name": "mamba", "states": 4},
     {"name": "mamba2", "states": 4},
+    {"name": "gated_delta_net", "heads": 2},
+    {"name": "kda", "heads": 2},
     {"name": "lightning_attention"},
     {"name": "mlstm"},
     {"name": "hgrn2"},

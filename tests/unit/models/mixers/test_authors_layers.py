@@ -13,6 +13,7 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.minimax import modeling_minimax as minimax
+from transformers.models.olmo_hybrid import modeling_olmo_hybrid as olmo
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 from transformers.models.recurrent_gemma import modeling_recurrent_gemma as griffin
 from transformers.models.xlstm import modeling_xlstm as xlstm
@@ -20,8 +21,10 @@ from transformers.models.xlstm import modeling_xlstm as xlstm
 from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.models.mixer import Mixer
 from argap.models.mixers.gated_attention import GatedAttention
+from argap.models.mixers.gated_delta_net import GatedDeltaNet
 from argap.models.mixers.gsa import GSA
 from argap.models.mixers.hgrn2 import HGRN2
+from argap.models.mixers.kda import KDA
 from argap.models.mixers.lightning_attention import LightningAttention
 from argap.models.mixers.mamba2 import Mamba2
 from argap.models.mixers.mla import MLA
@@ -82,6 +85,74 @@ def of_gated_attention(w: Weights) -> Case:
     }
     positions = rotary(torch.zeros(1), torch.arange(LENGTH)[None])
     return theirs, ours, weights, {"position_embeddings": positions, "attention_mask": causal_mask()}
+
+
+def of_gated_delta_net(w: Weights) -> Case:
+    """Two heads; their projection has the parts of a head side by side."""
+    config = qwen.Qwen3NextConfig(
+        hidden_size=WIDTH, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=6,
+        linear_value_head_dim=12, num_hidden_layers=4,
+    )  # fmt: skip
+    theirs = drawn(qwen.Qwen3NextGatedDeltaNet(config, 0), w)
+    ours = GatedDeltaNet(WIDTH, heads=2, norm_eps=6 * config.rms_norm_eps)
+    q, k, v, gate = (
+        part.flatten(0, 1) for part in w["in_proj_qkvz.weight"].unflatten(0, (2, -1)).split([6, 6, 12, 12], dim=1)
+    )
+    beta, steps = w["in_proj_ba.weight"].unflatten(0, (2, 2)).unbind(1)
+    weights = {
+        "qkv.weight": torch.cat([q, k, v]),
+        "conv.weight": filters(w["conv1d.weight"]),
+        "beta.weight": beta,
+        "steps.weight": steps,
+        "decay.log_rate": w["A_log"],
+        "decay.bias": w["dt_bias"][:, None],
+        "gate.weight": gate,
+        "norm.weight": w["norm.weight"],
+        "out.weight": w["out_proj.weight"],
+    }
+    return theirs, ours, weights, {}
+
+
+def of_negative_eigenvalues(w: Weights) -> Case:
+    config = olmo.OlmoHybridConfig(
+        hidden_size=WIDTH, num_attention_heads=2, num_hidden_layers=4, linear_allow_neg_eigval=True
+    )
+    theirs = drawn(olmo.OlmoHybridGatedDeltaNet(config, 0), w)
+    ours = GatedDeltaNet(WIDTH, heads=2, negative_eigenvalues=True, norm_eps=6e-5)
+    weights = {
+        "qkv.weight": torch.cat([w["q_proj.weight"], w["k_proj.weight"], w["v_proj.weight"]]),
+        "conv.weight": filters(w["conv1d.weight"]),
+        "beta.weight": w["b_proj.weight"],
+        "steps.weight": w["a_proj.weight"],
+        "decay.log_rate": w["A_log"],
+        "decay.bias": w["dt_bias"][:, None],
+        "gate.weight": w["g_proj.weight"],
+        "norm.weight": w["o_norm.weight"],
+        "out.weight": w["o_proj.weight"],
+    }
+    return theirs, ours, weights, {}
+
+
+def of_kda(w: Weights) -> Case:
+    config = kimi.KimiLinearConfig(
+        hidden_size=WIDTH, linear_num_heads=2, linear_head_dim=8, num_hidden_layers=1, layer_types=["linear_attention"]
+    )
+    theirs = drawn(kimi.KimiLinearDeltaAttention(config, 0), w)
+    ours = KDA(WIDTH, heads=2, norm_eps=8 * config.rms_norm_eps)
+    weights = {
+        "qkv.weight": torch.cat([w["q_proj.weight"], w["k_proj.weight"], w["v_proj.weight"]]),
+        "conv.weight": filters(w["conv1d.weight"]),
+        "beta.weight": w["b_proj.weight"],
+        "decay_down.weight": w["forget_gate.f_a_proj.weight"],
+        "decay_up.weight": w["forget_gate.f_b_proj.weight"],
+        "decay.log_rate": w["forget_gate.A_log"].flatten(),
+        "decay.bias": w["forget_gate.dt_bias"].unflatten(0, (2, 8)),
+        "gate_down.weight": w["g_a_proj.weight"],
+        "gate_up.weight": w["g_b_proj.weight"],
+        "norm.weight": w["o_norm.weight"],
+        "out.weight": w["o_proj.weight"],
+    }
+    return theirs, ours, weights, {}
 
 
 def of_lightning_attention(w: Weights) -> Case:
@@ -187,6 +258,9 @@ def drawn(theirs: nn.Module, weights: Weights) -> Any:
 CASES: dict[str, Callable[[Weights], Case]] = {
     "mamba2": of_mamba2,
     "gated_attention": of_gated_attention,
+    "gated_delta_net": of_gated_delta_net,
+    "gated_delta_net, β to 2": of_negative_eigenvalues,
+    "kda": of_kda,
     "lightning_attention": of_lightning_attention,
     "mlstm": of_mlstm,
     "rg_lru": of_rg_lru,
