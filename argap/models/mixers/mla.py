@@ -26,7 +26,7 @@ class MLA(Mixer):
     step W_K is applied to the query and W_V to the output (section 2.1.2). Options:
 
     - ``heads``: by default one per 64 of the width.
-    - ``latent``: C; by default 4·K, as in the paper.
+    - ``latent``: C; by default 4·K as in the paper, but at most half the width.
     - ``rotary_size``: R; by default K / 2, as in the paper.
     - ``query_latent``: size of a latent for queries too (eqs. 12 and 13); None: they are projected directly.
     - ``positions``: ``rope``, or ``none`` as in Kimi Linear (arXiv 2510.26692), which leaves r unrotated.
@@ -54,7 +54,7 @@ class MLA(Mixer):
         super().__init__()
         self.heads = split_heads("mla", width, heads, usual=width // 64)
         self.size = width // self.heads
-        self.latent = latent or 4 * self.size
+        self.latent = latent or max(1, min(4 * self.size, width // 2))
         self.rotary_size = rotary_size or max(2, self.size // 4 * 2)
         self.rotary, self.rope_theta = positions == "rope", rope_theta
         if self.rotary and self.rotary_size % 2:
