@@ -145,10 +145,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         depth=2,
     ),
     "liquid_s4": Architecture(in_turn("liquid_s4")),
-    **{
-        name: Architecture(in_turn(name))
-        for name in ("mamba2", "gated_delta_net", "kda", "lightning_attention", "mlstm", "rg_lru", "hgrn2", "gsa")
-    },
+    "mamba2": Architecture(in_turn("mamba2")),
+    "gated_delta_net": Architecture(in_turn("gated_delta_net")),
+    "kda": Architecture(in_turn("kda")),
+    "rwkv7": Architecture(in_turn("rwkv7")),
+    "lightning_attention": Architecture(in_turn("lightning_attention")),
+    "mlstm": Architecture(in_turn("mlstm")),
+    "rg_lru": Architecture(in_turn("rg_lru")),
+    "hgrn2": Architecture(in_turn("hgrn2")),
+    "gsa": Architecture(in_turn("gsa")),
     "gated_attention": Architecture(in_turn("gated_attention")),
     "mla": Architecture(in_turn("mla")),
     "attention_window": Architecture(every(6, "attention", window(128)), source="arXiv 2503.19786 (Gemma 3)"),

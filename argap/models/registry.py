@@ -39,6 +39,7 @@ MIXERS: dict[str, type[Mixer] | str] = {
     "mlstm": "argap.models.mixers.mlstm:MLSTM",
     "rg_lru": "argap.models.mixers.rg_lru:RGLRU",
     "rwkv4": "argap.models.mixers.rwkv4:RWKV4",
+    "rwkv7": "argap.models.mixers.rwkv7:RWKV7",
     "rwkv4_channel": "argap.models.mixers.rwkv4:RWKV4Channel",
     "liquid_s4": "argap.models.mixers.liquid_s4:LiquidS4",
 }

@@ -16,7 +16,7 @@ from argap.files.configs import Positive
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.recurrent.linear_attention import linear_attention
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32, split_heads
-from argap.models.recurrence import recurrence_flops, recurrence_step
+from argap.models.recurrence import HeadLayerNorm, recurrence_flops, recurrence_step
 
 
 class MLSTM(Mixer):
@@ -107,23 +107,6 @@ class MLSTM(Mixer):
         """Divide the heads' outputs ``[..., H, V + 1]`` by their sums, norm, gate and mix them to ``[..., D]``."""
         y = y[..., :-1] / y[..., -1:].abs().clamp_min(1.0)
         return self.out(gated_product(self.output_gate(x), self.norm(y).to(x.dtype), "sigmoid"))
-
-
-class HeadLayerNorm(nn.Module):
-    """LayerNorm over each head's values, with a weight for every channel of every head and no bias."""
-
-    def __init__(self, heads: int, size: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(heads * size))
-
-    def initialize(self, std: float, residual_std: float) -> None:
-        nn.init.ones_(self.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Norm ``x [..., H, V]`` to ``[..., H·V]``."""
-        x = x.to(self.weight.dtype)
-        return F.layer_norm(x, x.shape[-1:], eps=self.eps).flatten(-2) * self.weight
 
 
 class GateLinear(nn.Linear):

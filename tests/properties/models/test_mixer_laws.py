@@ -78,6 +78,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
     "rwkv4": {"name": "rwkv4"},
     "rwkv4_channel": {"name": "rwkv4_channel"},
+    "rwkv7": {"name": "rwkv7", "heads": 2, "rate_rank": 3},
     "liquid_s4": {"name": "liquid_s4", "states": 8},
     "liquid_s4, kb of degree 3": {"name": "liquid_s4", "kernel": "kb", "degree": 3, "states": 4},
 }
@@ -237,6 +238,8 @@ BESIDE_PRODUCTS = {
     # In 10 chunks of 16 the scores, each pair with K decays of its own.
     "gla": 2 * SEQUENCES * 4 * 10 * 16**2 * 2,
     "gla, short convolution": 2 * SEQUENCES * 2 * 10 * 16**2 * 8 + 2 * 4 * SEQUENCES * POSITIONS * 48,
+    # In 10 chunks of 16 the solve for K and V of 8, and four times the products of keys.
+    "rwkv7": SEQUENCES * 2 * 10 * 16**2 * (8 + 8 + 4 * 2 * 8),
     "hgrn2": 2 * SEQUENCES * 2 * 10 * 16**2 * 8,
     "gsa": 2 * SEQUENCES * 2 * 10 * 16**2 * 4,  # those of the values, with slots as keys
     # 4 taps and a bias of E + 2·G·N = 32 + 2·8 channels, 2 taps and a bias of 16 + 2·2·3.

@@ -39,6 +39,7 @@ SPECS: list[dict[str, Any]] = [
     {"name": "mla"},
     {"name": "rwkv4"},
     {"name": "rwkv4_channel"},
+    {"name": "rwkv7", "heads": 2},
     {"name": "based_conv"},
     {"name": "hyena"},
     {"name": "h3", "states": 4},

@@ -12,9 +12,8 @@ import torch
 
 import argap.models.fla.operators as fla_operators
 from argap.errors import ArgapError, MismatchError
-from argap.kernels.recurrent.delta_rule import delta_rule
 from argap.models import ArgapForCausalLM
-from argap.models.fla.operators import REPLACED, FlaOperators, choose_backend, use_fla
+from argap.models.fla.operators import DELTA_RULES, REPLACED, FlaOperators, choose_backend, use_fla
 from argap.models.mixer import Mixer
 from argap.models.mixers.delta_net import DeltaNet
 from argap.models.mixers.gated_delta_net import GatedDeltaNet
@@ -27,6 +26,7 @@ from argap.models.mixers.linear_attention import LinearAttention
 from argap.models.mixers.mamba2 import Mamba2
 from argap.models.mixers.mlstm import MLSTM
 from argap.models.mixers.retnet import RetNet
+from argap.models.mixers.rwkv7 import RWKV7
 from argap.models.presets import build_config
 from argap.records import read_record, write_record
 from argap.runtime.torchrun import Parallel
@@ -93,6 +93,17 @@ class Standin:
 
         return recurrence(q, k, v, scale, step)
 
+    def chunk_rwkv7(self, r, w, k, v, a, b, scale=1.0, output_final_state=False):
+        self.called.add("chunk_rwkv7")
+
+        def step(s: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: int) -> torch.Tensor:
+            read = (a[:, t, :, None, :] @ s)[..., 0, :]
+            return (
+                w[:, t].exp()[..., None] * s + b[:, t, :, :, None] * read[..., None, :] + k[..., None] * v[..., None, :]
+            )
+
+        return recurrence(r, k, v, scale, step)
+
     def chunk_simple_gla(self, q, k, v, g=None, g_gamma=None, scale=None, output_final_state=False):
         self.called.add("chunk_simple_gla")
         decays = torch.zeros(q.shape[:3], dtype=q.dtype) if g is None else g
@@ -121,6 +132,7 @@ MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
     ),
     "gated_delta_net": (lambda width: GatedDeltaNet(width, heads=1), "chunk_gated_delta_rule"),
     "kda": (lambda width: KDA(width, heads=2), "chunk_kda"),
+    "rwkv7": (lambda width: RWKV7(width, heads=2), "chunk_rwkv7"),
     "hgrn2": (lambda width: HGRN2(width, heads=2), "chunk_gla"),
     "gsa": (lambda width: GSA(width, heads=2, slots=16), "chunk_gla"),
     "mamba2": (lambda width: Mamba2(width, states=64, heads=4, groups=2), "chunk_simple_gla"),
@@ -161,7 +173,7 @@ def test_a_mixer_computes_the_same_with_their_operator(name: str) -> None:
     assert theirs.called == {MIXERS[name][1]}
 
 
-@pytest.mark.parametrize("name", ["gla", "delta_net", "kda", "mamba2", "retnet", "linear attention", "taylor"])
+@pytest.mark.parametrize("name", ["gla", "delta_net", "kda", "rwkv7", "mamba2", "retnet", "linear attention", "taylor"])
 @torch.no_grad()
 def test_the_state_after_a_prompt_is_the_same(name: str) -> None:
     mixer = initialised(name).double()
@@ -198,6 +210,7 @@ def test_the_standins_are_their_references() -> None:
     """Their references compute in float32 and scale by 1/√K."""
     from fla.ops.delta_rule.naive import delta_rule_recurrence
     from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
     from fla.ops.gla.naive import naive_recurrent_gla
     from fla.ops.kda.naive import naive_recurrent_kda
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
@@ -219,6 +232,10 @@ def test_the_standins_are_their_references() -> None:
             naive_recurrent_gated_delta_rule(q, k, v, beta, g[..., 0])[0],
         ),
         (standin.chunk_kda(q, k, v, g, beta), naive_recurrent_kda(q, k, v, g, beta)[0]),
+        (
+            standin.chunk_rwkv7(q, g, k, v, -k, k * beta[..., None], scale=8**-0.5),
+            dplr_recurrence(*(x.transpose(1, 2) for x in (q, k, v, -k, k * beta[..., None], g)))[0].transpose(1, 2),
+        ),
         (standin.chunk_simple_gla(q, k, v, g[..., 0]), naive_recurrent_simple_gla(q, k, v, g[..., 0])[0]),
         (standin.chunk_simple_gla(q, k, v), naive_recurrent_linear_attn(q, k, v)[0]),
         (standin.chunk_simple_gla(q, k, v, g_gamma=gamma), naive_retention(*heads_first[:3]).transpose(1, 2)),
@@ -310,7 +327,7 @@ def test_layers_share_their_compiled_code() -> None:
 @pytest.mark.parametrize("name", MIXERS)
 def test_on_a_gpu_their_operator_and_ours_agree(name: str, dtype: torch.dtype) -> None:
     """Output and gradients of a mixer in ``dtype`` against ours in float64, on the same weights."""
-    if dtype == torch.float32 and MIXERS[name][0](WIDTH).operator is delta_rule:
+    if dtype == torch.float32 and MIXERS[name][0](WIDTH).operator in DELTA_RULES:
         pytest.skip("their delta rules have no float32")
     mixer = initialised(name).cuda()
     x, weights = torch.randn(2, 2, 200, WIDTH, device="cuda").unbind()

@@ -30,6 +30,7 @@ from argap.models.mixers.mamba2 import Mamba2
 from argap.models.mixers.mla import MLA
 from argap.models.mixers.mlstm import MLSTM
 from argap.models.mixers.rg_lru import RGLRU
+from argap.models.mixers.rwkv7 import RWKV7
 from tests.builders.weights import redraw
 
 WIDTH, LENGTH = 16, 37
@@ -340,6 +341,48 @@ def test_gsa_computes_what_flash_linear_attentions_layer_does(monkeypatch: pytes
             "norm.weight": w["g_norm.weight"],
             "out.weight": w["o_proj.weight"],
         }
+    )
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(ours(x), theirs(x)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("fla_models")
+@torch.no_grad()
+def test_rwkv7_computes_what_flash_linear_attentions_first_layer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer has no residual of values. Their naive operator scales queries by 1/√K."""
+    from fla.layers import rwkv7
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
+    from fla.ops.rwkv7.fused_k_update import k_update_ref
+    from fla.ops.rwkv7.gate_output_correction import gate_output_correction_ref
+
+    def naive(r, k, v, a, b, w, **rest):
+        heads_first = (x.transpose(1, 2) for x in (r * r.shape[-1] ** 0.5, k, v, a, b, w))
+        return dplr_recurrence(*heads_first)[0].transpose(1, 2), None
+
+    monkeypatch.setattr(rwkv7, "fused_mul_recurrent_rwkv7", lambda kk, a, **rest: naive(a=-kk, b=kk * a, **rest))
+    monkeypatch.setattr(rwkv7, "fused_k_rwkv7", k_update_ref)
+    monkeypatch.setattr(rwkv7, "gate_output_correction", gate_output_correction_ref)
+    monkeypatch.setattr(rwkv7, "fused_addcmul_rwkv7", lambda x, delta, *mixes: [x + delta * mix for mix in mixes])
+    monkeypatch.setattr(
+        rwkv7, "token_shift", lambda x, *given, **rest: (torch.nn.functional.pad(x[:, :-1], (0, 0, 1, 0)) - x, None)
+    )
+    torch.manual_seed(3)
+    w: Weights = {}
+    ranks = {"decay_low_rank_dim": 3, "a_low_rank_dim": 4, "gate_low_rank_dim": 5}
+    with pytest.warns(UserWarning, match="potentially buggy"):
+        theirs = rwkv7.RWKV7Attention(hidden_size=WIDTH, head_dim=8, layer_idx=0, num_hidden_layers=2, **ranks)
+    drawn(theirs, w)
+    ours = RWKV7(WIDTH, heads=2, decay_rank=3, rate_rank=4, gate_rank=5)
+    shifts = {"receptance": "r", "decay": "w", "key": "k", "value": "v", "rate": "a", "gate": "g"}
+    narrow = {"decay": "w_lora", "rate": "a_lora", "gate": "g_lora"}
+    ours.load_state_dict(
+        {f"shift.{name}.weight": 1 - w[f"x_{letter}"].flatten() for name, letter in shifts.items()}
+        | {f"{name}_down.weight": w[f"{theirs}.lora.0.weight"] for name, theirs in narrow.items()}
+        | {f"{name}_up.weight": w[f"{theirs}.lora.2.weight"] for name, theirs in narrow.items()}
+        | {f"{name}_bias": w[f"{narrow[name]}.lora.2.bias"] for name in ("decay", "rate")}
+        | {f"{name}.weight": w[f"{name[0]}_proj.weight"] for name in ("receptance", "key", "value", "out")}
+        | {"removed": w["k_k"], "replaced": w["k_a"], "bonus": w["r_k"]}
+        | {"norm.weight": w["g_norm.weight"], "norm.bias": w["g_norm.bias"]}
     )
     x = torch.randn(2, LENGTH, WIDTH)
     torch.testing.assert_close(ours(x), theirs(x)[0], rtol=1e-4, atol=1e-4)
