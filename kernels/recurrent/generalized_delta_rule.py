@@ -22,10 +22,10 @@ def generalized_delta_rule(
     state: torch.Tensor | None = None,
     chunk: int | None = 16,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute S_t = diag(w_t) S_{t−1} + b_tᵀ (a_t S_{t−1}) + k_tᵀ v_t and y_t = q_t S_t (arXiv 2503.14456, eq. 17).
+    """Compute S_t = diag(w_t) S_{t−1} + b_tᵀ (a_t S_{t−1}) + k_tᵀ v_t and y_t = q_t S_t (arXiv 2503.14456, section 4).
 
-    The paper's state is the transpose. With b_t = −β_t k_t and a_t = k_t this is the delta rule whose value is written
-    with k_t alone, and with w_t = 1 and v_t scaled by β_t DeltaNet.
+    The paper's state is the transpose. With w_t = 1, a_t = k_t, b_t = −β_t k_t and values β_t v_t this is the delta
+    rule.
 
     Args:
         q, k, a, b: ``[B, H, T, K]``.

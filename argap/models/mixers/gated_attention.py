@@ -13,7 +13,7 @@ from argap.models.mixers.attention import Attention, Positions
 
 
 class GatedAttention(Attention):
-    """y = (σ(x W_g) ⊙ attention(x)) W_O (arXiv 2505.06708, section 2.2, eq. 5 after the attention, by element).
+    """y = (σ(x W_g) ⊙ attention(x)) W_O (arXiv 2505.06708, section 2.2, the gate after the attention).
 
     As in Qwen3-Next, queries and keys are divided by their root mean square and multiplied by a weight for each of a
     head's K components, and only the first quarter of these is rotated.

@@ -19,8 +19,8 @@ State = tuple[torch.Tensor, torch.Tensor]
 class GSA(Mixer):
     """K̃_t = diag(α_t) K̃_{t−1} + (1 − α_t)ᵀ k_t, the same for Ṽ and v, and o_t = softmax(q_t K̃_tᵀ) Ṽ_t.
 
-    From arXiv 2409.07146, section 3.1; K̃ and Ṽ have M rows, the slots. q, k, v = SiLU(x W), α = σ(x W_α)^{1/τ} is one
-    number per slot, and y = norm(SiLU(o)) W_O (section 3.3) with RMSNorm over the width. The second half, values read
+    From arXiv 2409.07146, section 3; K̃ and Ṽ have M rows, the slots. q, k, v = SiLU(x W), α = σ(x W_α)^{1/τ} is one
+    number per slot, and y = norm(SiLU(o)) W_O with RMSNorm over the width. The second half, values read
     with the slots' weights as queries, is gated linear attention; in the first the decay is one of the output's columns
     (`slot_scores`).
 
@@ -36,7 +36,7 @@ class GSA(Mixer):
     Raises `ArgapError` if the width does not split into the heads.
     """
 
-    source = "arXiv 2409.07146, sections 3.1 and 3.3"
+    source = "arXiv 2409.07146, section 3"
     operator = staticmethod(gla)
 
     def __init__(

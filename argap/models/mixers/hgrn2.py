@@ -19,9 +19,9 @@ from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurre
 class HGRN2(Mixer):
     """S_t = diag(f_t) S_{t−1} + (1 − f_t)ᵀ v_t, o_t = q_t S_t, y = norm(o) W_O with q = SiLU(x W_q).
 
-    From arXiv 2404.07904, section 3.2 (outer products instead of a larger width). The forget gates are
-    f = l + (1 − l) σ(x W_f) with a lower bound l per channel that grows with depth (HGRN, arXiv 2311.04823, section
-    3.1). The published bounds are cumulative sums of a softmax over the layers, which start at l = n/L in layer n of L
+    From arXiv 2404.07904, section 3 (outer products instead of a larger width). The forget gates are
+    f = l + (1 − l) σ(x W_f) with a lower bound l per channel that grows with depth (HGRN, arXiv 2311.04823, section 3).
+    The published bounds are cumulative sums of a softmax over the layers, which start at l = n/L in layer n of L
     and are 0 in the first; here each layer learns its own from there. The norm is RMSNorm over the width.
 
     Options:
@@ -33,7 +33,7 @@ class HGRN2(Mixer):
     Raises `ArgapError` if the width does not split into the heads.
     """
 
-    source = "arXiv 2404.07904, section 3.2; lower bounds: arXiv 2311.04823, section 3.1"
+    source = "arXiv 2404.07904, section 3; lower bounds: arXiv 2311.04823, section 3"
     operator = staticmethod(gla)
 
     def __init__(

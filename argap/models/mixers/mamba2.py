@@ -24,9 +24,9 @@ State = tuple[torch.Tensor, Recent]
 class Mamba2(Mixer):
     """h_t = e^{Δ_t A} h_{t−1} + Δ_t B_tᵀ u_t and y_t = C_t h_t + D ⊙ u_t with a number A and D per head.
 
-    From arXiv 2405.21060, eq. 2 (selective SSM), section 3.1 (scalar A) and section 7.1 (the block). Here
-    u, B, C = SiLU(conv(x W)), Δ = softplus(x W_Δ + b), and the output is norm(y ⊙ SiLU(x W_z)) W_O. By the duality of
-    section 4 this is linear attention with queries C, keys B, values Δ u and the log decay Δ A. Options:
+    From arXiv 2405.21060, eq. 2 (selective SSM), section 5 (a number A; its duality) and section 7.1 (the block). Here
+    u, B, C = SiLU(conv(x W)), Δ = softplus(x W_Δ + b), and the output is norm(y ⊙ SiLU(x W_z)) W_O. By the duality this
+    is linear attention with queries C, keys B, values Δ u and the log decay Δ A. Options:
 
     - ``states``: N, 128.
     - ``expand``: E / D, 2.
@@ -39,7 +39,7 @@ class Mamba2(Mixer):
     Raises `ArgapError` if E does not split into the heads, or the heads into the groups.
     """
 
-    source = "arXiv 2405.21060, eq. 2, sections 3.1, 4 and 7.1"
+    source = "arXiv 2405.21060, eq. 2, sections 5 and 7.1"
     operator = staticmethod(linear_attention)
 
     def __init__(

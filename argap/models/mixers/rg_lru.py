@@ -19,7 +19,7 @@ from argap.models.past import Recent
 
 State = tuple[torch.Tensor, Recent, int | torch.Tensor]
 EXPONENT = 8.0
-"""c of the paper's eq. 4."""
+"""c of the paper's eq. 3."""
 SLOWEST, FASTEST = 0.999, 0.9
 """Between these start the decays e^{−softplus(Λ)}."""
 

@@ -28,7 +28,7 @@ SHIFTS = {"receptance": 0.2, "decay": 0.9, "key": 0.7, "value": 0.7, "rate": 0.9
 class RWKV7(Mixer):
     """S_t = diag(w) S_{t−1} − (a ⊙ κ)ᵀ (κ S_{t−1}) + k_tᵀ v_t, y = (g ⊙ (norm(r S) + (r·(ρ ⊙ k)) v)) W_O.
 
-    From arXiv 2503.14456, section 4.1 (time mixing), transposed. Each of the six maps reads its own mix of the position
+    From arXiv 2503.14456, section 4 (time mixing), transposed. Each of the six maps reads its own mix of the position
     and the one before it (`argap.kernels.fused.token_shift`). r, k' and v are linear; the decay is
     log w = −e^{−½} σ(l_w), the in-context learning rate a = σ(l_a) and the gate g are maps through few channels, the
     decay's with tanh and the gate's with σ between; the removed key κ = k' ⊙ ξ has unit norm in each head, and the
@@ -48,7 +48,7 @@ class RWKV7(Mixer):
     Raises `ArgapError` if the width does not split into the heads.
     """
 
-    source = "arXiv 2503.14456, section 4.1, without the value residual"
+    source = "arXiv 2503.14456, section 4, without the value residual"
     operator = staticmethod(generalized_delta_rule)
 
     def __init__(

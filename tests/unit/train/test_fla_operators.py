@@ -97,10 +97,8 @@ class Standin:
         self.called.add("chunk_rwkv7")
 
         def step(s: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: int) -> torch.Tensor:
-            read = (a[:, t, :, None, :] @ s)[..., 0, :]
-            return (
-                w[:, t].exp()[..., None] * s + b[:, t, :, :, None] * read[..., None, :] + k[..., None] * v[..., None, :]
-            )
+            corrected = b[:, t, :, :, None] * (a[:, t, :, None, :] @ s)
+            return w[:, t].exp()[..., None] * s + corrected + k[..., None] * v[..., None, :]
 
         return recurrence(r, k, v, scale, step)
 
