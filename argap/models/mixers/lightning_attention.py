@@ -72,7 +72,8 @@ class LightningAttention(Mixer):
         return torch.zeros(batch, self.heads, size, size, dtype=at_least_float32(dtype), device=device)
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y, state = recurrence_step(*self._heads(x), state, self._log_decay(x.device)[None, :, None])
+        q, k, v = self._heads(x)
+        y, state = recurrence_step(q, k, v, state, self._log_decay(x.device)[None, :, None])
         return self._merge(y, x), state
 
     def mixing_flops(self, batch: int, length: int) -> int:

@@ -110,9 +110,10 @@ class MLA(Mixer):
         The latter are ``[B, 1, T, C + R]``. With ``rope``, the last R of each are rotated.
         """
         c, r = self.down(x)[:, None].split([self.latent, self.rotary_size], dim=-1)
-        direct = self.query_down is None or self.query_norm is None
-        q = self.query(x if direct else normed(self.query_norm, self.query_down(x)))
-        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        queries = x
+        if self.query_down is not None and self.query_norm is not None:
+            queries = normed(self.query_norm, self.query_down(x))
+        q = self.query(queries).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         if self.rotary:
             dtype = at_least_float32(x.dtype)
             cos, sin = rotation(first, x.shape[1], self.rotary_size, self.rope_theta, dtype, x.device)

@@ -18,7 +18,8 @@ def drawn(length: int, strength: float = 1.0) -> tuple[tuple[torch.Tensor, ...],
 def stepped(given: tuple[torch.Tensor, ...], log_decay: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     state, outputs = torch.zeros(2, 3, 4, 5, dtype=torch.float64), []
     for t in range(log_decay.shape[2]):
-        y, state = generalized_delta_rule_step(*(x[:, :, t] for x in given), log_decay[:, :, t], state)
+        q, k, v, a, b = (x[:, :, t] for x in given)
+        y, state = generalized_delta_rule_step(q, k, v, a, b, log_decay[:, :, t], state)
         outputs.append(y)
     return torch.stack(outputs, dim=2), state
 

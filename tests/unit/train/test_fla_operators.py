@@ -220,6 +220,7 @@ def test_the_standins_are_their_references() -> None:
     g, beta = -g.abs(), torch.rand(2, LENGTH, 2)
     k = k / k.norm(dim=-1, keepdim=True)
     heads_first: list[Any] = [x.transpose(1, 2) for x in (q, k, v, beta)]
+    corrected: list[Any] = [x.transpose(1, 2) for x in (q, k, v, -k, k * beta[..., None], g)]
     gamma = torch.log1p(-torch.exp2(-5.0 - torch.arange(2)))
     standin = Standin()
     for ours, theirs in (
@@ -232,7 +233,7 @@ def test_the_standins_are_their_references() -> None:
         (standin.chunk_kda(q, k, v, g, beta), naive_recurrent_kda(q, k, v, g, beta)[0]),
         (
             standin.chunk_rwkv7(q, g, k, v, -k, k * beta[..., None], scale=8**-0.5),
-            dplr_recurrence(*(x.transpose(1, 2) for x in (q, k, v, -k, k * beta[..., None], g)))[0].transpose(1, 2),
+            dplr_recurrence(*corrected)[0].transpose(1, 2),
         ),
         (standin.chunk_simple_gla(q, k, v, g[..., 0]), naive_recurrent_simple_gla(q, k, v, g[..., 0])[0]),
         (standin.chunk_simple_gla(q, k, v), naive_recurrent_linear_attn(q, k, v)[0]),
@@ -303,7 +304,7 @@ def test_layers_share_their_compiled_code() -> None:
     from torch._dynamo.utils import counters
 
     theirs = Standin()
-    untraced = torch.compiler.disable(theirs.chunk_gla)
+    untraced: Any = torch.compiler.disable(theirs.chunk_gla)
     ids = torch.randint(64, (2, 17))
     graphs = []
     for layers in (2, 6):

@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import (
+    DeepseekV3Config,
+    KimiLinearConfig,
+    Mamba2Config,
+    MiniMaxConfig,
+    OlmoHybridConfig,
+    Qwen3NextConfig,
+    RecurrentGemmaConfig,
+    xLSTMConfig,
+)
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
@@ -49,7 +59,7 @@ def filters(weight: torch.Tensor) -> torch.Tensor:
 
 def of_mamba2(w: Weights) -> Case:
     """Two groups of two heads."""
-    config = mamba2.Mamba2Config(
+    config = Mamba2Config(
         hidden_size=WIDTH, num_heads=4, head_dim=8, state_size=6, n_groups=2, chunk_size=8, num_hidden_layers=1
     )
     theirs = drawn(mamba2.Mamba2Mixer(config, 0), w)
@@ -69,13 +79,14 @@ def of_mamba2(w: Weights) -> Case:
 
 def of_gated_attention(w: Weights) -> Case:
     """Four heads of 8, which share the keys of two; a quarter of a head is rotated."""
-    config = qwen.Qwen3NextConfig(
-        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=4
-    )
+    config = Qwen3NextConfig(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=4,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+    )  # fmt: skip
     config._attn_implementation = "eager"
     theirs = drawn(qwen.Qwen3NextAttention(config, 3), w)
     rotary = qwen.Qwen3NextRotaryEmbedding(config)
-    ours = GatedAttention(32, heads=4, kv_heads=2, rope_theta=config.rope_parameters["rope_theta"])
+    ours = GatedAttention(32, heads=4, kv_heads=2, rope_theta=100.0)
     q, gate = w["q_proj.weight"].unflatten(0, (4, 2, 8)).unbind(1)
     weights = {
         "qkv.weight": torch.cat([q.flatten(0, 1), w["k_proj.weight"], w["v_proj.weight"]]),
@@ -90,7 +101,7 @@ def of_gated_attention(w: Weights) -> Case:
 
 def of_gated_delta_net(w: Weights) -> Case:
     """Two heads; their projection has the parts of a head side by side."""
-    config = qwen.Qwen3NextConfig(
+    config = Qwen3NextConfig(
         hidden_size=WIDTH, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=6,
         linear_value_head_dim=12, num_hidden_layers=4,
     )  # fmt: skip
@@ -115,7 +126,7 @@ def of_gated_delta_net(w: Weights) -> Case:
 
 
 def of_negative_eigenvalues(w: Weights) -> Case:
-    config = olmo.OlmoHybridConfig(
+    config = OlmoHybridConfig(
         hidden_size=WIDTH, num_attention_heads=2, num_hidden_layers=4, linear_allow_neg_eigval=True
     )
     theirs = drawn(olmo.OlmoHybridGatedDeltaNet(config, 0), w)
@@ -135,7 +146,7 @@ def of_negative_eigenvalues(w: Weights) -> Case:
 
 
 def of_kda(w: Weights) -> Case:
-    config = kimi.KimiLinearConfig(
+    config = KimiLinearConfig(
         hidden_size=WIDTH, linear_num_heads=2, linear_head_dim=8, num_hidden_layers=1, layer_types=["linear_attention"]
     )
     theirs = drawn(kimi.KimiLinearDeltaAttention(config, 0), w)
@@ -158,9 +169,7 @@ def of_kda(w: Weights) -> Case:
 
 def of_lightning_attention(w: Weights) -> Case:
     """The second of four layers."""
-    config = minimax.MiniMaxConfig(
-        hidden_size=WIDTH, num_attention_heads=4, head_dim=4, num_hidden_layers=4, block_size=8
-    )
+    config = MiniMaxConfig(hidden_size=WIDTH, num_attention_heads=4, head_dim=4, num_hidden_layers=4, block_size=8)
     theirs = drawn(minimax.MiniMaxLightningAttention(config, 1), w)
     ours = LightningAttention(WIDTH, heads=4, norm_eps=theirs.norm.variance_epsilon)
     ours.set_depth(1, 4)
@@ -175,7 +184,7 @@ def of_lightning_attention(w: Weights) -> Case:
 
 def of_mlstm(w: Weights) -> Case:
     """Without the epsilon of their division, and with one of the norm that does not undo the division."""
-    config = xlstm.xLSTMConfig(hidden_size=WIDTH, num_heads=2, num_hidden_layers=1, chunk_size=8, eps=0.0, norm_eps=1.0)
+    config = xLSTMConfig(hidden_size=WIDTH, num_heads=2, num_hidden_layers=1, chunk_size=8, eps=0.0, norm_eps=1.0)
     theirs = drawn(xlstm.xLSTMLayer(config), w)
     ours = MLSTM(WIDTH, heads=2, norm_eps=1.0)
     weights = {
@@ -191,7 +200,7 @@ def of_mlstm(w: Weights) -> Case:
 
 def of_rg_lru(w: Weights) -> Case:
     """A recurrence as wide as 1.5 layers, two blocks of its gates."""
-    config = griffin.RecurrentGemmaConfig(hidden_size=WIDTH, lru_width=24, num_attention_heads=2, num_hidden_layers=3)
+    config = RecurrentGemmaConfig(hidden_size=WIDTH, lru_width=24, num_attention_heads=2, num_hidden_layers=3)
     theirs = drawn(griffin.RecurrentGemmaRecurrentBlock(config, 0), w)
     ours = RGLRU(WIDTH, expand=1.5, heads=2)
     weights = {
@@ -231,7 +240,7 @@ LATENT: dict[str, Any] = {
 
 def of_mla(w: Weights) -> Case:
     """With latent queries, and pairs to rotate half a head apart, as ours are."""
-    config = deepseek.DeepseekV3Config(**LATENT, q_lora_rank=6, rope_interleave=False)
+    config = DeepseekV3Config(**LATENT, q_lora_rank=6, rope_interleave=False)
     config._attn_implementation = "eager"
     theirs = drawn(deepseek.DeepseekV3Attention(config, 0), w)
     ours = MLA(WIDTH, heads=2, latent=10, rotary_size=4, query_latent=6, norm_eps=1e-6)
@@ -241,7 +250,7 @@ def of_mla(w: Weights) -> Case:
 
 
 def of_mla_without_positions(w: Weights) -> Case:
-    config = kimi.KimiLinearConfig(**LATENT, layer_types=["full_attention"])
+    config = KimiLinearConfig(**LATENT, layer_types=["full_attention"])
     config._attn_implementation = "eager"
     theirs = drawn(kimi.KimiLinearAttention(config, 0), w)
     ours = MLA(WIDTH, heads=2, latent=10, rotary_size=4, positions="none", norm_eps=1e-6)
@@ -368,7 +377,7 @@ def test_rwkv7_computes_what_flash_linear_attentions_first_layer_does(monkeypatc
     )
     torch.manual_seed(3)
     w: Weights = {}
-    ranks = {"decay_low_rank_dim": 3, "a_low_rank_dim": 4, "gate_low_rank_dim": 5}
+    ranks: dict[str, Any] = {"decay_low_rank_dim": 3, "a_low_rank_dim": 4, "gate_low_rank_dim": 5}
     with pytest.warns(UserWarning, match="potentially buggy"):
         theirs = rwkv7.RWKV7Attention(hidden_size=WIDTH, head_dim=8, layer_idx=0, num_hidden_layers=2, **ranks)
     drawn(theirs, w)
