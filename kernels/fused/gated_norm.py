@@ -5,10 +5,15 @@ Legend: N rows (batch and positions), H heads, V value size.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 
 from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, tl, triton
+
+Activation = Literal["silu", "sigmoid"]
+ACTIVATIONS = {"silu": F.silu, "sigmoid": torch.sigmoid}
 
 LAUNCHES = LaunchTable("gated_norm", {"any": {"any": Launch({}, warps=4, stages=1)}})
 LARGEST = 8192
@@ -25,8 +30,9 @@ def gated_norm(
     *,
     dtype: torch.dtype,
     centered: bool = False,
+    activation: Activation = "silu",
 ) -> torch.Tensor:
-    """Compute silu(gate) ⊙ norm(values), normed head by head.
+    """Compute act(gate) ⊙ norm(values), normed head by head.
 
     Args:
         values: ``[..., H, V]``.
@@ -35,6 +41,7 @@ def gated_norm(
         eps: added to the mean square.
         dtype: to which the normed values are rounded.
         centered: LayerNorm (without weights) instead of RMSNorm.
+        activation: act.
 
     Returns:
         ``[..., H·V]``.
@@ -44,7 +51,8 @@ def gated_norm(
     """
     plain = gate.dtype == dtype != torch.float64 and not torch.is_autocast_enabled("cuda")
     if not (plain and values.shape[-1] <= LARGEST and runs_kernels(values, gate, weight)):
-        return gated_norm_reference(values, gate, weight, eps, dtype=dtype, centered=centered)
+        options = {"dtype": dtype, "centered": centered, "activation": activation}
+        return gated_norm_reference(values, gate, weight, eps, **options)
     values, gate, V = values.contiguous(), gate.contiguous(), values.shape[-1]
     weight = None if weight is None else weight.contiguous()
     y = gate.new_empty(gate.shape)
@@ -56,6 +64,7 @@ def gated_norm(
             *(values, gate, weight, y, eps, N),
             V=V,
             CENTERED=centered,
+            ACTIVATION=activation,
             BN=BN,
             BV=BV,
             **LAUNCHES.at(y.device, "any").arguments(),
@@ -71,18 +80,29 @@ def gated_norm_reference(
     *,
     dtype: torch.dtype,
     centered: bool = False,
+    activation: Activation = "silu",
 ) -> torch.Tensor:
     """Compute `gated_norm` with torch operations, each rounded; differentiable."""
     if weight is not None:
         values = values.to(weight.dtype)
     size = values.shape[-1:]
     normed = F.layer_norm(values, size, eps=eps) if centered else F.rms_norm(values, size, weight, eps)
-    return F.silu(gate) * normed.flatten(-2).to(dtype)
+    return ACTIVATIONS[activation](gate) * normed.flatten(-2).to(dtype)
 
 
 @jit
 def _gated_norm_kernel(
-    values, gate, weight, y, eps, N, V: tl.constexpr, CENTERED: tl.constexpr, BN: tl.constexpr, BV: tl.constexpr
+    values,
+    gate,
+    weight,
+    y,
+    eps,
+    N,
+    V: tl.constexpr,
+    CENTERED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BN: tl.constexpr,
+    BV: tl.constexpr,
 ):
     # BN heads. Offsets may exceed 2³¹.
     o_n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
@@ -99,5 +119,6 @@ def _gated_norm_kernel(
         b_x = b_x * tl.load(weight + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
     # 2. The gate.
     b_g = tl.load(gate + o_nv, mask=m_nv, other=0.0).to(tl.float32)
-    b_g = b_g / (1 + tl.exp2(-1.4426950408889634 * b_g))  # log₂ e
+    numerator = 1.0 if ACTIVATION == "sigmoid" else b_g
+    b_g = numerator / (1 + tl.exp2(-1.4426950408889634 * b_g))  # log₂ e
     tl.store(y + o_nv, (b_x * b_g).to(y.dtype.element_ty), mask=m_nv)
