@@ -88,7 +88,8 @@ def _build_with_progress(
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.sources.shard import Shard
     from argap.bigram_index.sources.token_source import TokenSource
-    from argap.runtime.progress import progress, say
+    from argap.corpus import say_remarks
+    from argap.runtime.progress import progress
     from argap.text.tokenizer import load_tokenizer
 
     source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
@@ -102,8 +103,7 @@ def _build_with_progress(
                 reported = tokens
 
         index = build_from_source(source, out, progress=report, **options)
-    for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
-        say(f"argap: {remark}")
+    say_remarks(corpora)
     return index
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from argap.corpus import Corpus, open_corpus, say_remarks
+from argap.corpus import Corpus, megatron, open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
@@ -136,5 +136,6 @@ def _contents(spec: str) -> list[Any]:
         files = stdlib.modules(spec.removeprefix("stdlib:"))
     else:
         root = Path(spec)
-        files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+        of_file = [root, *([root.with_suffix(".idx")] if megatron.is_pair(root) else [])]
+        files = of_file if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
     return [spec, [[path.as_posix(), path.stat().st_size] for path in files]]
