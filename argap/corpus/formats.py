@@ -6,6 +6,7 @@ before that of a compression.
 
 import codecs
 import re
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -132,7 +133,7 @@ def _content(path: Path, suffix: str, text: Opened, text_column: str) -> tuple[K
     if suffix == ".bin":
         return "tokens", "a token file"
     for pattern, kind, what in READ:
-        if re.match(pattern, head, re.DOTALL):
+        if _pattern(pattern).match(head):
             return kind, what
     packed = f"{text.packed} of " if text.packed else ""
     if (what := compression_of(head) or _refused(head)) is not None:
@@ -154,9 +155,14 @@ def _content(path: Path, suffix: str, text: Opened, text_column: str) -> tuple[K
 def _refused(head: bytes, shortest: int = 0) -> str | None:
     """Return what the first bytes of a file that is not read say, by patterns of at least ``shortest`` bytes."""
     for pattern, what in REFUSED.items():
-        if (match := re.match(pattern, head, re.DOTALL)) and len(match[0]) >= shortest:
+        if (match := _pattern(pattern).match(head)) and len(match[0]) >= shortest:
             return what
     return None
+
+
+@cache
+def _pattern(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern, re.DOTALL)
 
 
 def _is_text(head: bytes) -> bool:
