@@ -22,7 +22,7 @@ TOKENS_PER_REPORT = 2**16
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 IndexFolder = Annotated[Path, typer.Argument(help="An index.")]
-DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
+DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON, CSV, Parquet, Arrow, token files or hub:NAME.")]
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 MovedTokenizerOption = Annotated[
     str | None, typer.Option("--tokenizer", help="Folder or hub id of the index's tokenizer, if it moved.")

@@ -118,24 +118,25 @@ def _check(file: CorpusFile, text_column: str, keep: Sequence[str]) -> None:
 def _below(root: Path) -> tuple[list[Path], dict[str, str]]:
     """Return the visible files below ``root``, except indexes of token files, and the caches of `datasets`, by name.
 
-    A saved data set lists its files in ``state.json``; other Arrow files beside them are results of ``map``.
+    Results of ``map`` lie beside the data: a saved data set lists its own files, and in a cache they have names.
     """
     below = [p for p in sorted(root.rglob("*")) if p.is_file()]
     below = [p for p in below if not any(part.startswith(".") for part in p.relative_to(root).parts)]
     left_out: dict[str, str] = {}
-    for state in [path for path in below if path.name == "state.json"]:
-        if (listed := _data_files(state)) is not None:
-            cached = [p for p in below if p.parent == state.parent and p.suffix == ".arrow" and p.name not in listed]
-            left_out |= {p.relative_to(root).as_posix(): "a cache of `datasets`" for p in cached}
-            below = [p for p in below if p not in cached]
+    for folder in {path.parent for path in below if path.name == "dataset_info.json"}:
+        own = _data_files(folder / "state.json")
+        arrow = [path for path in below if path.parent == folder and path.suffix == ".arrow"]
+        cached = [p for p in arrow if (p.name.startswith("cache-") if own is None else p.name not in own)]
+        left_out |= {path.relative_to(root).as_posix(): "a cache of `datasets`" for path in cached}
+        below = [path for path in below if path not in cached]
     pairs = {path.with_suffix(".idx") for path in below if path.suffix == ".bin"}
     return [path for path in below if path not in pairs], left_out
 
 
 def _data_files(state: Path) -> set[str] | None:
-    """Return the names of a saved data set's files; None if ``state`` is another file."""
+    """Return the names of a saved data set's files; None without a ``state`` that lists them."""
     try:
         with state.open("rb") as file:
             return {each["filename"] for each in json.loads(file.read(MOST_STATE))["_data_files"]}
-    except (ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError):
         return None

@@ -47,6 +47,7 @@ REFUSED = {
     rb"7z\xbc\xaf\x27\x1c": "a 7z archive",
     rb"Rar!\x1a\x07": "a RAR archive",
     rb".{257}ustar(\0|  \0)": "a tar archive",
+    rb"WARC/[01]\.\d+\r\n": "a WARC archive",
     rb"%PDF-": "a PDF document",
     rb"\{\\rtf": "an RTF document",
     rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "a document of Microsoft Office",
@@ -146,7 +147,7 @@ def _content(path: Path, suffix: str, text: Opened, text_column: str) -> tuple[K
     if named != "text":
         raise NotRead(path, f"{packed}text ({head[:24]!r} …), in spite of its suffix")
     plain = suffix in TEXT
-    row = first_object(text.file) if head.lstrip().startswith(b"{") else None
+    row = first_object(text.file) if head.startswith(b"{") else None
     if (row is not None and (text_column in row or not plain)) or (OBJECTS.match(head) and not plain):
         return "json", ""
     return "text", ""

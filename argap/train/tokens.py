@@ -27,6 +27,8 @@ from argap.train.config import DataSource
 from argap.train.records import CorpusRecord, TokensRecord
 
 COPY = 16 * 2**20  # bytes per read when a repeated source is copied
+READING = 2
+"""Counts up when the same files become other documents, so that tokens read the earlier way are not reused."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _write_source(
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
     """Hash data and tokenizer; covers names and sizes of local files, so most edits change it."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
-    text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
+    text = json.dumps([READING, identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

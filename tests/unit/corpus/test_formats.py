@@ -191,6 +191,7 @@ UNREAD = {
     "texts.tar": (archive(tarred), "a tar archive"),
     "texts.tar.gz": (gzip.compress(archive(tarred)), "gzip of a tar archive"),
     "book.7z": (b"7z\xbc\xaf\x27\x1c" + RANDOM, "a 7z archive"),
+    "crawl.warc.gz": (gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n"), "gzip of a WARC archive"),
     "paper.txt": (b"%PDF-1.7\n" + RANDOM, "a PDF document"),
     "letter.doc": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + RANDOM, "a document of Microsoft Office"),
     "letter.rtf": (b"{\\rtf1\\ansi text}", "an RTF document"),
@@ -350,6 +351,8 @@ def test_a_saved_data_set_is_read_without_its_caches(tmp_path: Path) -> None:
     corpus = open_corpus(tmp_path / "set" / "train")
     assert texts(corpus) == TEXTS
     assert corpus.tally.remarks() == ["1 files were left out: cache-0123.arrow (a cache of `datasets`)"]
+    (tmp_path / "set" / "train" / "state.json").unlink()  # as in the folder where `load_dataset` caches
+    assert open_corpus(tmp_path / "set" / "train").tally.left_out == corpus.tally.left_out
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64])
