@@ -8,6 +8,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 
 from argap.corpus.document import NoText, Tally, TextDocument, domain_of, listed
 from argap.corpus.jsonl import LONGEST_LINE
@@ -17,14 +18,36 @@ from argap.errors import FormatError
 DELIMITERS = (",", "\t", ";", "|")
 
 
+class _LongFields:
+    """Raises the limit of a field, Python's 131,072 characters, while any file is read: the limit is of the process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._readers = self._before = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._readers:
+                self._before = csv.field_size_limit(LONGEST_LINE)
+            self._readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._readers -= 1
+            if not self._readers:
+                csv.field_size_limit(self._before)
+
+
+_long_fields = _LongFields()
+
+
 def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
     """Read the documents of one file; a row's own ``domain`` takes precedence.
 
     ``keep``: columns kept with each document, as text. Raises `FormatError` for a header without the text column or one
     to keep, for a row with more or fewer fields, for misplaced quotes, and as `argap.corpus.packed.opened` does.
     """
-    csv.field_size_limit(LONGEST_LINE)  # Python's own limit, 131,072 characters, is less than a book
-    with opened(path) as text:
+    with _long_fields, opened(path) as text:
         before = tally.bytes_read
         lines = (line.decode("utf-8", "surrogateescape") for line in iter(text.file.readline, b""))
         first = next(lines, "")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -19,6 +20,8 @@ ESCAPES = re.compile(
 """JSON escapes; not ``whole`` means half of a surrogate pair."""
 SHOWN = 5
 """Files left out that are named."""
+MOST_LISTED = 12
+"""Columns that a message names; the keys of a vocabulary are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,13 @@ class NoText(FormatError):
 def listed(columns: Iterable[Any]) -> str:
     """Return the names of columns for a message; those of objects in a row with their keys."""
     of = columns if isinstance(columns, Mapping) else dict.fromkeys(columns)
-    return ", ".join(f"{name!r}{_keys(of[name])}" for name in of) or "none"
+    named = [f"{name!r}{_keys(of[name])}" for name in islice(of, MOST_LISTED)]
+    more = f" and {len(of) - len(named)} more" if len(of) > len(named) else ""
+    return f"{', '.join(named) or 'none'}{more}"
 
 
 def _keys(value: Any) -> str:
-    return f" (with {', '.join(map(repr, value))})" if isinstance(value, Mapping) and value else ""
+    return f" (with {listed(dict.fromkeys(value))})" if isinstance(value, Mapping) and value else ""
 
 
 def domain_of(row: Mapping[str, Any], default: str) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from argap.corpus import columnar, delimited, jsonl, shards, text
 from argap.corpus.document import NoText, Tally, TextDocument, TokenShard
 from argap.corpus.formats import EXPECTED, LINES, TEXT, Kind, NotRead, recognise, suffix_of
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
@@ -46,9 +45,10 @@ def find_files(
 ) -> tuple[list[CorpusFile], dict[str, str]]:
     """Return the files of the corpus ``root``, sorted by path, and what the others of a folder are, by name.
 
-    The first rows are read, so that what lacks the text column is found here. JSON and CSV without it are left out of a
-    folder, where they describe data as often as they hold it; JSON lines, Parquet and Arrow are not. ``headerless``: as
-    in `recognise`. Raises `ArgapError` if nothing is left, and `FormatError` for a file that is broken or refused.
+    The first rows are read, so that what lacks the text column is found here. ``.json`` and CSV without it are left out
+    of a folder, where they describe data as often as they hold it; JSON lines, Parquet and Arrow are not.
+    ``headerless``: as in `recognise`. Raises `ArgapError` if nothing is left, and `FormatError` for a file that is
+    broken or refused.
     """
     if root.is_file():
         kind = recognise(root, text_column, headerless=headerless)
@@ -93,16 +93,19 @@ def _look(path: Path, *, root: Path, text_column: str, keep: Sequence[str], head
     suffix = suffix_of(path)
     try:
         kind = recognise(path, text_column, headerless=headerless)
-        if kind == "text" and suffix not in TEXT:
-            return "text with a suffix that is not read" if suffix else "text without a suffix"
-        file = CorpusFile(path, kind, parts[0] if len(parts) > 1 else root.name.split(".")[0])
-        _check(file, text_column, keep)
     except NotRead as error:
         return error.what
-    except NoText as error:
-        if kind not in ("json", "csv") or suffix in LINES:
-            raise
-        return error.what
+    if kind == "text" and suffix not in TEXT:
+        return "text with a suffix that is not read" if suffix else "text without a suffix"
+    file = CorpusFile(path, kind, parts[0] if len(parts) > 1 else root.name.split(".")[0])
+    try:
+        _check(file, text_column, keep)
+    except FormatError as error:
+        if isinstance(error, NoText) and kind in ("json", "csv") and suffix not in LINES:
+            return error.what
+        if kind == "json" and suffix not in LINES:
+            return str(error).removeprefix(str(path)).lstrip(",: ")
+        raise
     return file
 
 
@@ -111,8 +114,7 @@ def _check(file: CorpusFile, text_column: str, keep: Sequence[str]) -> None:
     if file.kind == "parquet":
         columnar.check_parquet(file.path, text_column, keep)
     elif file.kind not in ("text", "tokens"):
-        with closing(READERS[file.kind](file.path, file.domain, text_column, Tally(), keep)) as documents:
-            next(documents, None)
+        next(READERS[file.kind](file.path, file.domain, text_column, Tally(), keep), None)
 
 
 def _below(root: Path) -> tuple[list[Path], dict[str, str]]:

@@ -237,7 +237,6 @@ BROKEN = {
     "open.json": (ARRAY[:-1], "the array does not end after item 30"),
     "comma.json": (b'["a" "b"]', "item 2: not JSON (expected a comma"),
     "two.json": (b'["a"] ["b"]', "'[' after item 1; expected one array"),
-    "numbers.json": (b"[1, 2]", "item 1: expected an object, found int"),
     "strings.jsonl": (b'"a"\n"b"\n', "line 1: expected an object, found str"),
     "deep.json": (b"[" + b"[" * 10**5, "item 1: not JSON (nested too deeply)"),
     "other.jsonl": (b'{"content": "a", "id": 1}', "no text in column 'text'; its columns are 'content', 'id'"),
@@ -255,6 +254,9 @@ BROKEN = {
 NO_TEXT = {
     "dictionary.json": (b'{"data": [1, 2]}', "no text in column 'text'; its columns are 'data'"),
     "pretty.json": (b'{\n "a": 1,\n "b": 2\n}\n', "item 1: no text in column 'text'; its columns are 'a', 'b'"),
+    "vocab.json": (json.dumps(dict.fromkeys(map(str, range(99)), 1)).encode(), "'10', '11' and 87 more"),
+    "numbers.json": (b"[1, 2]", "item 1: expected an object, found int"),
+    "comments.json": (b"// settings\n{}", "line 1: not JSON"),
     "other.csv": (b"content;id\na;1\n", "no text in column 'text'; its columns are 'content', 'id'"),
 }
 """JSON and CSV that a folder may hold beside the text."""
@@ -338,6 +340,13 @@ def test_columns_are_kept_of_every_table(tmp_path: Path) -> None:
         open_corpus(tmp_path / "notes.txt.gz", keep=("id",))
     with pytest.raises(FormatError, match=r"rows\.csv: no column 'none' to `keep`; its columns are 'text', 'id'"):
         open_corpus(tmp_path / "rows.csv", keep=("none",))
+
+
+def test_a_book_is_a_field(tmp_path: Path) -> None:
+    limit, book = csv.field_size_limit(), "word " * 40_000
+    (tmp_path / "books.csv").write_text(f'text,id\n"{book}",1\n')
+    assert texts(open_corpus(tmp_path / "books.csv")) == [book]
+    assert csv.field_size_limit() == limit  # others count on it
 
 
 def test_a_saved_data_set_is_read_without_its_caches(tmp_path: Path) -> None:
