@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save
 
+import argap
 from argap.corpus import Corpus, jsonl, open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.packed import HEAD
@@ -372,3 +373,9 @@ def test_an_array_is_read_in_pieces(tmp_path: Path, piece: int, monkeypatch: pyt
     corpus = open_corpus(path)
     assert texts(corpus) == ["\xe9 \U0001f600 \xe9", "\ufffd"]
     assert corpus.tally.invalid_utf8 == 1
+
+
+def test_a_text_is_refused_before_checkpoints_are_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "figure.png").write_bytes(UNREAD["figure.png"][0])
+    with pytest.raises(FormatError, match=r"figure\.png: a picture"):
+        argap.score(["no/model"], reference="no/reference", data=[tmp_path / "figure.png"], out=tmp_path / "out")
