@@ -210,7 +210,7 @@ UNREAD = {
     "train.parquet": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
     "error.parquet": (
         b"<!DOCTYPE html><p>Not found</p>",
-        "text (b'<!DOCTYPE html><p>Not fo' …), in spite of its suffix",
+        "text (b'<!DOCTYPE html>",
     ),
     "tokens.bin": (b"tokens they are not, but text\n", "text (b'tokens they are not, but' …), in spite of its suffix"),
     "tokens.bin.gz": (
