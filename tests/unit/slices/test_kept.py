@@ -366,7 +366,7 @@ def test_sources_without_the_column_are_refused(tmp_path, tokenizer):
     with pytest.raises(ArgapError, match=r"a\.parquet: no column 'day' to `keep`; its columns are 'text', 'date'"):
         build_evaluation_set(open_corpus(tmp_path, keep=("day",)), tokenizer, keep=("day",))
     (tmp_path / "b.txt").write_text("a b")
-    with pytest.raises(ArgapError, match=r"b\.txt: has no column 'date' to `keep`; columns are kept of JSON lines"):
+    with pytest.raises(ArgapError, match=r"b\.txt: has no column 'date' to `keep`; columns are kept of JSON, CSV"):
         open_corpus(tmp_path, keep=("date",))
     with pytest.raises(ArgapError, match="stdlib:heldout: has no column"):
         open_corpus("stdlib:heldout", keep=("date",))

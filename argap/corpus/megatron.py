@@ -1,8 +1,9 @@
 """Token files of Megatron and GPT-NeoX: a ``.bin`` of tokens and an ``.idx`` with the sequences' bounds.
 
 The Pile and Pythia's training data are published in this form: tokenized, cut into samples of 2,049 tokens, each
-overlapping the next by one token, and shuffled. Every sequence counts as a document, and an EOS inside it ends one, so
-every pair of a sample counts once; the token that two samples share is counted in both.
+overlapping the next by one token, and shuffled. Every sequence counts as a document, as it does where Megatron trains
+GPT, and an EOS inside it ends one, so every pair of a sample counts once; the token that two samples share is counted
+in both.
 """
 
 import struct
@@ -27,27 +28,36 @@ def is_pair(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Open the tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
+def read_header(path: Path) -> tuple[np.dtype, int]:
+    """Return the type of the tokens of ``path`` and the number of its sequences.
 
-    Raises `FormatError` naming the file for an inconsistent header, length or bound.
+    Raises `FormatError` naming the index for an inconsistent header or length.
     """
     index = path.with_suffix(".idx")
     with index.open("rb") as file:
         header = file.read(HEADER.size)
-        if len(header) < HEADER.size:
-            raise FormatError(f"{index}: truncated at byte {len(header)}, inside its header")
-        _, version, code, sequences, documents = HEADER.unpack(header)
-        if version != 1 or code not in TYPES:
-            raise FormatError(f"{index}: version {version}, type code {code}; expected version 1 and integers")
-        expected = HEADER.size + 12 * sequences + 8 * documents
-        if index.stat().st_size != expected:
-            raise FormatError(
-                f"{index}: {index.stat().st_size} bytes, its header announces {expected}; is it truncated?"
-            )
+    if len(header) < HEADER.size:
+        raise FormatError(f"{index}: truncated at byte {len(header)}, inside its header")
+    _, version, code, sequences, documents = HEADER.unpack(header)
+    if version != 1 or code not in TYPES:
+        raise FormatError(f"{index}: version {version}, type code {code}; expected version 1 and integers")
+    expected = HEADER.size + 12 * sequences + 8 * documents
+    if (size := index.stat().st_size) not in (expected, expected + sequences):  # a byte more of each, its mode
+        raise FormatError(f"{index}: {size} bytes, its header announces {expected}; is it truncated?")
+    return np.dtype(TYPES[code]).newbyteorder("<"), sequences
+
+
+def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Open the tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
+
+    Raises `FormatError` as `read_header` does, and for a bound outside the tokens.
+    """
+    dtype, sequences = read_header(path)
+    index = path.with_suffix(".idx")
+    with index.open("rb") as file:
+        file.seek(HEADER.size)
         sizes = np.frombuffer(file.read(4 * sequences), "<i4").astype(np.int64)
         pointers = np.frombuffer(file.read(8 * sequences), "<i8")
-    dtype = np.dtype(TYPES[code]).newbyteorder("<")
     if not path.stat().st_size:
         return np.empty(0, dtype), np.empty((0, 2), np.int64)
     with local_file(path) as local:
