@@ -8,6 +8,8 @@ import time
 import tomllib
 from pathlib import Path
 
+from tests.builders.processes import begin, said
+
 ROOT = Path(__file__).parents[2]
 
 SLOWLY = """
@@ -74,18 +76,17 @@ def test_an_interrupt_in_a_destructor_is_not_lost():
 
 
 def test_an_interrupted_score_keeps_its_shards(tmp_path):
-    command = [sys.executable, "-c", SLOWLY, "score", str(ROOT / "argap/demo/checkpoints/base_conv")]
-    command += ["--ref", "attention", "--seq-len", "256", "--limit-tokens", "2048", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["score", str(ROOT / "argap/demo/checkpoints/base_conv"), "--ref", "attention", "--seq-len", "256"]
+    process = begin(SLOWLY, *command, "--limit-tokens", "2048", "--out", "out", folder=tmp_path)
     shard = tmp_path / "out" / "attention" / "tokens" / "part-00000.parquet"
-    while not shard.exists() and process.poll() is None:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
+    while not shard.exists() and process.is_alive():
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(120)
+    process.kill()
+    out, err = said(tmp_path)
+    assert process.exitcode == 130, err
     assert out == ""
     assert err.strip().endswith("interrupted; finished shards are kept, the same command resumes there")
     assert "Traceback" not in err

@@ -1,10 +1,7 @@
 """Complete runs at toy size on a CPU: they learn, resume bit for bit, and reject invalid input."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
 from argap.train.records import StepLine
 from argap.train.windows import Windows
+from tests.builders.processes import begin
 
 
 def toy(values: dict, **changes) -> TrainConfig:
@@ -122,6 +120,7 @@ HELD_IN_STEP_45 = """
 import signal
 from argap.cli import main
 from argap.train.loop import Trainer
+from tests.builders.processes import begin
 step = Trainer.step
 Trainer.step = lambda self, windows, number: signal.pause() if number == 44 else step(self, windows, number)
 main()
@@ -134,12 +133,11 @@ def test_a_killed_run_resumes_bit_for_bit(
     values = long_values(toy_tokenizer, toy_corpus)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    command = [sys.executable, "-c", HELD_IN_STEP_45, "train", "run.yaml", "--out", str(out), "--device", "cpu"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as process:
-        while not list((out / "checkpoints").glob("step-*")) and process.poll() is None:
-            time.sleep(0.002)
-        process.kill()
+    process = begin(HELD_IN_STEP_45, "train", "run.yaml", "--out", str(out), "--device", "cpu", folder=tmp_path)
+    while not list((out / "checkpoints").glob("step-*")) and process.is_alive():
+        time.sleep(0.002)
+    process.kill()
+    process.join()
     assert json.loads((out / "train.json").read_text())["finished"] is None
     steps = [int(p.name.removeprefix("step-")) for p in (out / "checkpoints").glob("step-*")]
     assert max(steps) in (20, 40)
