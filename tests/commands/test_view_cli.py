@@ -9,8 +9,6 @@ import urllib.request
 
 import pytest
 
-from argap.view.serve import listen
-
 
 def test_it_serves_until_interrupted_without_torch(token_result):
     code = (
@@ -43,16 +41,3 @@ def test_it_serves_until_interrupted_without_torch(token_result):
     assert process.returncode == 130
     assert "Traceback" not in said
     assert said.endswith("torch: False\n")
-
-
-def test_refusals_are_one_line(token_result, tmp_path, run_command):
-    code, out, said = run_command("view", str(tmp_path))
-    assert (code, out, said.count("\n")) == (1, "", 1)
-    assert "no gap.json there; expected a folder that `argap score` or `argap compare` wrote" in said
-    with listen(0) as taken:
-        port = taken.getsockname()[1]
-        assert run_command("view", str(token_result), "--port", str(port)) == (
-            1,
-            "",
-            f"argap: --port {port}: Address already in use on 127.0.0.1; use --port 0 for one that is free\n",
-        )

@@ -288,22 +288,6 @@ def test_missing_ray_says_how_to_install_it(place, monkeypatch):
     assert "pip install argap[cluster]" in str(command(place, "run", "--engine", "ray").exception)
 
 
-def test_an_address_without_a_cluster_is_refused(place):
-    assert "--address: has no effect with --engine local" in str(command(place, "run", "--address", "auto").exception)
-
-
-def test_an_unknown_member_is_refused(place):
-    result = command(place, "run", "--member", "nobody")
-    assert result.exit_code == 1
-    assert "`member` nobody: not in the suite; its models are attention, base_conv" in str(result.exception)
-
-
-def test_table_needs_a_result(place, tmp_path):
-    shutil.copy(place / "suite.yaml", tmp_path)
-    result = command(tmp_path, "table")
-    assert "no result there" in str(result.exception)
-
-
 def test_mqar_is_measured_once_and_reported(place):
     found = json.loads((place / "out" / "tiny" / "mqar.json").read_text())
     assert (found["pairs"], found["examples"], found["text"]) == ([2, 4], 4, str(place / "val"))

@@ -131,13 +131,6 @@ def test_names_are_found_where_lm_eval_defines_them() -> None:
         stock_tasks(["openbokqa"])
 
 
-def test_own_and_other_tasks_do_not_mix_under_the_pinned_protocol(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, "--tasks", "fda,mmlu", "--out", str(tmp_path / "o")])
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    assert "--tasks fda: run by argap's own protocol" in capsys.readouterr().err
-
-
 def test_lm_eval_finds_the_registered_model(toys, results) -> None:
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
