@@ -49,11 +49,10 @@ from argap.runtime.progress import say
 from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
-from argap.suite.distances import build_distances
 from argap.suite.earlier import KEPT, Earlier, open_earlier
 from argap.suite.gap import gap_of
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
-from argap.suite.prevalence import build_prevalence
+from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_logs, build_trajectory
 from argap.synthetics.pretrained.records import PretrainedScores

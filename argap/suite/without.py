@@ -33,10 +33,9 @@ from argap.slices.cells import PREFIX, build_cells, models_of
 from argap.suite.collect import Collected, marks, sums_of, write_result
 from argap.suite.config import Suite
 from argap.suite.curve import build_curve
-from argap.suite.distances import build_distances
 from argap.suite.gap import gap_of, read_sums
 from argap.suite.layout import Layout
-from argap.suite.prevalence import build_prevalence
+from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Members
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer

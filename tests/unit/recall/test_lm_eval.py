@@ -12,9 +12,8 @@ from argap.cli import main
 from argap.errors import ArgapError
 from argap.recall.decoding import Decoder
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
+from argap.recall.lm_eval_tasks import StockOptions, stock_tasks, task_folders
 from argap.recall.run import run_upstream
-from argap.recall.task_names import task_folders
 from argap.runtime.trust import trusting
 
 HYBRID = str(Path(__file__).parents[3] / "argap" / "demo" / "checkpoints" / "hybrid")
