@@ -74,6 +74,13 @@ def build_architecture(folder: Path) -> None:
     architecture.write(folder)
 
 
+def build_journeys(folder: Path) -> None:
+    """Trace five commands, and rewrite the lists of the modules that they pass."""
+    import journeys
+
+    journeys.write(folder)
+
+
 def build_families(folder: Path) -> None:
     """Check every family of transformers, and rewrite their table."""
     import families
@@ -89,6 +96,7 @@ GENERATED: dict[str, Generated] = {
     },
     "recall": Generated("results/recall", build_recall, ("*/*.svg",)),
     "architecture": Generated("docs", build_architecture, ("architecture.md", "images/architecture.svg")),
+    "journeys": Generated("docs", build_journeys, ("architecture.md",)),
     "families": Generated("docs", build_families, ("hub.md",)),
 }
 

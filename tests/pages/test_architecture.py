@@ -5,6 +5,8 @@ from collections import Counter
 from graphlib import TopologicalSorter
 
 import architecture as drawn
+import journeys
+import pytest
 
 KNOWN = drawn.modules()
 IMPORTS = drawn.imports(KNOWN)
@@ -36,3 +38,8 @@ def test_every_room_is_small_and_says_what_it_is_for() -> None:
     assert large == {}
     packages = {path for path in KNOWN.values() if path.name == "__init__.py"}
     assert [str(path) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+@pytest.mark.slow
+def test_journeys_are_those_traced() -> None:
+    assert journeys.section(journeys.trace()) == journeys.committed()
