@@ -193,10 +193,6 @@ def test_the_command_slices_by_a_column(result, run_command):
     assert wheres["none"] == "language IS NULL"
     again = result.slices({"x": wheres["it's"]})[-1]
     assert again.n == next(each["n"] for each in slices if each["name"] == "it's")
-    code, _, err = run_command("slice", str(result.folder), "--by", "piece")
-    assert (code, err.split(":")[1]) == (1, " --by piece")
-    code, _, err = run_command("slice", str(result.folder), "--by", "a", "--where", "b", "--name", "c")
-    assert "--by is a partition of all tokens" in err
 
 
 def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):

@@ -1,4 +1,4 @@
-"""Tabulate the distances of AR hits and fit a power law d^−α to them.
+"""Count repeated bigrams by domain and position; tabulate distances of AR hits and fit a power law d^−α to them.
 
 A window has room for distance d at L + 1 − d positions, d = 1 … L. The fitted density is therefore
 p(d) ∝ (L + 1 − d) d^−α; without the first factor, the fit would take lack of room for a scarcity of long distances.
@@ -11,8 +11,12 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from argap.metric.bins import position_bins
 from argap.metric.influence import estimates, ratio
 from argap.slices.tally import tally
+from argap.text.content import content_bigrams, has_letters
+from argap.text.tokenizer import Tokenizer
+from argap.text.words import PieceBytes
 from argap.tokens.labels import Labels
 
 GRID = np.linspace(-2, 6, 1601)
@@ -74,3 +78,20 @@ def _interval(n: np.ndarray, total: np.ndarray, means: np.ndarray) -> tuple[floa
     """Return the exponents of the interval's ends, which are NaN without an interval."""
     mean = estimates(ratio(total, n))
     return float(_solve(mean.high, means)), float(_solve(mean.low, means))
+
+
+def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -> pd.DataFrame:
+    """Count scored tokens ``n`` and ``repeated`` ones for each ``domain, position, content``.
+
+    ``position``: bin of the position (`argap.metric.bins.position_bins`); ``content``: whether the bigram is of content
+    words (`argap.text.content`). ``tokens``: int32 ``[N]``, the ids of the evaluation set.
+    """
+    words = PieceBytes(tokenizer.piece_bytes).words(tokens, labels.window)
+    content = content_bigrams(tokens, words, has_letters(tokenizer))
+    rows = np.flatnonzero(labels.scored)
+    position = position_bins(labels.record.evaluation.seq_len).index(labels.position[rows])
+    groups = tally([labels.domain[rows], position, content[rows]], [labels.repeated[rows]])
+    domain, position, content = groups.keys
+    names = np.array(labels.domains, dtype=object)
+    columns = {"domain": names[domain], "position": position, "content": content, "n": groups.n}
+    return pd.DataFrame(columns | {"repeated": groups.sums[0].astype(np.int64)})
