@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test coverage numerics quantised release check docs clean
+.PHONY: install demo test coverage numerics quantised release check pages docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -57,6 +57,9 @@ check: $(VENV)/.installed-dev ## lint, format, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/typos
+
+pages: $(VENV)/.installed-dev ## every table, figure and page that is built from committed results
+	$(BIN)/python tools/pages.py
 
 docs: $(VENV)/.installed-docs ## the site, in site/; a broken link or reference fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -82,11 +82,10 @@ def score(
         Tokens per window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
         first tokens of the text, or of each document. More and shorter documents give narrower intervals.
     text_column, token_dtype
-        Column of JSON lines and Parquet that holds the text; element type of headerless ``.bin`` shards.
+        Column of JSON, CSV, Parquet and Arrow that holds the text; element type of headerless ``.bin`` shards.
     keep
-        Columns of JSON lines, Parquet and hub data sets to keep as token columns, for slices, breakdowns and discovery:
-        one value per document, or spans ``[{start, end, label}]`` of its text (in characters), which become labels of
-        the tokens.
+        Columns of tables and hub data sets to keep as token columns, for slices, breakdowns and discovery: one value
+        per document, or spans ``[{start, end, label}]`` of its text (in characters), which become labels of the tokens.
     base
         Also give the share of this model's gap that the others close.
     slices

@@ -12,7 +12,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "linear_attention": ("recurrent.linear_attention",),
     "gla": ("recurrent.gla",),
     "taylor_attention": ("recurrent.taylor_attention", "recurrent.taylor_sums"),
-    "delta_rule": ("recurrent.delta_rule", "recurrent.delta_rule_inverse"),
+    "delta_rule": ("recurrent.delta_rule", "recurrent.delta_rule_inverse", "recurrent.decayed_pairs"),
     "short_convolution": ("convolution.short_convolution",),
     "selective_scan": ("scan.selective_scan", "scan.selective_scan_backward"),
     "wkv": ("recurrent.wkv",),

@@ -123,18 +123,18 @@ def committed() -> dict[str, str]:
     return {match[1]: f"{match[0]}\n" for match in re.finditer(r"^\| `([^`]+)` \|.*$", text, re.MULTILINE)}
 
 
-def main() -> None:
-    """Check the families and rewrite their table."""
+def write(docs: Path) -> None:
+    """Check the families and rewrite their table in the folder of pages."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     rows = []
-    for family in sys.argv[1:] or FAMILIES:
+    for family in FAMILIES:
         rows.append(check(family))
         print(rows[-1].line(), end="", flush=True)
-    if not sys.argv[1:]:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(before + table(rows) + rest.partition(END)[2])
+    page = docs / PAGE.name
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + table(rows) + rest.partition(END)[2])
 
 
 if __name__ == "__main__":
-    main()
+    write(PAGE.parent)

@@ -1,7 +1,7 @@
 """Define the command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
 
 Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback goes to a
-file), 130 interrupted (finished work is kept).
+file), 130 interrupted (finished work is kept), 141 the reader of stdout has gone (``argap … | head``), silently.
 The modules of this folder only read flags and print; heavy imports are inside the commands, so that ``argap --help``
 stays fast.
 """
@@ -17,6 +17,7 @@ from argap.cli import checkpoints, index, models, recall, result, score, suite, 
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import keeping_interrupts
+from argap.runtime.streams import degrade_streams, ending_with_pipe
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
@@ -68,10 +69,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
+    """Run the command line. (Typer itself turns Ctrl-C into 130.)"""
     command = None
+    degrade_streams()
     try:
-        with keeping_interrupts():
+        with keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
             command()

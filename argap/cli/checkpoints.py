@@ -50,8 +50,7 @@ def add(
     from argap.bigram_index.store import open_index
     from argap.checkpoints.find import find_checkpoint
     from argap.checkpoints.references import Reference, absolute, add_reference, find_reference
-    from argap.corpus import open_corpus
-    from argap.evaluation.windows import check_spec
+    from argap.evaluation.windows import check_spec, corpora_of
 
     reference = Reference(
         checkpoint=absolute(checkpoint),
@@ -61,8 +60,7 @@ def add(
     )
     find_checkpoint(checkpoint)  # fail now rather than when scoring
     check_spec(reference.evaluation)
-    for source in reference.data:
-        open_corpus(source)
+    corpora_of(reference.evaluation)
     if index is not None:
         open_index(index)
     earlier = find_reference(name)

@@ -22,7 +22,7 @@ TOKENS_PER_REPORT = 2**16
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 IndexFolder = Annotated[Path, typer.Argument(help="An index.")]
-DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
+DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON, CSV, Parquet, Arrow, token files or hub:NAME.")]
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 MovedTokenizerOption = Annotated[
     str | None, typer.Option("--tokenizer", help="Folder or hub id of the index's tokenizer, if it moved.")
@@ -88,7 +88,8 @@ def _build_with_progress(
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.sources.shard import Shard
     from argap.bigram_index.sources.token_source import TokenSource
-    from argap.runtime.progress import progress, say
+    from argap.corpus import say_remarks
+    from argap.runtime.progress import progress
     from argap.text.tokenizer import load_tokenizer
 
     source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
@@ -102,8 +103,7 @@ def _build_with_progress(
                 reported = tokens
 
         index = build_from_source(source, out, progress=report, **options)
-    for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
-        say(f"argap: {remark}")
+    say_remarks(corpora)
     return index
 
 

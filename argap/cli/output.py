@@ -1,5 +1,6 @@
 """Print results to stdout: JSON for machines, tables for people and papers."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from argap.cli.options import Json
 from argap.errors import ArgapError
+from argap.runtime.streams import is_unicode
 
 if TYPE_CHECKING:
     from argap.records import Gap
@@ -49,9 +51,10 @@ class Output:
 
 
 def print_json(value: Any) -> None:
-    """Print a record, a dataclass, or nested plain values as JSON."""
+    """Print a record, a dataclass, or nested plain values as JSON, with escapes for what stdout cannot write."""
     import json
 
     import msgspec
 
-    typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+    ascii_only = not is_unicode(sys.stdout)
+    typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=ascii_only))

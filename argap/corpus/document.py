@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,6 +18,10 @@ ESCAPES = re.compile(
     r"(?P<whole>\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 """JSON escapes; not ``whole`` means half of a surrogate pair."""
+SHOWN = 5
+"""Files left out that are named."""
+MOST_LISTED = 12
+"""Columns that a message names; the keys of a vocabulary are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,21 @@ class TextDocument:
 
 @dataclass(frozen=True, slots=True)
 class TokenShard:
-    """A file of token ids, with documents separated by EOS. Opened later, when the tokenizer is known."""
+    """An array of token ids, with documents separated by EOS. Opened later, when the tokenizer is known."""
 
     path: Path
     dtype: np.dtype | None
     """Element type of a headerless ``.bin``; None: uint16 if the vocabulary fits, else uint32."""
     domain: str
+    stored: int
+    """Its bytes, as stored."""
+    member: str | None = None
+    """The file in an ``.npz`` archive."""
+
+    @property
+    def name(self) -> str:
+        """The path, with the array's name in an archive."""
+        return str(self.path) if self.member is None else f"{self.path}[{self.member.removesuffix('.npy')}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +65,31 @@ class TokenDocument:
     """The values of the kept columns; spans are of tokens (`argap.corpus.kept.TokenSpans`)."""
 
 
-def text_of(row: Mapping[str, Any], column: str, where: str, option: str) -> str:
-    """Return the text of a row.
+class NoText(FormatError):
+    """A table or row without the text column; the message lists its columns and the ``option`` that selects one."""
 
-    Raises `FormatError` for a row without the column, listing its columns and the ``option`` that selects one, and for
-    a value that is not text.
-    """
-    if column not in row:
-        columns = ", ".join(map(repr, row)) or "none"
-        raise FormatError(f"{where}: no text in column {column!r}; its columns are {columns}: name one with {option}")
-    if not isinstance(text := row[column], str):
-        shown = json.dumps(text, default=str)[:40]
-        raise FormatError(f"{where}: column {column!r} holds {shown}; expected a string")
-    return text
+    def __init__(self, where: str, column: str, columns: Iterable[Any], option: str = "`text_column`") -> None:
+        self.what = f"no text in column {column!r}; its columns are {listed(columns)}"
+        super().__init__(f"{where}: {self.what}: name one with {option}")
+
+
+def listed(columns: Iterable[Any]) -> str:
+    """Return the names of columns for a message; those of objects in a row with their keys."""
+    of = columns if isinstance(columns, Mapping) else dict.fromkeys(columns)
+    named = [f"{name!r}{_keys(of[name])}" for name in islice(of, MOST_LISTED)]
+    more = f" and {len(of) - len(named)} more" if len(of) > len(named) else ""
+    return f"{', '.join(named) or 'none'}{more}"
+
+
+def _keys(value: Any) -> str:
+    return f" (with {listed(dict.fromkeys(value))})" if isinstance(value, Mapping) and value else ""
+
+
+def domain_of(row: Mapping[str, Any], default: str) -> str:
+    """Return the domain of a row: its own, 0, false and the empty text included, or the Pile's name of its set."""
+    meta = row.get("meta")
+    named = row.get("domain"), meta.get("pile_set_name") if isinstance(meta, Mapping) else None
+    return str(next((name for name in named if name is not None), default))
 
 
 @dataclass
@@ -73,13 +99,34 @@ class Tally:
     documents: int = 0
     empty: int = 0
     """Documents without a token, which are skipped."""
+    null: int = 0
+    """Documents whose text is null; they are empty."""
     invalid_utf8: int = 0
     """Documents with invalid UTF-8, read as U+FFFD."""
     bytes_read: float = 0
     """Bytes of the text files, as stored; the measure of progress."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Files of a folder that were not read, by name, and what they are."""
     columns: dict[str, None] = field(default_factory=dict)
     """Columns seen, if some are to be kept."""
     _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def text_of(self, row: Mapping[str, Any], column: str, where: str, option: str = "`text_column`") -> str:
+        """Return the text of a row; null, which is counted, is the empty text.
+
+        Raises `NoText` for a row without the column, and `FormatError` for a value that is not text.
+        """
+        if column not in row:
+            raise NoText(where, column, row, option)
+        text = row[column]
+        if text is None:
+            with self._lock:
+                self.null += 1
+            return ""
+        if not isinstance(text, str):
+            shown = json.dumps(text, default=str)[:40]
+            raise FormatError(f"{where}: column {column!r} holds {shown}; expected a string")
+        return text
 
     def decode(self, data: bytes) -> str:
         """Decode ``data`` as text; invalid UTF-8 is counted, not refused."""
@@ -112,6 +159,12 @@ class Tally:
         lines = []
         if self.invalid_utf8:
             lines.append(f"{self.invalid_utf8} documents contain invalid UTF-8, read as U+FFFD")
-        if self.empty:
-            lines.append(f"{self.empty} documents contain no token and were skipped")
+        if self.null:
+            lines.append(f"{self.null} documents have null for text and were skipped")
+        if (others := self.empty - self.null) > 0:
+            lines.append(f"{others} documents contain no token and were skipped")
+        if self.left_out:
+            named = [f"{name} ({what})" for name, what in self.left_out.items()]
+            more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+            lines.append(f"{len(named)} files were left out: {', '.join(named[:SHOWN])}{more}")
         return lines

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-from argap.corpus.document import Tally, TextDocument, text_of
+from argap.corpus.document import Tally, TextDocument, domain_of
 from argap.errors import ArgapError, extra, first_line
 
 OPTIONS = ("config", "split", "column", "revision")
@@ -23,9 +23,8 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
         raise ArgapError(f"hub:{spec}: unknown option {unknown[0]!r}; known ones are {', '.join(OPTIONS)}")
     column = options.get("column", text_column)
     for number, row in enumerate(_rows(name, options)):
-        text = text_of(row, column, f"hub:{name}#{number}", "column=...")
-        domain = str(row.get("domain") or name)
-        yield TextDocument(text, domain, f"hub:{name}#{number}", tally.kept(row, keep))
+        text = tally.text_of(row, column, f"hub:{name}#{number}", "column=...")
+        yield TextDocument(text, domain_of(row, name), f"hub:{name}#{number}", tally.kept(row, keep))
 
 
 def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -3,8 +3,9 @@
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -53,16 +54,19 @@ def remote_path(spec: str) -> Path:
 
 
 @contextmanager
-def local_file(path: Path) -> Iterator[Path]:
-    """Yield ``path`` itself if it is local, else a copy that lasts as long as the block.
+def local_file(path: Path, member: str | None = None) -> Iterator[Path]:
+    """Yield ``path`` itself if it is local, else a copy that lasts as long as the block; a copy of an archive's member.
 
     A memory map of the copy outlives it, because the system keeps the file's blocks until the map is closed.
     """
-    if isinstance(path, Path):
+    if isinstance(path, Path) and member is None:
         yield path
         return
     with tempfile.NamedTemporaryFile(suffix=path.suffix) as copy:
-        with path.open("rb") as file:
+        with ExitStack() as opened:
+            file = opened.enter_context(path.open("rb"))
+            if member is not None:
+                file = opened.enter_context(zipfile.ZipFile(file).open(member))
             shutil.copyfileobj(file, copy, 2**24)
         copy.flush()
         yield Path(copy.name)

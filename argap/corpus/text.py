@@ -1,4 +1,4 @@
-"""Plain text: one file, one document.
+"""Plain text, compressed or not: one file, one document.
 
 A file over `PIECE` bytes is read in pieces that end at a line end, each a separate document, so that a huge file need
 not fit in memory; a bigram across a cut is not counted.
@@ -9,25 +9,21 @@ from pathlib import Path
 from typing import IO
 
 from argap.corpus.document import Tally, TextDocument
-from argap.errors import ArgapError
+from argap.corpus.packed import opened
 
-SUFFIXES = (
-    ".txt", ".text", ".md", ".rst", ".tex", ".html", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu",
-    ".java", ".js", ".ts", ".go", ".rs", ".rb", ".sh", ".sql",
-)  # fmt: skip
 PIECE = 16 * 2**20
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
-    """Read the documents of a text file, which has no columns: ``text_column`` and ``keep`` are ignored."""
-    try:
-        with path.open("rb") as file:
-            for number, piece in enumerate(_pieces(file)):
-                tally.bytes_read += len(piece)
-                source = f"{path}#{number}" if number else str(path)
-                yield TextDocument(tally.decode(piece), domain, source)
-    except OSError as error:
-        raise ArgapError(f"{path}: not readable ({error.strerror})") from error
+    """Read the documents of a text file, which has no columns: ``text_column`` and ``keep`` are ignored.
+
+    Raises `FormatError` as `argap.corpus.packed.opened` does.
+    """
+    with opened(path) as text:
+        before = tally.bytes_read
+        for number, piece in enumerate(_pieces(text.file)):
+            tally.bytes_read = before + text.position()
+            yield TextDocument(tally.decode(piece), domain, f"{path}#{number}" if number else str(path))
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:

@@ -166,6 +166,11 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def normed(norm: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
+    """Apply ``norm`` in the dtype of its weight, as autocast leaves it, and round to the dtype of ``x``."""
+    return norm(x.to(norm.weight.dtype)).to(x.dtype)
+
+
 def without_decay(*parameters: nn.Parameter) -> None:
     """Exempt parameters from weight decay (`argap.train.optimizer`)."""
     for parameter in parameters:

@@ -58,7 +58,11 @@ class Past(NamedTuple):
             storage = _Storage(self.values.new_empty(batch, heads, capacity, size, dtype=dtype), count)
             storage.tensor[:, :, :count] = self.values
             end = count
-        torch.cat(parts, dim=1, out=storage.tensor[:, :, end : end + 1])
+        written = storage.tensor[:, :, end : end + 1]
+        if len(parts) == 1:  # torch 2.13's cat of one tensor leaves a contiguous ``out`` unwritten
+            written.copy_(parts[0])
+        else:
+            torch.cat(parts, dim=1, out=written)
         storage.end = end + 1
         return self._replace(values=storage.tensor[:, :, end - count : end + 1], end=end + 1, storage=storage)
 

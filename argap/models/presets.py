@@ -34,6 +34,16 @@ def in_turn(*mixers: MixerSpec) -> Layers:
     return lambda layers: [mixers[layer % len(mixers)] for layer in range(layers)]
 
 
+def every(period: int, chosen: MixerSpec, others: MixerSpec) -> Layers:
+    """Place ``chosen`` in the last layer of every ``period``, or of a shorter model, and ``others`` elsewhere."""
+
+    def layers(count: int) -> list[MixerSpec]:
+        step = min(period, count)
+        return [chosen if (layer + 1) % step == 0 else others for layer in range(count)]
+
+    return layers
+
+
 base_conv_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True},
     {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True},
@@ -135,11 +145,37 @@ ARCHITECTURES: dict[str, Architecture] = {
         depth=2,
     ),
     "liquid_s4": Architecture(in_turn("liquid_s4")),
+    "mamba2": Architecture(in_turn("mamba2")),
+    "gated_delta_net": Architecture(in_turn("gated_delta_net")),
+    "kda": Architecture(in_turn("kda")),
+    "rwkv7": Architecture(in_turn("rwkv7")),
+    "lightning_attention": Architecture(in_turn("lightning_attention")),
+    "mlstm": Architecture(in_turn("mlstm")),
+    "rg_lru": Architecture(in_turn("rg_lru")),
+    "hgrn2": Architecture(in_turn("hgrn2")),
+    "gsa": Architecture(in_turn("gsa")),
+    "gated_attention": Architecture(in_turn("gated_attention")),
+    "mla": Architecture(in_turn("mla")),
+    "attention_window": Architecture(every(6, "attention", window(128)), source="arXiv 2503.19786 (Gemma 3)"),
+    "gated_delta_net_hybrid": Architecture(every(4, "gated_attention", "gated_delta_net"), source="Qwen3-Next"),
+    "olmo_hybrid": Architecture(
+        every(4, "attention", {"name": "gated_delta_net", "negative_eigenvalues": True}), source="OLMo-Hybrid"
+    ),
+    "kda_hybrid": Architecture(
+        every(4, {"name": "mla", "positions": "none"}, "kda"), source="arXiv 2510.26692 (Kimi Linear)"
+    ),
+    "mamba2_hybrid": Architecture(every(4, "attention", "mamba2")),
+    "lightning_hybrid": Architecture(
+        every(8, "attention", "lightning_attention"), source="arXiv 2501.08313 (MiniMax-01)"
+    ),
+    "griffin": Architecture(every(3, window(128), "rg_lru"), source="arXiv 2402.19427, section 2"),
 }
 """Architectures by name. Those that end in ``_block``, and ``rwkv4_channel``, have the block of the mixer's authors;
 the others have Llama's. The windows of ``delta_net_window`` and ``retnet_window`` are 128 (table 4's for RetNet; ours
 for DeltaNet), in every other layer (stated for DeltaNet, ours for the others). ``based_post`` alternates short and long
-convolutions with linear attention (second blog post on the Zoology paper; that they alternate is our reading)."""
+convolutions with linear attention (second blog post on the Zoology paper; that they alternate is our reading). Hybrids
+named after published models have their mixers in their proportions, but none of their experts; the windows of
+``attention_window`` and ``griffin``, 128, and the proportion of ``mamba2_hybrid`` are ours."""
 
 
 def build_config(

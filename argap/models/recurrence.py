@@ -2,8 +2,7 @@
 
 Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} + β_t k_tᵀ
 (v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it (arXiv
-2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.recurrent.linear_attention`,
-`argap.kernels.recurrent.gla` and `argap.kernels.recurrent.delta_rule`.
+2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.recurrent`.
 
 Legend: B batch, H heads, T positions, C chunk size, K key size, V value size, G decay size: 1 or K.
 """
@@ -11,6 +10,7 @@ Legend: B batch, H heads, T positions, C chunk size, K key size, V value size, G
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from argap.kernels.shared import shared
@@ -58,13 +58,21 @@ def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, 
 
 
 def delta_rule_step(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    log_decay: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advance the delta rule by one position; returns ``y [B, H, V]`` and the state after it, in the state's dtype.
 
-    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``.
+    ``q``, ``k`` are ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``. ``log_decay [B, H, G]``
+    scales the state before it is corrected.
     """
     q, k, v, beta = (x.to(state.dtype) for x in (q, k, v, beta[..., None]))
+    if log_decay is not None:
+        state = state * log_decay.to(state.dtype).exp()[..., None]
     recalled = (k[..., None, :] @ state)[..., 0, :]
     state = torch.addcmul(state, k[..., :, None], (beta * (v - recalled))[..., None, :])
     return (q[..., None, :] @ state)[..., 0, :], state
@@ -80,6 +88,38 @@ def delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, 
     chunks = -(-length // size)
     per_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value
     return batch * heads * chunks * per_chunk
+
+
+def generalized_delta_rule_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    log_decay: torch.Tensor,
+    state: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advance the generalized delta rule by one position; returns ``y [B, H, V]`` and the state after it.
+
+    ``q``, ``k``, ``a``, ``b`` and ``log_decay`` are ``[B, H, K]``, ``v [B, H, V]`` and ``state [B, H, K, V]``, whose
+    dtype all results have.
+    """
+    q, k, v, a, b, log_decay = (x.to(state.dtype) for x in (q, k, v, a, b, log_decay))
+    read = a[..., None, :] @ state
+    state = torch.addcmul(log_decay.exp()[..., None] * state, b[..., :, None], read)
+    state = torch.addcmul(state, k[..., :, None], v[..., None, :])
+    return (q[..., None, :] @ state)[..., 0, :], state
+
+
+def generalized_delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
+    """Count the FLOPs of the products in `argap.kernels.recurrent.generalized_delta_rule`.
+
+    Each chunk, padded to C positions, takes 8·C²·K for four matrices of products, C²·(K + V) for the triangular solve,
+    6·C²·V for the weighted values and 8·C·K·V for S.
+    """
+    size = length if chunk is None else min(chunk, length)
+    chunks = -(-length // size)
+    return batch * heads * chunks * (size**2 * (9 * key + 7 * value) + 8 * size * key * value)
 
 
 class HeadNorm(nn.RMSNorm):
@@ -98,3 +138,24 @@ class HeadNorm(nn.RMSNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.to(self.weight.dtype))
+
+
+class HeadLayerNorm(nn.Module):
+    """LayerNorm over each head's values, with a weight, and perhaps a bias, for every channel of every head."""
+
+    def __init__(self, heads: int, size: int, eps: float, *, bias: bool = False) -> None:
+        super().__init__()
+        self.eps, self.start = eps, 1.0
+        self.weight = nn.Parameter(torch.empty(heads * size))
+        self.bias = nn.Parameter(torch.empty(heads * size)) if bias else None
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        nn.init.constant_(self.weight, self.start)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Norm ``x [..., H, V]`` to ``[..., H·V]``."""
+        x = x.to(self.weight.dtype)
+        y = F.layer_norm(x, x.shape[-1:], eps=self.eps).flatten(-2) * self.weight
+        return y if self.bias is None else y + self.bias

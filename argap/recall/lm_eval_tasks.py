@@ -1,18 +1,22 @@
 """lm-eval's tasks: argap's own scored from finished answers, and lm-eval's stock tasks run unchanged.
 
 An lm-eval task file can import code (``!function``). Those bundled with argap and lm-eval are run; others only from a
-folder that the caller trusts.
+folder that the caller trusts. Names are looked up in task files read as text (``task:``, ``group:``, ``tag:``), without
+lm-eval's own index of all tasks, which takes 25 s.
 """
 
 import contextlib
+import difflib
+import importlib.util
 import io
 import json
 import logging
 import random
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -24,7 +28,6 @@ from argap.errors import ArgapError, extra, first_line
 from argap.recall.examples import TASKS, Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.samples import Sample
-from argap.recall.task_names import task_folders
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
 
@@ -53,6 +56,14 @@ ZEROSHOT_TASKS = ("wikitext", "lambada_openai", "piqa", "hellaswag", "winogrande
 
 Results = dict[str, Any]
 """The content of lm-eval's ``results.json``."""
+KEYS = rb"[\"']?(?:task|group|tag)[\"']?\s*:[ \t]*"
+NAME = rb"[\"']?([\w.+/@:-]+)[\"']?"
+DEFINED = re.compile(
+    rb"^" + KEYS + NAME + rb"[ \t\r]*(?:#.*)?$|^[\"']?tag[\"']?\s*:[ \t\r]*\n((?:[ \t]*-.*\n?)+)", re.M
+)
+ITEM = re.compile(rb"-\s*" + NAME)
+SHOWN = 4
+"""Number of close names in an error."""
 
 
 class StockOptions(NamedTuple):
@@ -204,3 +215,52 @@ def _machine() -> dict[str, Any]:
     described: dict[str, Any] = {}
     add_env_info(described)
     return described
+
+
+def task_folders(names: Sequence[str], own: Path | None = None) -> list[Path]:
+    """Return the folders with the files that define ``names``: in ``own``, the user's folder, else in lm-eval.
+
+    Raises `ArgapError` for an undefined name, with the closest ones.
+    """
+    sources = [*([_defined(own)] if own else []), _defined(_shipped())]
+    found: list[Path] = []
+    for name in names:
+        folders = next((defined[name] for defined in sources if name in defined), None)
+        if folders is None:
+            known = [known for defined in sources for known in defined]
+            close = ", ".join(difflib.get_close_matches(name, known, SHOWN))
+            raise ArgapError(
+                f"`tasks` {name}: no task of lm-eval{f' or of {own}' if own else ''}; "
+                f"{f'close are {close}' if close else 'see lm_eval ls tasks'}"
+            )
+        found += folders
+    return _outermost(found)
+
+
+def _shipped() -> Path:
+    spec = importlib.util.find_spec("lm_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise ArgapError("lm_eval is not installed; run `pip install 'argap[recall]'`")
+    return Path(spec.submodule_search_locations[0]) / "tasks"
+
+
+@cache
+def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the names that the task files below ``root`` define, and the folders of these files."""
+    if not root.is_dir():
+        raise ArgapError(f"`task_path` {root}: no such folder")
+    names: dict[str, dict[Path, None]] = {}
+    for path in filter(Path.is_file, root.rglob("*.yaml")):
+        for match in DEFINED.finditer(path.read_bytes()):
+            for name in [match[1]] if match[1] else ITEM.findall(match[2]):
+                names.setdefault(name.decode(), {})[path.parent] = None
+    return {name: tuple(folders) for name, folders in names.items()}
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Drop repetitions and folders inside others."""
+    kept: list[Path] = []
+    for folder in sorted(set(folders)):
+        if not kept or kept[-1] not in folder.parents:
+            kept.append(folder)
+    return kept

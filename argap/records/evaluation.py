@@ -74,7 +74,7 @@ class EvaluationSpec(Record, frozen=True):
         int | None, Meta(description="Only the first N tokens of the text.", extra={"metavar": "N"})
     ] = None
     text_column: Annotated[
-        str | None, Meta(description="Column of JSON lines and Parquet that holds the text [text].")
+        str | None, Meta(description="Column of a table (JSON, CSV, Parquet) with the text [text].")
     ] = None
     token_dtype: Annotated[str | None, Meta(description="Type of .bin shards: uint16 or uint32.")] = None
     tokenizer: str | None = None
@@ -82,7 +82,7 @@ class EvaluationSpec(Record, frozen=True):
     keep: Annotated[
         tuple[str, ...],
         Meta(
-            description="Column of JSON lines and Parquet to slice by (argap slice). Repeatable.",
+            description="Column of a table to slice by (argap slice). Repeatable.",
             extra={"metavar": "COLUMN"},
         ),
     ] = ()

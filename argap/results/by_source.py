@@ -19,15 +19,14 @@ from argap.records import Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
 from argap.slices.cells import (
     PREFIX,
-    CellFile,
-    ar_hits,
     keys_of,
     mean_over_seeds,
-    parts_of,
     sum_by,
     sum_cells,
+    with_models,
 )
 from argap.slices.figures import slices_of_cells
+from argap.slices.margins import sum_hits
 from argap.slices.partitions import HITS, hits_and_others
 from argap.tokens.labels import FORMAT
 
@@ -96,23 +95,15 @@ class Grouped(NamedTuple):
         return leave_one_source_out(behind(self.logprob, self.reference), np.arange(len(self.names)))
 
 
-def group(gap: Gap, cells: pd.DataFrame | CellFile, source_of: Mapping[int, str] | None = None) -> Grouped:
-    """Sum the cells by source; by domain if ``source_of`` (source by document) is None, or says too little.
+def group(gap: Gap, sums: pd.DataFrame, source_of: Mapping[int, str] | None = None) -> Grouped:
+    """Group documents by source; by domain if ``source_of`` (source by document) is None, or says too little.
 
-    One source, or one per document, says too little. ``cells``: of all seeds of the models in ``gap``, whose means are
-    summed, at its threshold.
+    One source, or one per document, says too little. ``sums``: of `argap.slices.margins.sum_hits`, of
+    all seeds of the models in ``gap``, whose means are summed.
     """
     source_of = _telling(source_of)
     columns = ["n", *(PREFIX + model for model in gap.models)]
-    seeds = [PREFIX + name for names in gap.seeds.values() for name in names]
-    keys = ["document", "hit", *([] if source_of else ["domain"])]
-    needed = [name for name in (*NEEDED, "n") if name in cells.columns]
-
-    def summed(part: pd.DataFrame) -> pd.DataFrame:
-        hits = part.assign(hit=ar_hits(part, gap.threshold, gap.bins))
-        return mean_over_seeds(sum_by(hits.loc[:, [*keys, "n", *seeds]], keys), gap.seeds)
-
-    sums = sum_by(pd.concat([summed(part) for part in parts_of(cells, [*needed, *seeds])]), keys)
+    sums = mean_over_seeds(sums, gap.seeds)
     sums = sum_by(
         sums.loc[:, ["document", "hit", *columns]].assign(name=_names(sums, source_of)), ["name", "document", "hit"]
     )
@@ -149,7 +140,8 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
 
     ``cells``: of all seeds of the models in ``gap``, at its threshold. ``source_of``: see `group`.
     """
-    grouped = group(gap, cells, source_of)
+    seeds = [name for names in gap.seeds.values() for name in names]
+    grouped = group(gap, sum_hits(with_models(cells, seeds), gap.threshold, gap.bins), source_of)
     chosen = [model for model in grouped.models if model in gap.directions]
     judged = [model for model in chosen if gap.directions[model] != LEVEL]
     reason = None

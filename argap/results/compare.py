@@ -40,10 +40,10 @@ from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
-from argap.results.text_warnings import PENDING, add_hits, count_hits, warn_of_bigrams, warn_of_bos, warn_of_sources
+from argap.results.text_warnings import HitCounts, warn_of_bigrams, warn_of_bos, warn_of_sources
 from argap.runtime.progress import say
-from argap.slices.cells import CellFile, CellWriter, build_cells
-from argap.slices.margins import Margin, Margins, margins_of
+from argap.slices.cells import CellWriter, build_cells
+from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
 from argap.tokens.portions import Portion, map_portions, read_portions
@@ -163,22 +163,23 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     n = table.scored_of_document
     margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
-    bigrams: list[pd.Series] = []
+    of_hits = Margins(table.models, np.flatnonzero(n), n[n > 0], by="document")
+    bigrams = HitCounts()
 
-    def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin]]:
+    def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin], Margin]:
         made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, bins)
-        return portion, made, margins_of(made)
+        joint = joint_margins(made)
+        return portion, made, margins_of(joint), margin_of_hits(joint, tau, bins)
 
     with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion, made, of_portion in map_portions(table, summed):
+        for portion, made, of_portion, hits_of_portion in map_portions(table, summed):
             cells.add_cells(made)
             margins.add(of_portion)
+            of_hits.add([hits_of_portion])
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
             hits = portion.labels.ar_hit(tau) & portion.labels.scored
-            bigrams.append(count_hits(portion.tokens, hits))
-            if sum(map(len, bigrams[1:])) > PENDING:
-                add_hits(bigrams)
+            bigrams.add(portion.tokens, hits)
         _set_aside(out)
         remove_report(out)
     gap = summarize(
@@ -198,8 +199,8 @@ def write_gap(
     sources = dict(enumerate(map(source_name, table.record.sources)))
     warnings = (
         *warn_of_bos(runs, tokenizer),
-        *warn_of_sources(gap, CellFile(out / "cells.parquet"), sources),
-        *warn_of_bigrams(add_hits(bigrams), tokenizer),
+        *warn_of_sources(gap, next(of_hits.frames()), sources),
+        *warn_of_bigrams(bigrams, tokenizer),
     )
     gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)
     for line in warnings:

@@ -15,7 +15,7 @@ from argap.metric.bins import distance_bins
 from argap.records import KNOWN, EarlierOccurrence, Examples, ExampleWindow
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
-from argap.tokens.portions import Scores
+from argap.tokens.portions import ReadLater, Scores
 
 COUNT = 8
 BEFORE = 56  # tokens of context before the hit
@@ -28,6 +28,10 @@ RULE = (
     f"AR hits that the reference gives at least {100 * KNOWN:.0f}%, with the largest difference of log-probs, "
     "reference minus model; at most one of each domain and distance band, and one of each document"
 )
+
+
+Pair = tuple[np.ndarray, np.ndarray | ReadLater]
+"""The arrays of `Scores`."""
 
 
 class Candidate(NamedTuple):
@@ -82,7 +86,7 @@ class ExampleChooser:
         self._rows = 0
         self._ended = 0  # documents that ended with an EOS
 
-    def add(self, tokens: np.ndarray, labels: Labels, scores: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    def add(self, tokens: np.ndarray, labels: Labels, scores: Mapping[str, Pair]) -> None:
         """Add a portion. ``tokens``: ids, int32 ``[N]``. ``scores``: the arrays of `Scores` by model, in that order."""
         known = {model: Scores(*pair) for model, pair in scores.items()}
         portion = _Portion(tokens, labels, labels.ar_hit(self._threshold), self._documents(tokens, labels), known)
@@ -205,7 +209,7 @@ class ExampleChooser:
 def choose_examples(
     tokens: np.ndarray,
     labels: Labels,
-    scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    scores: Mapping[str, Pair],
     tokenizer: Tokenizer,
     *,
     reference: str,
@@ -229,7 +233,7 @@ def add_models(
     known: Collection[str],
     tokens: np.ndarray,
     labels: Labels,
-    scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    scores: Mapping[str, Pair],
 ) -> Examples:
     """Add the scores of further models to the windows chosen ``before``.
 

@@ -12,7 +12,7 @@ import msgspec
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoints.references import source_of
 from argap.errors import MismatchError
-from argap.evaluation.windows import check_spec
+from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
@@ -59,6 +59,7 @@ def score_models(
 
     resolve_threshold(config.threshold, PAPER_TOKENS)  # refuse a bad value before any work
     slices = None if config.slices is None else slice_specs(config.slices)
+    corpora_of(config.text)  # a text that is refused, before checkpoints are fetched and read
     first, models = find_sources(checkpoints, reference, config)
     spec, index = _with_recorded(config, first.recorded)
     sources = [first, *models]

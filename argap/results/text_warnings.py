@@ -1,7 +1,7 @@
 """Warn about the text: a BOS before windows, outlier sources, sources with much of a gap, bigrams with many hits."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ import pandas as pd
 from argap.metric.documents import behind
 from argap.records import Gap
 from argap.results.by_source import Grouped, group
-from argap.slices.cells import CellFile
+from argap.slices.tally import Groups, joined
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
 
@@ -54,12 +54,13 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     return far
 
 
-def warn_of_sources(gap: Gap, cells: pd.DataFrame | CellFile, sources: Mapping[int, str]) -> tuple[str, ...]:
+def warn_of_sources(gap: Gap, sums: pd.DataFrame, sources: Mapping[int, str]) -> tuple[str, ...]:
     """Return a line for each source that is an outlier or holds much of a gap or lead.
 
-    ``sources``: by document. If there is only one source, or one per document, domains are judged instead.
+    ``sums``: of `argap.slices.margins.sum_hits`. ``sources``: by document. If there is only one source, or one per
+    document, domains are judged instead.
     """
-    grouped = group(gap, cells, sources)
+    grouped = group(gap, sums, sources)
     return (*_difficult(grouped), *_holding(grouped))
 
 
@@ -117,31 +118,49 @@ def _percent(share: float) -> str:
     return "no share" if np.isnan(share) else f"{100 * share:.0f}%"
 
 
-def count_hits(tokens: np.ndarray, hits: np.ndarray) -> pd.Series:
-    """Count the hits of each bigram, keyed by its two ids in one number (first · 2³² + second).
+class HitCounts:
+    """Hits of each bigram, counted over portions of the tokens."""
 
-    ``tokens``: int32 ``[N]``; ``hits``: bool ``[N]``, never at the first token of a window. Counts of portions add up.
-    """
-    rows = np.flatnonzero(hits)
-    code, n = np.unique(tokens[rows - 1].astype(np.int64) << 32 | tokens[rows], return_counts=True)
-    return pd.Series(n, index=code)
+    def __init__(self) -> None:
+        self._parts: list[Groups] = []
+        """Of each portion; the key is the bigram's two ids in one number, first · 2³² + second."""
+
+    def add(self, tokens: np.ndarray, hits: np.ndarray) -> None:
+        """Add a portion: ids, int32 ``[N]``, and the hits, bool ``[N]``, never at the first token of a window."""
+        rows = np.flatnonzero(hits)
+        code, n = np.unique(tokens[rows - 1].astype(np.int64) << 32 | tokens[rows], return_counts=True)
+        self._parts.append(Groups([code], n, np.empty((0, len(code)))))
+        if sum(len(part.n) for part in self._parts[1:]) > PENDING:
+            self._parts = [joined(self._parts)]
+
+    @property
+    def total(self) -> int:
+        """Return the number of hits."""
+        return sum(int(part.n.sum()) for part in self._parts)
+
+    def above(self, share: float) -> dict[int, int]:
+        """Return the hits of the bigrams with more than ``share`` of all hits, most frequent first, then by ids.
+
+        Such a bigram has more than that share of the hits in at least one portion: the others need no adding up.
+        """
+        likely = [part.keys[0][part.n > share * part.n.sum()] for part in self._parts]
+        codes = np.unique(np.concatenate([*likely, np.empty(0, dtype=np.int64)]))
+        n = np.zeros(len(codes), dtype=np.int64)
+        for part in filter(lambda part: len(part.n), self._parts):
+            at = np.minimum(np.searchsorted(part.keys[0], codes), len(part.n) - 1)
+            n += np.where(part.keys[0][at] == codes, part.n[at], 0)
+        order = np.argsort(-n, kind="stable")
+        order = order[n[order] > share * self.total]
+        return dict(zip(codes[order].tolist(), n[order].tolist(), strict=True))
 
 
-def add_hits(counts: list[pd.Series]) -> pd.Series:
-    """Add up the `count_hits` of portions; the list then holds the sum alone."""
-    counts[:] = [cast(pd.Series, pd.concat(counts).groupby(level=0).sum())] if counts else [pd.Series(dtype=np.int64)]
-    return counts[0]
-
-
-def warn_of_bigrams(hits: pd.Series, tokenizer: Tokenizer) -> tuple[str, ...]:
+def warn_of_bigrams(hits: HitCounts, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Return up to `MOST_LINES` lines on bigrams with more than `MOST_OF_HITS` of the hits, most frequent first."""
-    total = int(hits.sum())
-    if total < LEAST_HITS:
+    if hits.total < LEAST_HITS:
         return ()
-    large = cast(pd.Series, hits[hits > MOST_OF_HITS * total]).sort_values(ascending=False, kind="stable")
-    first = large.head(MOST_LINES)
+    first = itertools.islice(hits.above(MOST_OF_HITS).items(), MOST_LINES)
     return tuple(
-        f"{BIGRAM}{tokenizer.decode([int(code) >> 32, int(code) & 0xFFFFFFFF])!r}: {100 * n / total:.1f}% of the hits "
-        f"({int(n):,} of {total:,})"
-        for code, n in zip(first.index.tolist(), first.tolist(), strict=True)
+        f"{BIGRAM}{tokenizer.decode([code >> 32, code & 0xFFFFFFFF])!r}: {100 * n / hits.total:.1f}% of the hits "
+        f"({n:,} of {hits.total:,})"
+        for code, n in first
     )

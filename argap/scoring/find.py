@@ -10,11 +10,10 @@ from argap.errors import ArgapError
 from argap.records import SourceRecord
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import DEFAULT, ScoreConfig
-from argap.scoring.finished import FinishedSource
 from argap.scoring.server.client import is_address, parse_address
 from argap.scoring.server.scoring import Server
 from argap.scoring.server.source import ServerSource
-from argap.scoring.sources import Source, distinct, once
+from argap.scoring.sources import FinishedSource, Source, distinct, once
 from argap.tokens.runs import open_run
 from argap.tokens.segment_runs import check_tokens
 

@@ -66,7 +66,7 @@ def build_cells(labels: Labels, logprobs: Mapping[str, np.ndarray], bins: Bins) 
         keys[COPY] = np.where(opportunity, OF_MATCH.take(length, mode="clip"), np.int8(COPIES[NEW_KEY]))
         keys[INDUCTION] = labels.highest(labels.induction)
     keys = {name: values for name, values in keys.items() if values is not None}
-    weight = labels.weight[rows].astype(np.int64)
+    weight = None if labels.segment_bytes is None else labels.weight[rows].astype(np.int64)
     groups = tally(list(keys.values()), [values[rows] for values in logprobs.values()], weight)
     columns: dict[str, Any] = dict(zip(keys, groups.keys, strict=True))
     document = labels.document_of_window[columns["window"]].astype(np.int32)
@@ -188,9 +188,10 @@ class CellWriter(ParquetPortions):
         """Append the cells of windows not added before."""
         columns: dict[str, pa.Array] = {}
         for name in cells.columns:
-            columns[name] = pa.array(cells[name])
-            for bound, values in self._bounds.get(name, {}).items():
-                columns[bound] = pa.DictionaryArray.from_arrays(columns[name], values).dictionary_decode()
+            values = cells[name]
+            columns[name] = pa.array(values if name == "domain" else values.to_numpy())
+            for bound, ends in self._bounds.get(name, {}).items():
+                columns[bound] = ends.take(columns[name])
         table = pa.table(columns)
         if self._metadata is None:  # pandas reads dtypes from here: a bound is a nullable integer
             first = table.slice(0, 1).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)

@@ -13,9 +13,8 @@ import pyarrow as pa
 from argap.errors import ArgapError
 from argap.records.columns import LOGPROB, UNIT, WEIGHT
 from argap.runtime.interrupt import Interrupt
-from argap.slices.bits import BITS, VALUE, Word, as_bits, bits_query, looked_up
 from argap.slices.conditions import Condition
-from argap.slices.queries import as_text, each_portion, queried
+from argap.slices.queries import BITS, VALUE, Word, as_bits, as_text, bits_query, each_portion, looked_up, queried
 from argap.slices.tally import tally
 from argap.tokens.batches import Mask, TokenReader
 from argap.tokens.table import TokenTable

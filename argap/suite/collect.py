@@ -44,16 +44,15 @@ from argap.records import (
 )
 from argap.results.example_windows import add_models, choose_examples
 from argap.results.sources import table_of_documents, without
-from argap.results.text_warnings import count_hits, warn_of_bigrams
+from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
 from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
-from argap.suite.distances import build_distances
 from argap.suite.earlier import KEPT, Earlier, open_earlier
 from argap.suite.gap import gap_of
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
-from argap.suite.prevalence import build_prevalence
+from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_logs, build_trajectory
 from argap.synthetics.pretrained.records import PretrainedScores
@@ -106,7 +105,8 @@ def collect(
     logprobs = {name: logprob[text.rows] for name, (logprob, _) in scores.items()}
     own_sums = sums_of(build_cells(text.labels, logprobs, bins_of(threshold, evaluation.seq_len)))
     sums = {name: earlier.joined(name, own, models) for name, own in own_sums.items()}
-    hits = count_hits(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
+    hits = HitCounts()
+    hits.add(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
     gap = gap_of(
         suite,
         sums,

@@ -29,6 +29,7 @@ from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
 from argap.slices.cells import BOUNDS, models_of, read_cells, with_models
+from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.suite.config import Suite
 from argap.suite.result import Member, Members
@@ -76,7 +77,7 @@ def gap_of(
             own = with_models(sums[name], columns)
             further[by] = partition(own, gap.bins, by, reference=gap.reference, threshold=threshold, seeds=gap.seeds)
     sources = dict(zip(documents["document"].tolist(), documents["source"].tolist(), strict=True))
-    found = (*warnings, *warn_of_sources(gap, cells, sources))
+    found = (*warnings, *warn_of_sources(gap, sum_hits(cells, threshold, gap.bins), sources))
     return msgspec.structs.replace(gap.replaced(further), warnings=found)
 
 

@@ -34,10 +34,10 @@ from argap.train.tokens import pack_tokens
 
 
 def check_models(suite: Suite, entries: Sequence[Entry], layout: Layout, sets: Mapping[str, EvaluationSet]) -> None:
-    """Check before any training that every unfinished model can be built, by building it without weights.
+    """Check before any training that every unfinished model can be built, without weights, and its text read.
 
     ``sets``: the `evaluation_set` of each size. Raises `ArgapError` for mixers that cannot be built or are not trusted,
-    for a model that cannot take the windows of the evaluation or of ``mqar``, and if the text of ``mqar`` is missing.
+    for a model that cannot take the windows of the evaluation or of ``mqar``, and for text that is missing or refused.
     """
     of_pairs = 0
     if suite.mqar is not None:
@@ -45,11 +45,15 @@ def check_models(suite: Suite, entries: Sequence[Entry], layout: Layout, sets: M
         if suite.mqar.text is not None:
             open_corpus(suite.mqar.text)
     tokenizer = cache(load_tokenizer)  # most members share one
+    text = cache(lambda source: open_corpus(source.path, text_column=source.text_column))
     for entry in entries:
         if open_finished(layout.run(entry)) is None:
             with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
                 model = build_model(entry.config, tokenizer(entry.config.tokenizer))
                 model.model.check_length(max(of_pairs, sets[entry.size].longest))
+                if not (layout.checkpoint(entry) / "train.json").is_file():  # else its text was read
+                    for source in (*entry.config.data, *entry.config.eval_data):
+                        text(source)
 
 
 def run_members(

@@ -18,7 +18,7 @@ from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
 from argap.slices.cells import PREFIX, mean_over_seeds, models_of, read_cells, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
-from argap.suite.distances import fit_exponents
+from argap.suite.repeats import fit_exponents
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.train.records import TrainRecord, TrainResult
@@ -173,7 +173,7 @@ class SizeResult:
         return self._table("distances", "domain", "distance", "n")
 
     def exponents(self) -> pd.DataFrame:
-        """Fit a power law to each domain's distances (`argap.suite.distances.fit_exponents`)."""
+        """Fit a power law to each domain's distances (`argap.suite.repeats.fit_exponents`)."""
         return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:

@@ -27,16 +27,15 @@ from argap.files.staged import GAP, put_in_place
 from argap.metric.bins import bins_of
 from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
-from argap.results.text_warnings import count_hits, warn_of_bigrams
+from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
 from argap.slices.cells import PREFIX, build_cells, models_of
 from argap.suite.collect import Collected, marks, sums_of, write_result
 from argap.suite.config import Suite
 from argap.suite.curve import build_curve
-from argap.suite.distances import build_distances
 from argap.suite.gap import gap_of, read_sums
 from argap.suite.layout import Layout
-from argap.suite.prevalence import build_prevalence
+from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Members
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
@@ -82,6 +81,8 @@ def restate_without(
     left_out = _counted(left_out, gap, kept)
     table = without(table, left_out.documents)
     members = read_record(folder / "members.json", Members).members
+    hits = HitCounts()
+    hits.add(tokens, labels.ar_hit(gap.threshold) & labels.scored)
     restated = gap_of(
         suite,
         sums,
@@ -91,7 +92,7 @@ def restate_without(
         gap.index,
         gap.threshold,
         documents=table,
-        warnings=warn_of_bigrams(count_hits(tokens, labels.ar_hit(gap.threshold) & labels.scored), tokenizer),
+        warnings=warn_of_bigrams(hits, tokenizer),
     )
     distances, by_document = build_distances(labels, gap.threshold)
     tables = {

@@ -199,6 +199,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
             text.documents.append(each)
             taken += len(each[0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
+                say_remarks(corpora)
                 return text
     say_remarks(corpora)
     if not text.documents:

@@ -12,7 +12,6 @@ the segment that a token ends, 0 for a token inside a segment, and null where no
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -27,6 +26,7 @@ from argap.files.checksums import check_files, write_checksums
 from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.records.columns import COPIED, SEGMENTED
+from argap.runtime.threads import lazy
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.repeats import find_repeats
@@ -75,17 +75,17 @@ class Labels:
     induction: np.ndarray | None = None
     """bool ``[N]``: False without an opportunity."""
 
-    @cached_property
+    @lazy
     def weight(self) -> np.ndarray:
         """int32 ``[N]``: what a row counts (`argap.tokens.weights.weights`)."""
         return weights(self.position, self.segment_bytes)
 
-    @property
+    @lazy
     def scored(self) -> np.ndarray:
         """Return the scored tokens, bool ``[N]``: all but the first of each window, or those of scored segments."""
         return self.weight >= 0
 
-    @property
+    @lazy
     def shown(self) -> np.ndarray:
         """Return, for each row of positive weight, the row whose labels represent it (int64).
 
@@ -107,16 +107,19 @@ class Labels:
 
         A segment has an opportunity, a match of some length or a right prediction if one of its tokens has.
         """
+        if self.segment_bytes is None:
+            return column[self.shown]
         rows = np.flatnonzero(self.scored)
         ends = self.weight[rows] > 0
-        if ends.all() or not ends.any():
-            return column[rows[ends]]
+        if not ends.any():
+            return column[:0]
         return np.maximum.reduceat(column[rows], np.append(0, np.flatnonzero(ends)[:-1] + 1))
 
     def over_segments(self, logprob: np.ndarray) -> np.ndarray:
         """Copy the log-prob of each segment from its last token to all of its tokens, ``[N]``."""
-        inside = not self.weight.all()  # some tokens end no segment
-        return np.where(self.scored, logprob[last_rows(self.weight)] if inside else logprob, np.float32(np.nan))
+        if self.segment_bytes is None:
+            return logprob
+        return np.where(self.scored, logprob[last_rows(self.weight)], np.float32(np.nan))
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """Return the AR hits, bool ``[N]``: repeated, and seen at most ``threshold`` times in training.

@@ -9,7 +9,7 @@ import numpy as np
 
 from argap.files.checksums import check_files
 from argap.files.parquet import whole_column
-from argap.runtime.threads import available_cores, map_ahead
+from argap.runtime.threads import available_cores, lazy, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.runs import check_logprobs, check_parts, no_logprob
@@ -20,12 +20,26 @@ THREADS = 8
 """Maximum number of threads, to bound the portions in memory."""
 
 
+@dataclass(frozen=True)
+class ReadLater:
+    """An array that is read from its file when first indexed."""
+
+    read: Callable[[], np.ndarray]
+
+    @lazy
+    def values(self) -> np.ndarray:
+        return self.read()
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self.values[rows]
+
+
 class Scores(NamedTuple):
     """One model's predictions. Legend: N tokens of the evaluation set."""
 
     logprob: np.ndarray
     """float32 ``[N]``, nats; NaN at position 0 of a window."""
-    top1: np.ndarray
+    top1: np.ndarray | ReadLater
     """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
@@ -53,7 +67,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
-    of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
+    of_runs = [["token"] * (k == 0) + ["logprob"] for k in range(len(table.runs))]
     # `repeated` is distance > 0, and booleans are much slower to read
     of_labels = [name for name in table.label_columns if name != "repeated"]
     folders = [run.folder for run in table.runs]
@@ -63,7 +77,8 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
         labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
         return of(Portion(rows.tokens, labels, scores))
 
-    with closing(read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels)) as rows:
+    read = read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels, later=["top1"])
+    with closing(read) as rows:
         yield from map_ahead(made, rows, min(THREADS, available_cores()))
 
 
@@ -71,4 +86,8 @@ def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
     if (rows.weight[np.flatnonzero(no_logprob(logprob))] > 0).any():
         check_logprobs(table.runs[run])
-    return Scores(logprob, whole_column(rows.runs[run]["top1"]).fill_null(-1).to_numpy())
+
+    def top1() -> np.ndarray:
+        return whole_column(rows.later[run](["top1"])["top1"]).fill_null(-1).to_numpy()
+
+    return Scores(logprob, ReadLater(top1))

@@ -33,6 +33,8 @@ class Rows:
     """The columns requested from each run."""
     start: int = 0
     """Tokens of the evaluation set before these."""
+    later: Sequence[Callable[[Sequence[str]], pa.Table]] = ()
+    """Functions that read columns requested for later from each run."""
 
     @lazy
     def window(self) -> np.ndarray:
@@ -81,9 +83,12 @@ class Rows:
 class _Deferred(Sequence[pa.Table]):
     """Tables read on first access, by the thread that uses them."""
 
-    def __init__(self, reads: Sequence[Callable[[], pa.Table]]) -> None:
+    def __init__(self, reads: list[Callable[[], pa.Table]]) -> None:
         self._reads = reads
         self._tables: dict[int, pa.Table] = {}
+
+    def append(self, read: Callable[[], pa.Table]) -> None:
+        self._reads.append(read)
 
     def __len__(self) -> int:
         return len(self._reads)
@@ -95,11 +100,17 @@ class _Deferred(Sequence[pa.Table]):
 
 
 def read_rows(
-    runs: Sequence[Path], labels: Path, *, of_runs: Sequence[Sequence[str]], of_labels: Sequence[str]
+    runs: Sequence[Path],
+    labels: Path,
+    *,
+    of_runs: Sequence[Sequence[str]],
+    of_labels: Sequence[str],
+    later: Sequence[str] = (),
 ) -> Generator[Rows, None, None]:
     """Yield the rows of runs and their labels, whole windows, one part of the first run at a time.
 
-    ``of_runs``, ``of_labels``: the columns to read from each. Raises `FormatError`, naming a file that is damaged or
+    ``of_runs``, ``of_labels``: the columns to read from each; ``later``: columns of runs that are seldom used, and read
+    only then (`Rows.later`). Raises `FormatError`, naming a file that is damaged or
     holds other tokens. Files with recorded checksums were written from one evaluation set; without checksums, the keys
     of every row are compared.
     """
@@ -107,7 +118,7 @@ def read_rows(
     described = [labels / "labels.parquet"]
     known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
     readers = [
-        _Parts(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
+        _Parts(run, files, [*(() if known and names else KEYS), *names], later, checked_whole=known)
         for run, files, names in zip(runs, parts, of_runs, strict=True)
     ]
     described_by = _Reader(labels, described, [*KEYS, *of_labels], checked_whole=known)
@@ -116,13 +127,15 @@ def read_rows(
         count = count_rows(path)
         if not count:
             continue
-        reads: list[Callable[[], pa.Table]] = []
+        reads: list[Callable[[Sequence[str]], pa.Table]] = []
+        tables = _Deferred([])
         for reader in readers:
-            reads.append(reader.take(count, None if known or not reads else reads[0]()))
-        of_all = described_by.take(count, None if known else reads[0]())
+            reads.append(reader.take(count, None if known or not reads else tables[0]))
+            tables.append(partial(reads[-1], reader.columns))
+        of_all = described_by.take(count, None if known else tables[0])
         if of_all["pos"][0].as_py() != 0:
             raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {SCORED}")
-        yield Rows(of_all, _Deferred(reads), start)
+        yield Rows(of_all, tables, start, reads)
         start += count
     for reader in (*readers, described_by):
         reader.expect_end()
@@ -134,28 +147,29 @@ class _Parts:
     Parts should hold as many rows as the first run's; from the first that does not, a `_Reader` reads them in order.
     """
 
-    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
-        self._folder, self._columns = folder, list(columns)
+    def __init__(
+        self, folder: Path, files: Sequence[Path], columns: Sequence[str], later: Sequence[str], *, checked_whole: bool
+    ) -> None:
+        self._folder, self.columns, self._all = folder, columns, [*columns, *later]
         self._files = deque(files)
         self._checked = checked(folder, files)
-        self._rest = None if checked_whole else _Reader(folder, files, columns, checked_whole=False)
+        self._rest = None if checked_whole else _Reader(folder, files, self._all, checked_whole=False)
 
-    def take(self, count: int, like: pa.Table | None) -> Callable[[], pa.Table]:
-        """Return a function that reads the next ``count`` rows; see `_Reader.take`."""
+    def take(self, count: int, like: pa.Table | None) -> Callable[[Sequence[str]], pa.Table]:
+        """Return a function that reads columns of the next ``count`` rows; see `_Reader.take`."""
         if self._rest is None and self._files and count_rows(next(self._checked)) == count:
             return partial(self._read, self._files.popleft())
         if self._rest is None:
-            self._rest = _Reader(self._folder, self._files, self._columns, checked_whole=True)
-        table = self._rest.take(count, like)
-        return lambda: table
+            self._rest = _Reader(self._folder, self._files, self._all, checked_whole=True)
+        return self._rest.take(count, like).select
 
-    def _read(self, path: Path) -> pa.Table:
-        tables = read_portions(path, self._columns, rows=ROWS, threads=False, pages=False)
+    def _read(self, path: Path, columns: Sequence[str]) -> pa.Table:
+        tables = read_portions(path, columns, rows=ROWS, threads=False, pages=False)
         return pa.concat_tables(tables).combine_chunks()
 
     def expect_end(self) -> None:
         """Raise `FormatError` if rows are left."""
-        (self._rest or _Reader(self._folder, self._files, self._columns, checked_whole=True)).expect_end()
+        (self._rest or _Reader(self._folder, self._files, self._all, checked_whole=True)).expect_end()
 
 
 class _Reader:

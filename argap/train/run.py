@@ -168,8 +168,9 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
     tokenizer = load_tokenizer(config.tokenizer)
     if not parallel.is_main:
         parallel.wait()
-    data = pack_tokens(config.data, tokenizer, cache)
+    # The shorter text first: if it is refused, little work is lost.
     evaluation = pack_tokens(config.eval_data, tokenizer, cache) if config.eval_data else None
+    data = pack_tokens(config.data, tokenizer, cache)
     if parallel.is_main:
         parallel.wait()
     return data, evaluation

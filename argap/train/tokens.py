@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from argap.corpus import Corpus, open_corpus, say_remarks
+from argap.corpus import Corpus, megatron, open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
@@ -27,6 +27,8 @@ from argap.train.config import DataSource
 from argap.train.records import CorpusRecord, TokensRecord
 
 COPY = 16 * 2**20  # bytes per read when a repeated source is copied
+READING = 2
+"""Counts up when the same files become other documents, so that tokens read the earlier way are not reused."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _write_source(
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
     """Hash data and tokenizer; covers names and sizes of local files, so most edits change it."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
-    text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
+    text = json.dumps([READING, identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -136,5 +138,6 @@ def _contents(spec: str) -> list[Any]:
         files = stdlib.modules(spec.removeprefix("stdlib:"))
     else:
         root = Path(spec)
-        files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+        of_file = [root, *([root.with_suffix(".idx")] if megatron.is_pair(root) else [])]
+        files = of_file if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
     return [spec, [[path.as_posix(), path.stat().st_size] for path in files]]

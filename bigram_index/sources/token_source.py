@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from argap.bigram_index.counting.count import BigramCounter
-from argap.bigram_index.sources import megatron
 from argap.bigram_index.sources.shard import Shard
 from argap.corpus import Corpus
 from argap.corpus.document import Tally, TextDocument, TokenShard
@@ -79,27 +77,22 @@ class TokenSource:
         """Add the token files to ``counter``, one per step. Raises `FormatError` naming file and token."""
         for shard in self.token_files:
             try:
-                if megatron.is_pair(shard.path):
-                    self._count_sequences(shard.path, counter)
-                else:
-                    self._count_stream(shard, counter)
+                self._count(shard, counter)
             except FormatError as error:
                 if str(shard.path) in str(error):
                     raise
                 raise FormatError(f"{shard.path}: {error}") from None
-            self._token_bytes += shard.path.stat().st_size
+            self._token_bytes += shard.stored
             yield
 
-    def _count_stream(self, shard: TokenShard, counter: BigramCounter) -> None:
-        tokens = open_tokens(shard, self.tokenizer.vocab_size)
+    def _count(self, shard: TokenShard, counter: BigramCounter) -> None:
+        tokens, bounds = open_tokens(shard, self.tokenizer.vocab_size)
         eos = self.tokenizer.eos
-        if eos is not None:
+        if bounds is not None:
+            start, stop = self.shard.bounds(len(bounds))
+            for begin, end in bounds[start:stop]:
+                counter.add_stream(tokens[begin:end], eos)
+        elif eos is not None:
             counter.add_stream(self.shard.cut(tokens, eos), eos)
         elif self.shard.number == 0:  # the file is one document, which is not cut
             counter.add_stream(tokens, None)
-
-    def _count_sequences(self, path: Path, counter: BigramCounter) -> None:
-        tokens, bounds = megatron.open_sequences(path)
-        start, stop = self.shard.bounds(len(bounds))
-        for begin, end in bounds[start:stop]:
-            counter.add_stream(tokens[begin:end], self.tokenizer.eos)

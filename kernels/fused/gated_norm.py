@@ -12,8 +12,10 @@ import torch.nn.functional as F
 
 from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, tl, triton, unit_stride
 
+Activation = Literal["silu", "sigmoid"]
+ACTIVATIONS = {"silu": F.silu, "sigmoid": torch.sigmoid}
+
 LAUNCHES = LaunchTable("gated_norm", {"any": {"any": Launch({}, warps=4, stages=1)}})
-GATES = {"silu": F.silu, "sigmoid": torch.sigmoid}
 LARGEST = 8192
 """The largest value size the kernel supports."""
 TILE = 2048
@@ -28,7 +30,7 @@ def gated_norm(
     *,
     dtype: torch.dtype,
     centered: bool = False,
-    activation: Literal["silu", "sigmoid"] = "silu",
+    activation: Activation = "silu",
     gate_first: bool = False,
 ) -> torch.Tensor:
     """Compute act(gate) ⊙ norm(values), normed head by head, or norm(act(gate) ⊙ values).
@@ -67,7 +69,7 @@ def gated_norm(
             V=V,
             WEIGHTS=0 if weight is None else weight.numel() // V,
             CENTERED=centered,
-            SIGMOID=activation == "sigmoid",
+            ACTIVATION=activation,
             GATE_FIRST=gate_first,
             BN=BN,
             BV=BV,
@@ -84,11 +86,11 @@ def gated_norm_reference(
     *,
     dtype: torch.dtype,
     centered: bool = False,
-    activation: Literal["silu", "sigmoid"] = "silu",
+    activation: Activation = "silu",
     gate_first: bool = False,
 ) -> torch.Tensor:
     """Compute `gated_norm` with torch operations, each rounded; differentiable."""
-    gate = GATES[activation](gate)
+    gate = ACTIVATIONS[activation](gate)
     if gate_first:
         values = values * gate.unflatten(-1, values.shape[-2:])
     if weight is not None:
@@ -117,7 +119,7 @@ def _gated_norm_kernel(
     V: tl.constexpr,
     WEIGHTS: tl.constexpr,
     CENTERED: tl.constexpr,
-    SIGMOID: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     GATE_FIRST: tl.constexpr,
     BN: tl.constexpr,
     BV: tl.constexpr,
@@ -130,10 +132,9 @@ def _gated_norm_kernel(
     i_row, o_col = (o_n // H)[:, None], (o_n % H)[:, None] * V + o_v[None, :]
     b_x = tl.load(values + i_row * s_values + o_col, mask=m_nv, other=0.0).to(tl.float32)
     # 1. The gate.
-    b_z = tl.load(gate + i_row * s_gate + o_col, mask=m_nv, other=0.0).to(tl.float32)
-    b_g = 1 / (1 + tl.exp2(-1.4426950408889634 * b_z))  # log₂ e
-    if not SIGMOID:
-        b_g = b_z / (1 + tl.exp2(-1.4426950408889634 * b_z))
+    b_g = tl.load(gate + i_row * s_gate + o_col, mask=m_nv, other=0.0).to(tl.float32)
+    numerator = 1.0 if ACTIVATION == "sigmoid" else b_g
+    b_g = numerator / (1 + tl.exp2(-1.4426950408889634 * b_g))  # log₂ e
     if GATE_FIRST:
         b_x = b_x * b_g
     # 2. The norm.

@@ -1,12 +1,17 @@
-"""The delta rule: every position moves the state towards its value by a step β, in two kernels.
+"""The delta rule, gated or not: every position moves the state towards its value by a step β.
 
 S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, section 2.2, transposed).
 
 In a chunk after the state S the values actually added are V̂ = M (V − K S) with
 M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of that paper's section 3. M has BT² entries and does not
-depend on S: the first kernel (`argap.kernels.recurrent.delta_rule_inverse`) computes it for all chunks at once. The
-second walks over the chunks with S in registers and forms V̂ there, so that W = M K, U = M V and the chunks' states
+depend on S: the first of two kernels (`argap.kernels.recurrent.delta_rule_inverse`) computes it for all chunks at once.
+The second walks over the chunks with S in registers and forms V̂ there, so that W = M K, U = M V and the chunks' states
 never go through memory. The scores tril(Q Kᵀ) of wide keys come from a kernel of their own.
+
+If the state decays before it moves, by a factor for each position (the gated delta rule) or for each position and
+channel of the key (Kimi delta attention), the products of a chunk have the factors exp(G_t − G_s), where G is the
+running sum of its log decays. A factor for each channel does not leave the products: a third kernel
+(`argap.kernels.recurrent.decayed_pairs`) computes them, and the scan reads queries and keys that are decayed already.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -29,12 +34,14 @@ from argap.kernels.launch import (
     strided,
     tl,
 )
+from argap.kernels.recurrent.decayed_pairs import decayed_pairs
 from argap.kernels.recurrent.delta_rule_inverse import (
     CHUNK,
     SMALLEST_NORM,
     chunk_inverses,
     chunk_scores,
     inverse_norms,
+    invert_products,
 )
 from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
 
@@ -73,6 +80,8 @@ LAUNCHES = LaunchTable(
     },
 )
 
+BY_CHANNEL = {"256": _launch(32, warps=4, stages=1, transposed=False)}
+"""With a decay for each channel the scan reads a third block of keys, for which there is no room otherwise."""
 NARROWER = {
     "256": (
         _launch(64, warps=4, stages=2, transposed=False),
@@ -120,18 +129,35 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
-    if log_decay is not None or scale != 1 or not (runs_kernels(q, k, v, beta, state) and fits):
+    if not (runs_kernels(q, k, v, beta, log_decay, state) and fits):
         options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
         return delta_rule_reference(q, k, v, beta, **options)
+    if padded := -q.shape[-1] % 16 if q.shape[-1] > 128 else 0:
+        # Triton 3.6 loads other keys of more than 128 channels wrongly on Hopper.
+        q, k = F.pad(q, (0, padded)), F.pad(k, (0, padded))
+        log_decay = F.pad(log_decay, (0, padded)) if log_decay is not None and log_decay.dim() == 4 else log_decay
+        state = None if state is None else F.pad(state, (0, 0, 0, padded))
+        options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
+        y, ht = delta_rule(q, k, v, beta, **options)
+        return y, ht[:, :, :-padded]
     x = HeadTensors.of(q, k, v, state)
     _, H, T, K, V = x.shape
     ht = x.new_state(K, V)
     norms = inverse_norms(x.q, x.k) if normalize else None
-    inverse = chunk_inverses(x.k, beta, norms)
-    scores = chunk_scores(x.q, x.k) if x.shape_class in SCORES_FIRST else None
+    read, decays, sums = (x.q, x.k, x.k), None, None
+    if log_decay is not None and log_decay.dim() == 4:
+        pairs = decayed_pairs(x.q, x.k, log_decay, norms, scale)
+        inverse, scores = invert_products(pairs.lower, beta, x.k.dtype), pairs.scores
+        read, decays, norms, scale = (pairs.q, pairs.k, pairs.left), pairs.decays, None, 1.0
+    else:
+        inverse, sums = chunk_inverses(x.k, beta, norms, log_decay)
+        scores = chunk_scores(x.q, x.k, sums) if x.shape_class in SCORES_FIRST else None
     launch = _scan_launch(x)
+    if decays is not None:
+        launch = BY_CHANNEL.get(x.shape_class, launch)
     _scan_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, scores, norms, x.h0, ht, T, H),
+        *strided(*read, x.v, x.y, dims=3),
+        *(inverse, scores, norms, sums, decays, x.h0, ht, T, H, float(scale)),
         K=K,
         V=V,
         BK=block_size(K),
@@ -215,15 +241,19 @@ def delta_rule_reference(
 def _scan_kernel(
     q,
     k,
+    left,
     v,
     y,
     m,
     scores,
     norms,
+    sums,
+    decays,
     h0,
     ht,
     T,
     H,
+    scale,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -231,10 +261,11 @@ def _scan_kernel(
     BV: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    # One head of one sequence and BV columns of V. If TRANSPOSED, b_h, b_kh, b_added and b_y hold transposes: each
-    # product then takes the previous result as its left operand, straight from registers, and a loaded block as its
-    # right. Keys of 256 leave too few registers for both S and the operand made from it, which is in shared memory if S
-    # is not transposed.
+    # One head of one sequence and BV columns of V. With a decay for each channel, q and k are decayed from the chunk's
+    # start, and `left` is k decayed to its end; otherwise `left` is not read. If TRANSPOSED, b_h, b_kh, b_added and b_y
+    # hold transposes: each product then takes the previous result as its left operand, straight from registers, and a
+    # loaded block as its right. Keys of 256 leave too few registers for both S and the operand made from it, which is
+    # in shared memory if S is not transposed.
     NV: tl.constexpr = (V + BV - 1) // BV
     i_bh = (tl.program_id(0) // NV).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
@@ -261,6 +292,12 @@ def _scan_kernel(
     if norms is not None:
         p_rq = norms + i_bh * (NT * BT) + o_t
         p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
+    if sums is not None:
+        p_c = sums + i_bh * (NT * BT)
+    if decays is not None:
+        p_d = decays + i_bh * (NT * K) + o_k
+        p_l = left[0] + i_b * left[1] + i_h * left[2]
+        o_l = o_t[:, None] * left[3] + o_k[None, :]
 
     # 1. The initial state.
     if TRANSPOSED:
@@ -281,16 +318,23 @@ def _scan_kernel(
         b_v = tl.load(p_v + o_vv, mask=m_t & m_v[None, :], other=0.0)
         b_m = tl.load(p_m + o_m, mask=m_m, other=0.0)
         b_hc = b_h.to(dtype)
-        # 2. V̂ = M (V − K S), the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
+        # 2. V̂ = M (V − e^G K S), the values that the chunk adds. b_rk and b_rq are one over the norms of k and q; b_c
+        #    is G, the running sum of log decays, and b_e the last of it.
         b_kh = _product(b_k, b_hc, None, TRANSPOSED)
         if norms is not None:
             b_rk = tl.load(p_rk)
             b_kh *= _each_row(b_rk, TRANSPOSED)
+        if sums is not None:
+            b_c = tl.load(p_c + o_t)
+            b_e = tl.load(p_c + BT - 1)
+            b_kh *= _each_row(tl.exp(b_c), TRANSPOSED)
         b_error = _turned(b_v, TRANSPOSED).to(tl.float32) - b_kh
         b_added = _product(b_m, b_error.to(dtype), None, TRANSPOSED)
-        # 3. Y = Q S + tril(Q Kᵀ) V̂; b_s is the transpose, triu(K Qᵀ).
+        # 3. Y = e^G Q S + tril(Q Kᵀ) V̂; b_s is the transpose, triu(K Qᵀ), with the factors of decays.
         if scores is None:
             b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+            if sums is not None:
+                b_s *= tl.exp(tl.minimum(b_c[None, :] - b_c[:, None], 0.0))
             b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0)
         else:
             b_s = tl.load(p_s + o_m)
@@ -298,15 +342,29 @@ def _scan_kernel(
         if norms is not None:
             b_added *= _each_row(b_rk, TRANSPOSED)
         b_y = _product(b_q, b_hc, None, TRANSPOSED)
+        if sums is not None:
+            b_y *= _each_row(tl.exp(b_c), TRANSPOSED)
+            b_added_left = (b_added * _each_row(tl.exp(b_e - b_c), TRANSPOSED)).to(dtype)
+            b_h *= tl.exp(b_e)
+            p_c += BT
         b_added = b_added.to(dtype)
+        if sums is None:
+            b_added_left = b_added
         b_y = _product(tl.trans(b_s.to(dtype)), b_added, b_y, TRANSPOSED)
+        b_y *= scale
         if norms is not None:
             b_y *= _each_row(tl.load(p_rq), TRANSPOSED)
             p_rq += BT
             p_rk += BT
         tl.store(p_y + o_y, _turned(b_y, TRANSPOSED).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
-        # 4. The state after the chunk, S + Kᵀ V̂.
-        b_h = _product(tl.trans(b_k), b_added, b_h, TRANSPOSED)
+        # 4. The state after the chunk, e^E S + Kᵀ e^(E − G) V̂ with E the end of G.
+        if decays is not None:
+            b_d = tl.load(p_d, mask=m_k, other=0.0)
+            b_h *= b_d[None, :] if TRANSPOSED else b_d[:, None]
+            b_k = tl.load(p_l + o_l, mask=m_t & m_k[None, :], other=0.0)
+            p_d += K
+            p_l += BT * left[3]
+        b_h = _product(tl.trans(b_k), b_added_left, b_h, TRANSPOSED)
         p_q += BT * q[3]
         p_k += BT * k[3]
         p_v += BT * v[3]

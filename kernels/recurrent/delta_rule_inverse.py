@@ -1,7 +1,8 @@
 """The parts of the delta rule that do not depend on the state, for all chunks at once.
 
-M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and, if queries and keys
-are normalized, one over their norms.
+M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3, where K Kᵀ has the factors
+exp(G_t − G_s) if the state decays; G, the running sum of a chunk's log decays; and, if queries and keys are normalized,
+one over their norms. With a decay for each channel the products come from `argap.kernels.recurrent.decayed_pairs`.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size.
 """
@@ -56,36 +57,54 @@ def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return norms
 
 
-def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None) -> torch.Tensor:
-    """Compute M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``.
+def chunk_inverses(
+    k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None, log_decay: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``, and G, float32 ``[B, H, NT · BT]``.
 
-    Blocks of 16 above the diagonal are not written. ``k [B, H, T, K]`` has unit stride along K, ``beta`` is ``[B, H,
-    T]``, and ``norms`` is the result of `inverse_norms` or None.
+    Blocks of 16 above the diagonal of M are not written. ``k [B, H, T, K]`` has unit stride along K, ``beta`` and
+    ``log_decay`` are ``[B, H, T]`` (without decays G is None), and ``norms`` is the result of `inverse_norms` or None.
     """
     B, H, T, K = k.shape
     NT = triton.cdiv(T, CHUNK)
     m = k.new_empty(B, H, NT, CHUNK, CHUNK)
+    sums = None if log_decay is None else k.new_empty(B, H, NT * CHUNK, dtype=torch.float32)
     _invert_kernel[(NT, B * H)](
-        *(*strided(k, beta, dims=3), m, norms, T, H),
+        *(*strided(k, beta, log_decay, dims=3), None, m, sums, norms, T, H),
         K=K,
         BT=CHUNK,
         # M is rounded to bfloat16 in the end, four times as coarse as one product in tf32.
         PRECISION="tf32" if k.dtype == torch.bfloat16 else "tf32x3",
         **LAUNCHES.at(k.device, key_class(K, k.dtype)).arguments(),
     )
+    return m, sums
+
+
+def invert_products(lower: torch.Tensor, beta: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Compute M of every chunk in ``dtype`` from the products of its keys, ``lower`` of `DecayedPairs`."""
+    m = torch.empty_like(lower, dtype=dtype)
+    B, H, NT = lower.shape[:3]
+    _invert_kernel[(NT, B * H)](
+        *(None, *strided(beta, None, dims=3), lower, m, None, None, beta.shape[-1], H),
+        K=16,
+        BT=CHUNK,
+        PRECISION="tf32" if dtype == torch.bfloat16 else "tf32x3",
+        **LAUNCHES.at(lower.device, key_class(16, dtype)).arguments(),
+    )
     return m
 
 
-def chunk_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def chunk_scores(q: torch.Tensor, k: torch.Tensor, sums: torch.Tensor | None) -> torch.Tensor:
     """Compute triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``, without normalizing q and k.
 
-    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K.
+    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K. ``sums``, G from `chunk_inverses`: the factors
+    exp(G_t − G_s) of decays; None: 1.
     """
     B, H, T, K = k.shape
     NT = triton.cdiv(T, CHUNK)
     scores = k.new_empty(B, H, NT, CHUNK, CHUNK)
     _scores_kernel[(NT, B * H)](
-        *(*strided(q, k, dims=3), scores, T, H),
+        *(*strided(q, k, dims=3), sums, scores, T, H),
         K=K,
         BK=block_size(K),
         BT=CHUNK,
@@ -103,12 +122,14 @@ def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexp
     m_tk = (o_t < T - start)[:, None] & (o_k < K)[None, :]
     p_x = x[0] + (i_bh // H) * x[1] + (i_bh % H) * x[2] + start * x[3]
     b_x = tl.load(p_x + o_t[:, None] * x[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
-    b_r = 1 / tl.maximum(tl.sqrt(tl.sum(b_x * b_x, 1)), SMALLEST)
+    b_norm = tl.sqrt(tl.sum(b_x * b_x, 1))
+    # A row of zeros has any factor: 1 / SMALLEST times a value would exceed float16's range.
+    b_r = tl.where(b_norm > 0, 1 / tl.maximum(b_norm, SMALLEST), 0.0)
     tl.store(r + i_bh * (tl.num_programs(0) * BT) + start + o_t, b_r)
 
 
 @jit
-def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
+def _scores_kernel(q, k, sums, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
     # triu(K Qᵀ) of one chunk of one head.
     i_t, i_bh = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
@@ -117,6 +138,9 @@ def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl
     b_q = tl.load(rows(q, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
     b_k = tl.load(rows(k, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
     b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+    if sums is not None:
+        b_c = tl.load(sums + (i_bh * tl.num_programs(0) + i_t) * BT + o_t)
+        b_s *= tl.exp(tl.minimum(b_c[None, :] - b_c[:, None], 0.0))
     b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0).to(scores.dtype.element_ty)
     p_s = scores + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
     tl.store(p_s + o_t[:, None] * BT + o_t[None, :], b_s)
@@ -124,7 +148,19 @@ def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl
 
 @jit
 def _invert_kernel(
-    k, beta, inverse, norms, T, H, K: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr, BC: tl.constexpr
+    k,
+    beta,
+    g,
+    lower,
+    inverse,
+    sums,
+    norms,
+    T,
+    H,
+    K: tl.constexpr,
+    BT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BC: tl.constexpr,
 ):
     # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but with
     # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries exceed those of the inverse.
@@ -135,6 +171,9 @@ def _invert_kernel(
     p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
     # 1. For keys wider than BC channels, the products K_i K_jᵀ over all channels but the first BC.
     b_sums = None
+    if lower is not None:
+        p_l = lower + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
+        p_l += tl.arange(0, 16)[:, None] * BT + tl.arange(0, 16)[None, :]
     for first in tl.static_range(BC, K, BC):
         b_k = ()
         for i in tl.static_range(4):
@@ -145,14 +184,22 @@ def _invert_kernel(
                 b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
                 b_a += (tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3"),)
         b_sums = b_a
-    # 2. The four blocks of keys, of β, and of one over the keys' norms.
+    # 2. The four blocks of keys, of β, of G, and of one over the keys' norms.
     b_k = ()
     b_beta = ()
+    b_c = ()
     b_r = ()
+    b_before = 0.0
     for i in tl.static_range(4):
         o_t = start + 16 * i + tl.arange(0, 16).to(tl.int64)
-        b_k += (_keys(k, i_b, i_h, start + 16 * i, 0, T, K, BC),)
+        if lower is None:
+            b_k += (_keys(k, i_b, i_h, start + 16 * i, 0, T, K, BC),)
         b_beta += (tl.load(p_beta + o_t * beta[3], mask=o_t < T, other=0.0).to(tl.float32),)
+        if g is not None:
+            b_g = tl.load(g[0] + i_b * g[1] + i_h * g[2] + o_t * g[3], mask=o_t < T, other=0.0).to(tl.float32)
+            b_c += (b_before + tl.cumsum(b_g, 0),)
+            b_before += tl.sum(b_g, 0)
+            tl.store(sums + i_bh * (tl.num_programs(0) * BT) + o_t, b_c[i])
         if norms is not None:
             p_r = norms + (tl.num_programs(1) + i_bh) * (tl.num_programs(0) * BT) + start + 16 * i
             b_r += (tl.load(p_r + tl.arange(0, 16)),)
@@ -160,10 +207,15 @@ def _invert_kernel(
     b_l = ()
     for i in tl.static_range(4):
         for j in tl.static_range(i + 1):
-            b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
-            b_a = tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3")
+            if lower is None:
+                b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
+                b_a = tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3")
+            else:
+                b_a = tl.load(p_l + 16 * i * BT + 16 * j)
             if norms is not None:
                 b_a *= b_r[i][:, None] * b_r[j][None, :]
+            if g is not None:
+                b_a *= tl.exp(tl.minimum(b_c[i][:, None] - b_c[j][None, :], 0.0))
             b_l += (b_a * b_beta[i][:, None],)
     # 4. T = (I + L)⁻¹ likewise: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
     b_t = ()

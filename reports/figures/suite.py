@@ -19,7 +19,7 @@ from argap.reports.figures.training import learning_curves, recall_along_trainin
 from argap.reports.tables.numbers import nats, percent, seen, whole
 from argap.reports.tables.overview import MANY
 from argap.slices.cells import PREFIX
-from argap.suite.distances import power_law
+from argap.suite.repeats import power_law
 from argap.suite.result import SizeResult
 
 COLUMNS, MANY_COLUMNS = 3, 5

@@ -277,7 +277,7 @@ def test_a_run_does_not_take_the_folder_of_the_labels(text, folder, tmp_path) ->
     ("content", "said"),
     [
         ("PK\x03\x04", r"bad\.jsonl, line 1: not JSON .*; expected JSON lines, or Parquet in a file called \.parquet$"),
-        ("[1, 2]\n", "line 1: expected an object, found list"),
+        ("[1, 2]\n", "item 1: expected an object, found int"),
         ('{"tokens": [1, 2], "logprobs": [null]}\n', "document 0 has 2 tokens and 1 logprobs"),
         ('{"tokens": 1, "logprobs": 2}\n', "tokens is not a list in every row"),
         (f'{{"tokens": [1, {10**30}], "logprobs": [null, -1]}}\n', r"bad\.jsonl: not readable .*too large"),

@@ -1,12 +1,19 @@
-"""Ctrl-C while scoring: one line, exit code 130, and finished shards stay."""
+"""Ctrl-C: one line and exit code 130, finished shards stay, and the viewer ends."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+import urllib.error
+import urllib.request
 from pathlib import Path
+
+import pytest
+
+from tests.builders.processes import begin, said
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,19 +81,51 @@ def test_an_interrupt_in_a_destructor_is_not_lost():
 
 
 def test_an_interrupted_score_keeps_its_shards(tmp_path):
-    command = [sys.executable, "-c", SLOWLY, "score", str(ROOT / "argap/demo/checkpoints/base_conv")]
-    command += ["--ref", "attention", "--seq-len", "256", "--limit-tokens", "2048", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["score", str(ROOT / "argap/demo/checkpoints/base_conv"), "--ref", "attention", "--seq-len", "256"]
+    process = begin(SLOWLY, *command, "--limit-tokens", "2048", "--out", "out", folder=tmp_path)
     shard = tmp_path / "out" / "attention" / "tokens" / "part-00000.parquet"
-    while not shard.exists() and process.poll() is None:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 130, err
+    while not shard.exists() and process.is_alive():
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(120)
+    process.kill()
+    out, err = said(tmp_path)
+    assert process.exitcode == 130, err
     assert out == ""
     assert err.strip().endswith("interrupted; finished shards are kept, the same command resumes there")
     assert "Traceback" not in err
     assert shard.exists()
+
+
+def test_it_serves_until_interrupted_without_torch(token_result):
+    code = (
+        "import signal, sys\n"
+        "from argap.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
+        f"sys.argv = ['argap', 'view', {str(token_result)!r}, '--port', '0']\n"
+        "try: main()\n"
+        "finally: print('torch:', 'torch' in sys.modules, file=sys.stderr)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        origin, _, token = address.partition("/?token=")
+        assert origin.startswith("http://127.0.0.1:")
+        assert len(token) == 32
+        port = origin.rpartition(":")[2]
+        request = urllib.request.Request(f"{origin}/api/overview", headers={"Cookie": f"argap-{port}={token}"})
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            assert json.load(answer)["gap"]["reference"] == "ref"
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"{origin}/api/overview", timeout=600)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.endswith("torch: False\n")

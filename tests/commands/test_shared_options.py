@@ -10,7 +10,6 @@ from typing import Any, get_args
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
 
 import argap
 from argap.api import NOT_OPTIONS
@@ -110,24 +109,6 @@ def test_every_command_documents_it_alike() -> None:
     assert {(option.default, option.help) for option in found.values()} == {("auto", "auto, cpu, cuda or cuda:N.")}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["synthetics", "train", "attention"],
-        ["synthetics", "sweep", "suites/mqar/figure2.yaml"],
-        ["synthetics", "score", "nobody"],
-        ["models", "bench", "attention", "--out", "nowhere"],
-    ],
-    ids=" ".join,
-)
-def test_commands_refuse_alike(
-    command: list[str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(request.config.rootpath)
-    with pytest.raises(ArgapError, match=f"`device` tpu: {KNOWN}"):
-        CliRunner().invoke(app, [*command, "--device", "tpu"], catch_exceptions=False)
-
-
 DECLARED = {*OF_TEXT, *ScoreConfig.__struct_fields__} - {"text"}
 PARAMETERS = {name: each for name, each in inspect.signature(argap.score).parameters.items() if name not in NOT_OPTIONS}
 
@@ -177,13 +158,6 @@ def test_every_command_that_prints_a_table_has_the_flags() -> None:
         return found + [each for name, child in children.items() for each in walk(child, [*path, name])]
 
     assert sorted(walk(commands(), [])) == TABLES
-
-
-@pytest.mark.parametrize("flags", [["--latex", "--markdown"], ["--json", "--latex"]])
-def test_two_forms_at_once_are_refused(flags: list[str], run_command: RunCommand) -> None:
-    code, _, said = run_command("paper", *flags)
-    assert code == 1
-    assert "expected one of them at most" in said
 
 
 def test_slices_in_latex_and_markdown(token_result: Path, run_command: RunCommand) -> None:

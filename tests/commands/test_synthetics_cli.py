@@ -120,25 +120,3 @@ def test_a_task_is_trained_on_from_the_command_line(tmp_path):
         assert refused.exit_code == 1
         with pytest.raises(ArgapError, match=said):
             raise refused.exception or AssertionError(refused.output)
-
-
-@pytest.mark.parametrize(
-    ("setting", "flag"),
-    [("task=induction", "--task"), ("lr=1", "--lr"), ("length=8", "--length"), ("member=hyena", "MODEL, with --mlp")],
-)
-def test_what_has_a_flag_is_not_set(setting, flag):
-    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
-    assert str(result.exception) == f"--set {setting.split('=')[0]}: use {flag} instead"
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("lerning_rate=1", "--set lerning_rate: unknown key; known are name, member,"),
-        ("epochs=fast", "--set epochs: expected a whole number, found 'fast'"),
-        ("warmup=1", "--set warmup: expected at least 0, below 1, found 1"),
-    ],
-)
-def test_a_setting_that_cannot_be_names_its_option(setting, said):
-    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
-    assert str(result.exception).startswith(said)

@@ -1,11 +1,11 @@
-"""The rooms: imports go down the floors, no room is too large, and the page that shows them is up to date."""
+"""The rooms: imports go down the floors, and no room is too large."""
 
 import ast
 from collections import Counter
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import architecture as drawn
+import journeys
 import pytest
 
 KNOWN = drawn.modules()
@@ -40,9 +40,6 @@ def test_every_room_is_small_and_says_what_it_is_for() -> None:
     assert [str(path) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
-def test_the_page_is_drawn_from_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = drawn.PAGE.read_text(), drawn.PICTURE.read_text()
-    monkeypatch.setattr(drawn, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(drawn, "PICTURE", tmp_path / "picture.svg")
-    drawn.main()
-    assert (drawn.PAGE.read_text(), drawn.PICTURE.read_text()) == committed, "run `python tools/architecture.py`"
+@pytest.mark.slow
+def test_journeys_are_those_traced() -> None:
+    assert journeys.section(journeys.trace()) == journeys.committed()

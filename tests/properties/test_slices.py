@@ -24,11 +24,11 @@ from argap.files.checksums import FILE
 from argap.records import read_gap
 from argap.reports.pages.write import write_report
 from argap.results.compare import compare_runs, label_result
-from argap.slices.bits import looked_up
 from argap.slices.figures import WHOLE, slices_of_cells
 from argap.slices.library import LIBRARY, SliceSpec, library, read_slices
 from argap.slices.of_tokens import Slice, checked, score_slices
 from argap.slices.partitions import HITS, hits_and_others
+from argap.slices.queries import looked_up
 from tests.conftest import assert_close, with_runs
 
 pc: Any = pyarrow.compute

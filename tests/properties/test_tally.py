@@ -11,7 +11,7 @@ from argap.metric.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.slices.cells import PREFIX, ar_hits, read_cells, sum_by
 from argap.slices.figures import Key, slices_of_cells
-from argap.slices.margins import AXES, Margins, margins_of
+from argap.slices.margins import AXES, Margins, joint_margins, margins_of
 from argap.slices.tally import Groups, joined, tally
 from tests.conftest import assert_close
 
@@ -120,7 +120,7 @@ def test_margins_tell_what_the_cells_do(token_result, monkeypatch, waiting):
     documents, n = np.unique(cells["document"]), cells.groupby("document")["n"].sum().to_numpy()
     margins = Margins(models, documents, n)
     for window in np.array_split(np.arange(len(cells)), 7):
-        margins.add(margins_of(cells.iloc[window]))
+        margins.add(margins_of(joint_margins(cells.iloc[window])))
     expected, found = slices_of_cells(cells, masks(cells), "ref"), slices_of_cells(margins, masks, "ref")
     assert len(expected) > 8
     assert found.keys() == expected.keys()

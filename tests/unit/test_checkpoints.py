@@ -194,8 +194,9 @@ def test_a_quantised_checkpoint_that_cannot_run_here_is_one_line(place, tmp_path
     shutil.copytree(place / "full", tmp_path / "quantised")
     config = json.loads((tmp_path / "quantised" / "config.json").read_text())
     (tmp_path / "quantised" / "config.json").write_text(json.dumps(config | {"quantization_config": given}))
+    (tmp_path / "text.jsonl").write_text('{"text": "a"}\nbroken: the text was not read so far\n')
     with pytest.raises(ArgapError, match=f"quantised: quantised by {method}, which does not run here .*({said})") as no:
-        score(place, tmp_path / "out", tmp_path / "quantised", data=tmp_path / "nowhere")  # before any text is read
+        score(place, tmp_path / "out", tmp_path / "quantised", data=tmp_path / "text.jsonl")
     assert "\n" not in str(no.value)
     with pytest.raises(ArgapError, match="transformers runs GGUF files and quantised checkpoints"):
         runs_native(find_checkpoint(tmp_path / "quantised"), "native")

@@ -1,5 +1,9 @@
 """Evaluation windows: packing, limits, the document of a window, and the fingerprint."""
 
+import gzip
+import json
+import lzma
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -11,6 +15,7 @@ from argap.errors import ArgapError
 from argap.evaluation.windows import build_evaluation_set, check_spec
 from argap.records import LONGEST_WINDOW, EvaluationSpec
 from argap.text.tokenizer import Tokenizer, load_tokenizer
+from tests.builders.token_files import megatron_pair
 
 
 @pytest.fixture
@@ -104,6 +109,27 @@ def test_the_fingerprint_follows_tokens_and_bounds_only(shard, tokenizer):
     # The same windows by way of text: decoding and encoding again gives other tokens here, so build by hand.
     renamed = Corpus("other name", lambda tally: iter(open_corpus(shard)))
     assert build_evaluation_set(renamed, tokenizer, seq_len=4).fingerprint == fingerprint(seq_len=4)
+
+
+def test_the_fingerprint_is_of_the_text_and_not_of_its_file(tmp_path, tokenizer):
+    texts = ["def f(x):\n    return x\n", "été\n"]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    ids = tokenizer.encode(texts)
+    files = {
+        "plain.jsonl": lines.encode(),
+        "utf-16.json": lines.encode("utf-16"),
+        "packed.json.gz": gzip.compress(lines.encode()),
+        "packed.xz": lzma.compress(lines.encode()),
+        "array.json": json.dumps(texts).encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    megatron_pair(tmp_path / "pair.bin", ids, np.int32, 4)
+    names = [*files, "pair.bin"]
+    for packing in ("packed", "document"):
+        sets = [build_evaluation_set(open_corpus(tmp_path / n), tokenizer, seq_len=4, packing=packing) for n in names]
+        assert len({data.fingerprint for data in sets}) == 1
+        assert {len(data.domains) for data in sets} == {2}
 
 
 def test_packing_needs_an_eos(tmp_path, tokenizer):

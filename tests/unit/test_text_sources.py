@@ -1,5 +1,6 @@
 """Sources of a text: leaving some out, the gap without each, and warnings of a text that no result should rest on."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from argap.reports.tables.formats import latex, markdown
 from argap.results.by_source import BySource, by_source, group, read_by_source
 from argap.results.sources import choose, parse_conditions, read_documents, source_name, without
 from argap.results.summary import summarize
-from argap.results.text_warnings import add_hits, count_hits, outliers, warn_of_bigrams, warn_of_sources
+from argap.results.text_warnings import HitCounts, outliers, warn_of_bigrams, warn_of_sources
 from argap.slices.cells import write_cells
 from argap.slices.figures import Seeds
+from argap.slices.margins import sum_hits
 from argap.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,11 @@ FOREIGN = cells([0.2, 0.3, 0.2, 0.3, 0.2, 1.0], [0.1, 0.2, 0.1, 0.2, 0.1, 0.1], 
 def gap_of(frame: pd.DataFrame, seeds: Seeds | None = None) -> Gap:
     evaluation = EvaluationRecord("0" * 64, "words", "0" * 64, 246, 240, 6, 6, 2048, "packed")
     return summarize(frame, reference="attention", threshold=None, evaluation=evaluation, index=None, seeds=seeds)
+
+
+def warned(frame: pd.DataFrame, sources: dict[int, str]) -> tuple[str, ...]:
+    gap = gap_of(frame)
+    return warn_of_sources(gap, sum_hits(frame, gap.threshold, gap.bins), sources)
 
 
 def left_out(frame: pd.DataFrame, sources: dict[int, str] | None = SOURCES) -> tuple[BySource, Gap]:
@@ -131,14 +138,15 @@ def test_nothing_to_leave_out_is_said_in_words(frame, sources, reason):
 
 
 def test_without_a_table_groups_are_domains_of_tokens():
-    grouped = group(gap_of(FOREIGN), FOREIGN)
+    gap = gap_of(FOREIGN)
+    grouped = group(gap, sum_hits(FOREIGN, gap.threshold, gap.bins))
     assert (grouped.by, grouped.names, grouped.documents.tolist()) == ("domain", ["web", "wiki"], [4, 2])
     assert grouped.n.tolist() == [[160, 80], [40, 20]]
 
 
 def test_a_level_model_has_no_warnings():
     level = cells([0.1, -0.1, 0.1, -0.1, 0.1, -0.1], [0.0] * 6, [2.0] * 6)
-    assert warn_of_sources(gap_of(level), level, SOURCES) == ()
+    assert warned(level, SOURCES) == ()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +172,7 @@ def test_outliers(perplexity, far):
 
 
 def test_a_foreign_source_is_named_with_the_share_without_it():
-    lines = warn_of_sources(gap_of(FOREIGN), FOREIGN, SOURCES)
+    lines = warned(FOREIGN, SOURCES)
     assert lines[0] == (
         "source foreign: perplexity 55 under attention, 7.8 to 8.2 in the 3 others; is the text like any training text?"
     )
@@ -177,7 +185,7 @@ def test_a_foreign_source_is_named_with_the_share_without_it():
 
 def test_one_source_and_one_per_document_are_judged_by_domain():
     for sources in (dict.fromkeys(range(6), "all"), {d: f"{d}.txt" for d in range(6)}):
-        assert all(line.startswith("domain ") for line in warn_of_sources(gap_of(FOREIGN), FOREIGN, sources))
+        assert all(line.startswith("domain ") for line in warned(FOREIGN, sources))
 
 
 def test_the_listed_sources_of_a_committed_result_hold_the_whole_gap():
@@ -242,23 +250,30 @@ def test_one_source_is_an_empty_state_with_words(tmp_path, monkeypatch):
     assert text.endswith(f"**Without each domain**\n\n- {reason}\n")
 
 
-def test_frequent_bigrams_are_counted_over_portions():
+@pytest.mark.parametrize("pending", [0, 2**22])
+def test_frequent_bigrams_are_counted_over_portions(monkeypatch, pending):
+    monkeypatch.setattr("argap.results.text_warnings.PENDING", pending)
     tokenizer = load_tokenizer(ROOT / "argap" / "demo" / "tokenizer")
     generator = np.random.default_rng(0)
     tokens = generator.integers(5, 60, size=40_000).astype(np.int32)
     tokens[100:2100:2], tokens[101:2101:2] = 7, 8
     hits = generator.random(len(tokens)) < 0.5
-    hits[0] = hits[20_000] = False
-    parts = [count_hits(tokens[:20_000], hits[:20_000]), count_hits(tokens[20_000:], hits[20_000:])]
-    counts = add_hits(parts)
+    counts, few = HitCounts(), HitCounts()
+    for rows in (slice(20_000), slice(20_000, 30_000), slice(30_000, None)):
+        hits[rows.start or 0] = False
+        counts.add(tokens[rows], hits[rows])
+    few.add(tokens[:200], hits[:200])
     pairs = [(int(tokens[k - 1]), int(tokens[k])) for k in np.flatnonzero(hits)]
-    assert counts.sum() == len(pairs)
+    assert counts.total == len(pairs)
+    expected = Counter(first << 32 | second for first, second in pairs)
+    assert counts.above(0) == dict(sorted(expected.items(), key=lambda each: (-each[1], each[0])))
     line, *others = warn_of_bigrams(counts, tokenizer)
     n = pairs.count((7, 8))
     text = tokenizer.decode([7, 8])
     assert line == f"bigram {text!r}: {100 * n / len(pairs):.1f}% of the hits ({n:,} of {len(pairs):,})"
     assert [other.split(":")[0] for other in others] == [f"bigram {tokenizer.decode([8, 7])!r}"]
-    assert warn_of_bigrams(counts.iloc[:5], tokenizer) == ()  # too few hits
+    assert few.total > 0
+    assert warn_of_bigrams(few, tokenizer) == ()  # too few hits
 
 
 def test_documents_are_chosen_by_any_condition():

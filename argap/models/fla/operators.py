@@ -5,10 +5,13 @@ the selective scan's have a backward pass; the others train with their reference
 operators whose function flash-linear-attention also computes:
 
 - `gla`: ``chunk_gla``, with the same scale and log decays in float32.
-- `delta_rule`: ``chunk_delta_rule``, with q and k normalised here, because it adds 10⁻⁶ to the squared norm. It refuses
+- `delta_rule`: ``chunk_delta_rule``, with a decay per head and position ``chunk_gated_delta_rule`` and with one per
+  channel ``chunk_kda``. q and k are normalised here, because theirs add 10⁻⁶ to the squared norm. The first refuses
   float32.
-- `linear_attention`, with one decay per head (RetNet) or none: ``chunk_simple_gla``, divided here by the sum of weights
-  in float32, because it rounds that sum to the dtype of the keys.
+- `generalized_delta_rule` (RWKV-7): ``chunk_rwkv7``, which refuses float32 too.
+- `linear_attention`, with a decay per head (RetNet, lightning attention), per head and position (Mamba-2, mLSTM) or
+  none: ``chunk_simple_gla``, divided here by the sum of weights in float32, because it rounds that sum to the dtype of
+  the keys.
 - `taylor_attention` (Based): ``parallel_based``. The polynomial and its scale 1/√K are the same. It adds 10⁻⁶ to the
   sum of weights, which is at least ½; argap bounds the sum from below by 10⁻⁶.
 
@@ -29,6 +32,7 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.launch import common_dtype
 from argap.kernels.recurrent.delta_rule import SMALLEST_NORM, delta_rule
+from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule
 from argap.kernels.recurrent.gla import gla
 from argap.kernels.recurrent.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.recurrent.taylor_attention import taylor_attention
@@ -36,7 +40,8 @@ from argap.models.mixer import Mixer, at_least_float32
 
 Backend = Literal["fla", "native"]
 Operator = Callable[..., tuple[torch.Tensor, Any]]
-REPLACED: frozenset[Operator] = frozenset({gla, delta_rule, linear_attention, taylor_attention})
+DELTA_RULES: frozenset[Operator] = frozenset({delta_rule, generalized_delta_rule})
+REPLACED: frozenset[Operator] = DELTA_RULES | {gla, linear_attention, taylor_attention}
 """Operators of `argap.kernels` that `FlaOperators` implements by a method of the same name."""
 LARGEST_DELTA_KEY, LARGEST_TAYLOR_KEY = 256, 128
 """The largest K that their kernels support; the other operators have no limit."""
@@ -56,6 +61,9 @@ class FlaOperators:
 
     chunk_gla: Operator
     chunk_delta_rule: Operator
+    chunk_gated_delta_rule: Operator
+    chunk_kda: Operator
+    chunk_rwkv7: Operator
     chunk_simple_gla: Operator
     parallel_based: Callable[..., torch.Tensor]
 
@@ -71,13 +79,17 @@ class FlaOperators:
         register_fla("`backend=fla`")
         from fla.ops.based import parallel_based  # pyright: ignore[reportMissingImports]
         from fla.ops.delta_rule import chunk_delta_rule  # pyright: ignore[reportMissingImports]
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule  # pyright: ignore[reportMissingImports]
         from fla.ops.gla import chunk_gla  # pyright: ignore[reportMissingImports]
+        from fla.ops.kda import chunk_kda  # pyright: ignore[reportMissingImports]
+        from fla.ops.rwkv7 import chunk_rwkv7  # pyright: ignore[reportMissingImports]
         from fla.ops.simple_gla import chunk_simple_gla  # pyright: ignore[reportMissingImports]
 
         from argap.models.fla.autotuning import compile_at_once
 
         compile_at_once()
-        functions: tuple[Any, ...] = chunk_gla, chunk_delta_rule, chunk_simple_gla, parallel_based
+        delta_rules: tuple[Any, ...] = chunk_delta_rule, chunk_gated_delta_rule, chunk_kda, chunk_rwkv7
+        functions = chunk_gla, *delta_rules, chunk_simple_gla, parallel_based
         untraced: list[Any] = [torch.compiler.disable(function) for function in functions]
         return cls(*untraced)
 
@@ -108,20 +120,49 @@ class FlaOperators:
         v: torch.Tensor,
         beta: torch.Tensor,
         *,
+        log_decay: torch.Tensor | None = None,
         normalize: bool = False,
+        scale: float = 1.0,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute `argap.kernels.recurrent.delta_rule.delta_rule`, which itself runs for smaller and larger keys.
 
-        ``beta`` is ``[B, H, T]``.
+        ``beta`` is ``[B, H, T]``, ``log_decay`` ``[B, H, T]`` or ``[B, H, T, K]``.
         """
         if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
-            return delta_rule(q, k, v, beta, normalize=normalize, chunk=chunk)
+            options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "chunk": chunk}
+            return delta_rule(q, k, v, beta, **options)
         if normalize:
             wide = at_least_float32(q.dtype)
             q, k = (F.normalize(x.to(wide), dim=-1, eps=SMALLEST_NORM).to(x.dtype) for x in (q, k))
-        y, state = self.chunk_delta_rule(
-            *_by_position(q, k, v), beta.transpose(1, 2), scale=1.0, output_final_state=True
+        given = {"beta": beta.transpose(1, 2), "scale": scale, "output_final_state": True}
+        operator = self.chunk_delta_rule
+        if log_decay is not None:
+            operator = self.chunk_gated_delta_rule if log_decay.dim() == 3 else self.chunk_kda
+            given["g"] = log_decay.transpose(1, 2)
+        y, state = operator(*_by_position(q, k, v), **given)
+        return y.transpose(1, 2).to(v.dtype), state
+
+    def generalized_delta_rule(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        log_decay: torch.Tensor,
+        chunk: int | None = 16,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute `argap.kernels.recurrent.generalized_delta_rule`, which itself runs for smaller and larger keys.
+
+        q, k, a, b and ``log_decay`` are ``[B, H, T, K]``.
+        """
+        if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
+            return generalized_delta_rule(q, k, v, a, b, log_decay=log_decay, chunk=chunk)
+        r, k, v_low, a, b = _by_position(q, k, v, a, b)
+        y, state = self.chunk_rwkv7(
+            r=r, w=log_decay.transpose(1, 2), k=k, v=v_low, a=a, b=b, scale=1.0, output_final_state=True
         )
         return y.transpose(1, 2).to(v.dtype), state
 
@@ -138,17 +179,19 @@ class FlaOperators:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute `argap.kernels.recurrent.linear_attention.linear_attention`, which itself runs for smaller keys.
 
-        ``log_decay [H]`` is a constant, and ``normalize`` is for sums without decay: the mixers call it only so.
+        ``log_decay [H]`` is a constant, ``[B, H, T]`` is not, and ``normalize`` is for sums without decay: the mixers
+        call it only so.
         """
         if q.shape[-1] < SMALLEST_KEY:
             return linear_attention(
                 q, k, v, log_decay=log_decay, normalize=normalize, keep_state=keep_state, chunk=chunk
             )
         wide = at_least_float32(v.dtype)
-        decays = None if log_decay is None else log_decay.to(wide)
-        y, state = self.chunk_simple_gla(
-            *_by_position(q, k, v), g_gamma=decays, scale=1.0, output_final_state=keep_state
-        )
+        decays = {}
+        if log_decay is not None:
+            constant = log_decay.dim() == 1
+            decays["g_gamma" if constant else "g"] = (log_decay if constant else log_decay.transpose(1, 2)).to(wide)
+        y, state = self.chunk_simple_gla(*_by_position(q, k, v), **decays, scale=1.0, output_final_state=keep_state)
         y = y.transpose(1, 2)
         if normalize:
             sums = k.to(wide).cumsum(2)
@@ -212,7 +255,7 @@ def _check_runs(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
         )
     if device.type != "cuda":
         raise ArgapError(f"`backend=fla`: needs a GPU, found {device.type}; use `backend=native` or `backend=auto`")
-    if delta_rule in operators and dtype == torch.float32:
+    if operators & DELTA_RULES and dtype == torch.float32:
         raise ArgapError("`backend=fla`: its delta rule has no float32; use `dtype=bfloat16` or `backend=native`")
     FlaOperators.load()
 

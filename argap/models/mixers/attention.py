@@ -78,7 +78,7 @@ class Attention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._attend(*self._heads(x))
+        return self._merge(self._attend(*self._heads(x)), x)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Return the keys and then the values that later positions see, and the number of positions so far.
@@ -92,7 +92,8 @@ class Attention(Mixer):
         length = x.shape[1]
         q, k, v = self._heads(x)
         visible = slice(length - self._visible(length), None)
-        return self._attend(q, k, v), (self._past(torch.cat([k[:, :, visible], v[:, :, visible]], dim=1)), length)
+        y = self._merge(self._attend(q, k, v), x)
+        return y, (self._past(torch.cat([k[:, :, visible], v[:, :, visible]], dim=1)), length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
@@ -102,7 +103,7 @@ class Attention(Mixer):
         with growing_keys():  # queries that share a head's keys count as positions that see all of them
             q = q.reshape(len(q), self.kv_heads, -1, q.shape[-1])
             y = F.scaled_dot_product_attention(q, keys, values, attn_mask=past.bias)
-        return self.out(y.flatten(1)), (past.seen_next(), position + 1)
+        return self._merge(y.flatten(1), x), (past.seen_next(), position + 1)
 
     def state_size(self, length: int) -> int:
         """Count the keys and values of the positions that the next one sees, 2·K·kv_heads for each.
@@ -141,14 +142,22 @@ class Attention(Mixer):
             y = sliding_attention(q, k, v, self.window)
         else:
             y = blocked_attention(q, k, v, self.window)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return y.transpose(1, 2).flatten(2)
+
+    def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Mix the outputs of all heads ``y [..., D]`` at inputs ``x [..., D]`` to ``[..., D]``."""
+        return self.out(y)
+
+    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
+        """Norm the projected queries and keys, the first H + kv_heads of ``heads [B, T, H + 2·kv_heads, K]``."""
+        return heads
 
     def _heads(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Project ``x [B, T, D]`` at positions from ``first`` to q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``.
 
         With ``rope``, q and k are rotated.
         """
-        heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
+        heads = self._normed(self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)))
         size = self.rotary_size or heads.shape[-1]
         if self.rotary and self.kv_heads == self.heads and size == heads.shape[-1]:
             qkv = heads.unflatten(2, (3, -1))

@@ -13,6 +13,7 @@ from transformers.initialization import copy_
 from argap.kernels.scan.selective_scan import selective_scan
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, without_decay
 from argap.models.mixers.convolution import ShortConvolution
+from argap.models.mixers.step_decay import step_biases
 from argap.models.past import Recent
 
 State = tuple[Recent, torch.Tensor]
@@ -113,8 +114,7 @@ class StepSize(nn.Linear):
         """
         bound = 1 / math.sqrt(self.in_features)
         nn.init.uniform_(self.weight, -bound, bound)
-        exponents = torch.empty_like(self.bias, dtype=torch.float32).uniform_(math.log(0.001), math.log(0.1))
-        copy_(self.bias, exponents.exp().expm1().log())  # the inverse of softplus
+        copy_(self.bias, step_biases(self.bias))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the map in rows: for a slice ``[B, T, R]`` of wider rows torch would add the bias in an extra pass."""

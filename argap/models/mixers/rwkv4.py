@@ -67,7 +67,7 @@ class RWKV4(Mixer):
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
-        r, k, v = self._maps(token_shift(x, _weights(self.shift)))
+        r, k, v = self._maps(token_shift(x, shift_weights(self.shift)))
         decay = self.log_decay.to(at_least_float32(x.dtype)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
@@ -82,7 +82,7 @@ class RWKV4(Mixer):
 
     def step(self, x: torch.Tensor, state: tuple[torch.Tensor, Sums]) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         previous, sums = state
-        r, k, v = self._maps(mixed(x, previous, _weights(self.shift)))
+        r, k, v = self._maps(mixed(x, previous, shift_weights(self.shift)))
         values, weights, before = sums
         k, v = k.to(before.dtype), v.to(before.dtype)
         y = self.out(torch.sigmoid(r) * wkv_average(k, v, self.bonus, sums).to(x.dtype))
@@ -126,14 +126,14 @@ class RWKV4Channel(Mixer):
             shift.exponent = 1 - layer / layers
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._mixed(token_shift(x, _weights(self.shift))), x[:, -1]
+        return self._mixed(token_shift(x, shift_weights(self.shift))), x[:, -1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return the last input ``[B, D]``."""
         return torch.zeros(batch, self.receptance.in_features, dtype=dtype, device=device)
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._mixed(mixed(x, state, _weights(self.shift))), x
+        return self._mixed(mixed(x, state, shift_weights(self.shift))), x
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """Return B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""
@@ -163,6 +163,6 @@ class TokenShift(nn.Module):
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
 
-def _weights(shift: nn.ModuleDict) -> list[torch.Tensor]:
+def shift_weights(shift: nn.ModuleDict) -> list[torch.Tensor]:
     """Return μ of each `TokenShift`, in order."""
     return [one.weight for one in shift.values() if isinstance(one, TokenShift)]

@@ -39,30 +39,6 @@ def test_score_prints_json_of_the_documented_shape(place, tmp_path, run_command)
     assert math.isclose(sum(parts), gap["models"][1]["delta"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--limit-tokens", "0"], "--limit-tokens 0: expected at least 2"),
-        (["--threshold", "many"], "--threshold many: expected a whole number"),
-        (["--dtype", "int8"], "--dtype int8: expected auto, float32"),
-        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
-        (["--batch-size", "none"], "--batch-size none: expected a positive whole number"),
-        (["--index", "nowhere"], "nowhere"),
-        (["--seq-len", "100"], "takes at most 64 tokens, the windows have 100; use --seq-len 64"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_1(place, tmp_path, run_command, flags, message):
-    given = {"--data": place.text, "--index": place.index, "--seq-len": "48", "--out": str(tmp_path)}
-    given |= dict(zip(flags[::2], flags[1::2], strict=True))
-    arguments = [part for pair in given.items() for part in pair]
-    code, out, err = run_command("score", place.bad, "--ref", place.good, *arguments)
-    assert code == 1
-    assert out == ""
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert "Traceback" not in err
-
-
 def test_a_reference_that_is_replaced_is_named(place, run_command, own_home):
     assert run_command("ref", "add", "mine", place.good)[1] == f"mine: {place.good}\n"
     assert run_command("ref", "add", "mine", place.bad)[1] == f"mine: {place.bad}, in place of {place.good}\n"
@@ -84,22 +60,10 @@ def test_windows_longer_than_those_of_training_are_named(place, tmp_path, run_co
         assert (code, err) == (0, expected)
 
 
-def test_usage_errors_exit_2(run_command):
-    assert run_command("score")[0] == 2
-    assert run_command("score", "x", "--ref", "y", "--no-such-flag")[0] == 2
-
-
 def test_references_are_added_listed_and_removed(place, run_command, own_home):
     assert run_command("ref", "add", "mine", place.good, "--index", place.index)[0] == 0
     listed = run_command("ref", "list")[1]
     assert "attention\t" in listed
     assert f"mine\t{place.good}\tno text recorded\t{place.index}" in listed
     assert run_command("ref", "remove", "mine")[0] == 0
-    code, _, err = run_command("ref", "remove", "mine")
-    assert (code, err) == (1, "argap: mine: no reference of that name is recorded; recorded: none\n")
-    for flag, value in (("--seq-len", "0"), ("--data", "nowhere"), ("--index", "nowhere")):
-        code, _, err = run_command("ref", "add", "x", place.good, flag, value)
-        assert code == 1
-        assert err.startswith("argap: nowhere: no " if value == "nowhere" else "argap: --seq-len 0")
-    code, _, err = run_command("ref", "add", "x", str(place.folder / "nowhere" / "at" / "all"))
-    assert code == 1
+    assert "mine" not in run_command("ref", "list")[1]

@@ -1,10 +1,8 @@
 """Two tiny models end to end: train, score, collect, and rebuild from the small files."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 from argap.tokens import runs
+from tests.builders.processes import said, torchrun
 from tests.commands.suite.conftest import command, text
 from tests.conftest import estimates_in, word_tokenizer
 
@@ -253,19 +252,16 @@ main()
 def test_two_processes_train_and_score_together(place, tmp_path, monkeypatch):
     """One of the models is there already, one is only trained; its scores are the files that one process writes."""
     shutil.copy(place / "suite.yaml", tmp_path)
-    (tmp_path / "program.py").write_text(IN_SMALL_SHARDS)
     work, rescored = tmp_path / "runs" / "suite" / "tiny", tmp_path / "work" / "tiny"
     for copy in (work, rescored):
         shutil.copytree(place / "work" / "tiny", copy, ignore=shutil.ignore_patterns("base_conv*"))
         shutil.rmtree(copy / "runs" / "attention-seed1")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"]
     members = [part for name in ("attention", "attention-seed1", "base_conv") for part in ("--member", name)]
-    command_line = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command_line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Reference: attention.") == 1  # only the main process prints
-    assert done.stderr.count("trained and scored already") == 1
+    codes = torchrun(IN_SMALL_SHARDS, "suite", "run", "suite.yaml", *members, "--device", "cpu", folder=tmp_path)
+    out, err = said(tmp_path)
+    assert codes == [0, 0], err
+    assert out.count("Reference: attention.") == 1  # only the main process prints
+    assert err.count("trained and scored already") == 1
     trained = {name: json.loads((work / name / "train.json").read_text()) for name in ("attention", "base_conv")}
     assert [trained[name]["processes"] for name in trained] == [1, 2]
     monkeypatch.setattr(runs, "SHARD_TOKENS", 512)
@@ -290,22 +286,6 @@ def test_two_processes_train_and_score_together(place, tmp_path, monkeypatch):
 def test_missing_ray_says_how_to_install_it(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "pip install argap[cluster]" in str(command(place, "run", "--engine", "ray").exception)
-
-
-def test_an_address_without_a_cluster_is_refused(place):
-    assert "--address: has no effect with --engine local" in str(command(place, "run", "--address", "auto").exception)
-
-
-def test_an_unknown_member_is_refused(place):
-    result = command(place, "run", "--member", "nobody")
-    assert result.exit_code == 1
-    assert "`member` nobody: not in the suite; its models are attention, base_conv" in str(result.exception)
-
-
-def test_table_needs_a_result(place, tmp_path):
-    shutil.copy(place / "suite.yaml", tmp_path)
-    result = command(tmp_path, "table")
-    assert "no result there" in str(result.exception)
 
 
 def test_mqar_is_measured_once_and_reported(place):

@@ -55,31 +55,6 @@ def test_flags_suffice_without_a_file(toy_values: dict, tmp_path: Path, on_cpu: 
     assert f"{tmp_path / 'out'}: loss " in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--set", "lerning_rate=1"], "argap: --set lerning_rate: unknown key; known are tokenizer, data,"),
-        (["--set", "lr=fast"], "argap: --set lr: expected a number, found 'fast'"),
-        (["--set", "betas=[0.9]"], "argap: --set betas: expected a list of length 2, found [0.9]"),
-        (["--set", "warmup_steps=-1"], "argap: --set warmup_steps: expected 0 to 1,000,000,000, found -1"),
-        (["--batch-size", "0"], "argap: --batch-size: expected 1 to 1,048,576, found 0"),
-        (["--save-dtype", "int8"], "argap: --save-dtype: expected float32 or bfloat16 or float16, found 'int8'"),
-        (["--architecture", "atention"], "architecture 'atention': unknown; known are attention,"),
-        (["--set", "model={heads: 2}"], "model: unknown option 'heads'; known are intermediate_size,"),
-        (["--data", "absent"], "absent: no such file or folder"),
-        (["--tokenizer", "toy.yaml"], "toy.yaml: no tokenizer there"),
-        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
-        (["--seq-len", "99999"], "the data have 4040 tokens; expected more than --seq-len, 99999"),
-    ],
-)
-def test_an_expected_failure_is_one_line(arguments: list[str], message: str, file: Path, on_cpu: Run) -> None:
-    code, printed, error = on_cpu("toy.yaml", *arguments)
-    assert (code, printed) == (1, "")
-    assert message in error
-    assert error.startswith("argap: ")
-    assert error.count("\n") == 1
-
-
 def test_an_interrupted_run_exits_with_130_and_resumes(
     file: Path, monkeypatch: pytest.MonkeyPatch, on_cpu: Run
 ) -> None:

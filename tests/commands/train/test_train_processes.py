@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from argap.records import as_json, read_record
 from argap.train import load_config, read_log, train
 from argap.train.records import TrainRecord
+from tests.builders.processes import COMMAND, said, torchrun
 
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -67,12 +68,10 @@ def test_two_processes_train_the_same_model_as_one(toy_values: dict, tmp_path: P
     values = toy_values | {"steps": 24, "micro_batch_size": 2, "eval_data": [*toy_values["data"]], "eval_every": 10}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     train(load_config(None, values), tmp_path / "one", device="cpu")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "argap", "train", "run.yaml", "--out", "two", "--device", "cpu"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("loss") == 1  # only the first process prints
+    codes = torchrun(COMMAND, "train", "run.yaml", "--out", "two", "--device", "cpu", folder=tmp_path)
+    out, err = said(tmp_path)
+    assert codes == [0, 0], err
+    assert out.count("loss") == 1  # only the first process prints
     one, two = read_log(tmp_path / "one" / "log.jsonl"), read_log(tmp_path / "two" / "log.jsonl")
     for mine, other in zip(one, two, strict=True):
         expected, found = ({**as_json(line), "tokens_per_s": 0.0} for line in (mine, other))

@@ -27,8 +27,19 @@ SPECS: list[dict[str, Any]] = [
     {"name": "delta_net", "heads": 2},
     {"name": "delta_net", "heads": 2, "activation": "elu", "key_norm": "l1"},
     {"name": "mamba", "states": 4},
+    {"name": "mamba2", "states": 4},
+    {"name": "gated_delta_net", "heads": 2},
+    {"name": "kda", "heads": 2},
+    {"name": "lightning_attention"},
+    {"name": "mlstm"},
+    {"name": "hgrn2"},
+    {"name": "gsa", "slots": 4},
+    {"name": "rg_lru"},
+    {"name": "gated_attention"},
+    {"name": "mla"},
     {"name": "rwkv4"},
     {"name": "rwkv4_channel"},
+    {"name": "rwkv7", "heads": 2},
     {"name": "based_conv"},
     {"name": "hyena"},
     {"name": "h3", "states": 4},
@@ -54,7 +65,7 @@ def test_prefill_is_forward_and_leaves_the_state_of_stepping(spec: dict[str, Any
 
 
 def test_these_mixers_do_not_step_through_their_prompt() -> None:
-    parallel = ("attention", "base_conv", "based_conv", "delta_net", "gla", "linear_attention", "mamba", "retnet")
-    for name in (*parallel, "rwkv4", "rwkv4_channel"):
+    stepping = {"selected_attention", "hyena", "h3"}
+    for name in {spec["name"] for spec in SPECS} - stepping:
         mixer = build_mixer({"name": name}, WIDTH, LONGEST)
         assert type(mixer).prefill is not Mixer.prefill

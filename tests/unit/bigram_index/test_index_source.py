@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 
@@ -11,13 +10,14 @@ import pytest
 
 from argap.bigram_index.build import build_from_source, tokens_beside
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.sources import megatron, token_cache
+from argap.bigram_index.sources import token_cache
 from argap.bigram_index.sources.shard import Shard, repeated, unite
 from argap.bigram_index.sources.token_source import TokenSource
-from argap.corpus import open_corpus
+from argap.corpus import megatron, open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.index import contents
+from tests.builders.token_files import megatron_pair
 from tests.conftest import flip_bit, index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
@@ -175,16 +175,6 @@ def test_a_repeatedly_killed_build_gives_the_same_bytes(tokenizer, text, tmp_pat
     written = contents(out)
     # The tokenizer's and the text's paths are those of the undisturbed run.
     assert written == whole
-
-
-def megatron_pair(path, sequences, dtype=np.uint16, code=8):
-    np.concatenate([np.empty(0, dtype), *sequences]).astype(dtype).tofile(path)
-    sizes = np.array([len(s) for s in sequences], "<i4")
-    pointers = (np.cumsum([0, *sizes[:-1]]) * np.dtype(dtype).itemsize).astype("<i8")
-    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(sizes), len(sizes) + 1)
-    documents = np.arange(len(sizes) + 1, dtype="<i8")
-    data = header + sizes.tobytes() + pointers.tobytes() + documents.tobytes()
-    path.with_suffix(".idx").write_bytes(data)
 
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4)])

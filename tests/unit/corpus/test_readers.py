@@ -163,7 +163,7 @@ def test_a_truncated_archive_is_named(tmp_path, suffix):
     lines = "".join(json.dumps({"text": str(np.random.default_rng(i).bytes(64))}) + "\n" for i in range(500))
     write(path, lines)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(FormatError, match=r"rows\.jsonl.*truncated or unreadable after line"):
+    with pytest.raises(FormatError, match=rf"rows\.jsonl\{suffix}: truncated or damaged (gzip|zstd) after 0 bytes"):
         texts(open_corpus(path))
 
 
@@ -177,7 +177,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
 
 def test_unreadable_sources_are_listed(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
-    with pytest.raises(ArgapError, match=r"found \.png, expected one of"):
+    with pytest.raises(ArgapError, match=r"found a\.png \(text with a suffix that is not read\); expected text, JSON"):
         open_corpus(tmp_path)
     with pytest.raises(ArgapError, match="no such file or folder"):
         open_corpus(tmp_path / "absent")
@@ -204,11 +204,13 @@ def test_a_data_set_is_streamed_through_datasets(tmp_path):
     with pytest.raises(ArgapError, match=r"no text in column 'text'; its columns are 'body', 'domain'"):
         texts(open_corpus(f"hub:{tmp_path / 'set'}"))
     pq.write_table(pa.table({"body": ["a", None]}), tmp_path / "set" / "train-0.parquet")
-    with pytest.raises(ArgapError, match=r"set#1: column 'body' holds null; expected a string"):
+    assert texts(corpus) == ["a", ""]  # as in every other format, null is an empty document
+    pq.write_table(pa.table({"body": [["a"]]}), tmp_path / "set" / "train-0.parquet")
+    with pytest.raises(ArgapError, match=r"set#0: column 'body' holds \[\"a\"\]; expected a string"):
         texts(open_corpus(f"hub:{tmp_path / 'set'}?column=body"))
 
 
-@pytest.mark.parametrize("value", ["null", "NaN", '["a"]'])
+@pytest.mark.parametrize("value", ["NaN", "3", '["a"]'])
 def test_a_row_whose_text_is_not_text_is_named(tmp_path, value):
     (tmp_path / "rows.jsonl").write_text(f'{{"text": {value}, "domain": "x"}}\n')
     message = rf"rows\.jsonl, line 1: column 'text' holds {re.escape(value)}; expected a string"

@@ -8,6 +8,7 @@ import pytest
 from argap.corpus import open_corpus, shards, tokenize
 from argap.errors import ArgapError, FormatError
 from argap.text.tokenizer import load_tokenizer
+from tests.builders.token_files import megatron_pair
 
 
 def ids(corpus, tokenizer) -> list[list[int]]:
@@ -67,6 +68,63 @@ def test_shards_are_split_at_eos(tmp_path, tokenizer, form, monkeypatch):
     assert ids(corpus, tokenizer) == [[5, 6, 7, 8], [9], [10, 11]]
 
 
+@pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4), (np.int64, 5)])
+def test_the_sequences_of_a_megatron_pair_are_documents(tmp_path, tokenizer, dtype, code):
+    eos = tokenizer.eos
+    sequences = [[5, 6, 7], [8, 9, eos], [], [10, eos, 11, 12]]
+    megatron_pair(tmp_path / "part.bin", [np.array(s) for s in sequences], dtype, code)
+    (tmp_path / "notes.txt").write_text("")
+    for path in (tmp_path / "part.bin", tmp_path):
+        corpus = open_corpus(path)
+        assert ids(corpus, tokenizer) == [[5, 6, 7], [8, 9], [10], [11, 12]]
+        assert corpus.tally.left_out == {}
+
+
+def test_an_index_that_is_not_megatrons_is_refused_unless_the_type_is_given(tmp_path, tokenizer):
+    np.array([5, 6], dtype="<u2").tofile(tmp_path / "part.bin")
+    (tmp_path / "part.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
+    with pytest.raises(FormatError, match=r"part\.idx beside it is not Megatron's; give `token_dtype`"):
+        open_corpus(tmp_path / "part.bin")
+    assert ids(open_corpus(tmp_path / "part.bin", token_dtype="uint16"), tokenizer) == [[5, 6]]
+
+
+def test_a_broken_pair_is_refused_before_it_is_read(tmp_path):
+    megatron_pair(tmp_path / "part.bin", [np.array([1, 2])])
+    index = tmp_path / "part.idx"
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.raises(FormatError, match=r"part\.idx: .* is it truncated"):
+        open_corpus(tmp_path / "part.bin")
+
+
+@pytest.mark.parametrize(("magic", "dtype"), [(20240520, "<u2"), (20240801, "<u4")])
+def test_the_header_of_llm_c_is_not_read_as_tokens(tmp_path, tokenizer, magic, dtype):
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = magic, 1, 4
+    path = tmp_path / "fineweb_val_000000.bin"
+    path.write_bytes(header.tobytes() + np.array([tokenizer.eos, 5, 6, 7], dtype).tobytes())
+    assert ids(open_corpus(path), tokenizer) == [[5, 6, 7]]
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(FormatError, match=r"its header \(llm\.c's\) announces"):
+        ids(open_corpus(path), tokenizer)
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_each_array_of_an_archive_is_a_shard(tmp_path, tokenizer, write):
+    path = tmp_path / "tokens.npz"
+    write(path, train=np.array([5, 6, tokenizer.eos, 7]), val=np.array([8, 60_000]))
+    corpus = open_corpus(path)
+    with pytest.raises(FormatError, match=r"tokens\.npz\[val\]: token 60000 at offset 1"):
+        ids(corpus, tokenizer)
+    write(path, train=np.array([5, 6, tokenizer.eos, 7]), val=np.array([8, 9], dtype=np.uint8))
+    assert ids(open_corpus(path), tokenizer) == [[5, 6], [7], [8, 9]]
+    write(path, weights=np.zeros((2, 2)))
+    with pytest.raises(FormatError, match=r"tokens\.npz\[weights\]: expected a flat array of integers, found float64"):
+        ids(open_corpus(path), tokenizer)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(FormatError, match=r"tokens\.npz: not a complete \.npz archive"):
+        ids(open_corpus(path), tokenizer)
+
+
 def test_a_token_outside_the_vocabulary_is_named_by_path_and_offset(tmp_path, tokenizer):
     path = tmp_path / "tokens.bin"
     np.array([1, 2, 60_000, 3], dtype="<u2").tofile(path)
@@ -83,11 +141,10 @@ def test_a_truncated_shard_and_a_wrong_dtype_are_named(tmp_path, tokenizer):
         open_corpus(path, token_dtype="int8")
 
 
-def test_an_archive_and_half_a_file_are_no_npy(tmp_path, tokenizer):
-    path, other = tmp_path / "tokens.npy", tmp_path / "other.npz"
-    np.savez(other, tokens=np.arange(5))
+def test_half_a_file_is_no_npy(tmp_path, tokenizer):
+    path = tmp_path / "tokens.npy"
     np.save(path, np.arange(5))
-    for content in (other.read_bytes(), path.read_bytes()[:100], path.read_bytes()[:-1]):
+    for content in (path.read_bytes()[:100], path.read_bytes()[:-1]):
         path.write_bytes(content)
         with pytest.raises(FormatError, match=r"tokens\.npy: not a complete \.npy file \("):
             ids(open_corpus(path), tokenizer)

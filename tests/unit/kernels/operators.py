@@ -37,6 +37,7 @@ from tests.unit.kernels.conftest import TOLERANCE
 Given = dict[str, Any]
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 DECAYS = ("none", "of a head", "of a position")
+OF_INPUT = ("of a position", "of a channel")
 # Over a chunk of 64 positions a channel decays to about e^−3; e^−50, below float16's range; e^−6000.
 STRENGTHS = (0.25, 4.0, 500.0)
 
@@ -61,13 +62,19 @@ class Draw:
         return self.normal(*size, dtype=torch.float32)
 
 
-def of_delta_rule(draw: Draw, length: int, key: int, value: int, *, normalize: bool = False) -> Given:
+def of_delta_rule(
+    draw: Draw, length: int, key: int, value: int, *, normalize: bool = False, decay: str = "none", strength: float = 1
+) -> Given:
     """Queries and keys of unit length and β from 0 to 2; ``normalize``: of lengths from 0 to 30 instead."""
     q, k, v = (draw.normal(2, length, 2, size).transpose(1, 2) for size in (key, key, value))
     lengths = torch.linspace(0, 30, length, device=draw.device)[:, None].to(draw.dtype) if normalize else 1
     q, k = (F.normalize(x, dim=-1) * lengths for x in (q, k))
     beta = 2 * draw.uniform(2, length, 2).transpose(1, 2)
-    return {"q": q, "k": k, "v": v, "beta": beta, "normalize": normalize, "state": draw.state(2, 2, key, value)}
+    given = {"q": q, "k": k, "v": v, "beta": beta, "normalize": normalize, "state": draw.state(2, 2, key, value)}
+    if decay == "none":
+        return given
+    rates = -strength * draw.uniform(2, length, 2, key, dtype=torch.float32).transpose(1, 2) ** 4
+    return given | {"log_decay": rates if decay == "of a channel" else rates[..., 0], "scale": 0.5}
 
 
 def of_gla(draw: Draw, length: int, key: int, value: int, *, strength: float = 0.25, state: bool = True) -> Given:
@@ -259,6 +266,11 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
     ("delta_rule", [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64), (200, 16, 8)],
      FLOATS, [{}]),
     ("delta_rule", [(70, 24, 16)], (torch.float32, torch.bfloat16), [{"normalize": True}]),
+    ("delta_rule", [(1, 16, 16), (70, 24, 40)], FLOATS,
+     [{"decay": decay, "normalize": normalize} for decay in OF_INPUT for normalize in PAIRS]),
+    ("delta_rule", [(130, 20, 16), (70, 130, 20)], FLOATS[1:], [{"decay": each} for each in OF_INPUT]),
+    ("delta_rule", [(65, 20, 16)], FLOATS[::2],
+     [{"decay": decay, "strength": strength, "normalize": True} for decay in OF_INPUT for strength in STRENGTHS[1:]]),
     ("gla", [(1, 16, 16), (65, 20, 40)], FLOATS, [{"strength": each} for each in STRENGTHS]),
     ("gla", [(2, 16, 70), (63, 7, 5), (64, 128, 33), (65, 256, 40), (127, 64, 64), (200, 32, 16)], (torch.float32,),
      [{"state": False}]),

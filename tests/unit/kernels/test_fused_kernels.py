@@ -105,13 +105,14 @@ def test_gated_norm_is_the_definition() -> None:
     torch.manual_seed(2)
     values, gate = torch.randn(3, 2, 5, dtype=torch.float64), torch.randn(3, 10, dtype=torch.float64)
     weight = torch.randn(5, dtype=torch.float64)
-    swish = gate * gate.sigmoid()
-    for centered in (False, True):
+    for centered, activation in ((False, "silu"), (True, "silu"), (False, "sigmoid")):
         x = values - values.mean(-1, keepdim=True) if centered else values
         given = None if centered else weight
         normed = x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
-        expected = swish * (normed if given is None else normed * given).flatten(1)
-        found = gated_norm(values, gate, given, 0.1, dtype=torch.float64, centered=centered)
+        factor = gate.sigmoid() if activation == "sigmoid" else gate * gate.sigmoid()
+        expected = factor * (normed if given is None else normed * given).flatten(1)
+        options = {"dtype": torch.float64, "centered": centered, "activation": activation}
+        found = gated_norm(values, gate, given, 0.1, **options)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     x, each = values * gate.sigmoid().unflatten(1, (2, 5)), torch.randn(10, dtype=torch.float64)
     expected = (x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()).flatten(1) * each

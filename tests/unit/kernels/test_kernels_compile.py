@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on Hopper."""
 CAPABILITY, WARP = 90, 32
-HEADS = dict.fromkeys(("q", "k", "v", "y", "g"), 3)
+HEADS = dict.fromkeys(("q", "k", "left", "v", "y", "g"), 3)
 """Tensors over heads that are given with their strides, and the number of these."""
 STRIDES = {
     "one_kernel_convolution": dict.fromkeys(("x", "gate", "skipped"), 2),
@@ -92,18 +92,36 @@ def of_taylor_attention() -> Iterator[Compilation]:
 
 
 def of_delta_rule() -> Iterator[Compilation]:
-    from argap.kernels.recurrent import delta_rule, delta_rule_inverse
+    """With a decay for each position, without decays, and with a decay for each channel."""
+    from argap.kernels.recurrent import decayed_pairs, delta_rule, delta_rule_inverse
 
     inverse, scan = delta_rule_inverse._invert_kernel, delta_rule._scan_kernel
     for table, kernel in ((delta_rule_inverse.LAUNCHES, inverse), (delta_rule.LAUNCHES, scan)):
         for key, dtype, launch in launches(table):
             sizes = {"K": key, "BK": key, "V": 128, "BT": 64, "PRECISION": "tf32x3" if dtype == "fp32" else "tf32"}
+            plain = {"norms": None, "g": None, "sums": None}
+            without = {"lower": None, "left": None, "decays": None}
             if str(key) not in delta_rule.SCORES_FIRST:
                 sizes["scores"] = None
             narrower = delta_rule.NARROWER.get(str(key), ()) if kernel is scan else ()
             for each in (launch, *narrower):
-                yield kernel, dtype, sizes, each
-                yield kernel, dtype, {**sizes, "h0": None, "norms": None}, each
+                yield kernel, dtype, {**sizes, **without}, each
+                yield kernel, dtype, {**sizes, **without, **plain, "h0": None}, each
+                if kernel is scan or key == 16:
+                    each = delta_rule.BY_CHANNEL.get(str(key), each)
+                    yield kernel, dtype, {**sizes, **plain, **({"k": None} if kernel is inverse else {})}, each
+    for key, dtype, launch in launches(decayed_pairs.LAUNCHES):
+        sizes = {
+            "K": key,
+            "BT": 64,
+            "RANGE": 40.0,
+            "WEAKEST": 1e-35,
+            "PRECISION": "tf32x3" if dtype == "fp32" else "tf32",
+        }
+        yield decayed_pairs._pairs_kernel, dtype, sizes, launch
+        strong = decayed_pairs.STRONG_LAUNCHES.by_device["any"]["any"]
+        yield decayed_pairs._strong_pairs_kernel, dtype, {**sizes, "BK": key}, strong
+    # Scores of wide keys.
     scores, sizes = delta_rule_inverse._scores_kernel, {"K": 256, "BK": 256, "BT": 64}
     yield scores, "bf16", sizes, delta_rule_inverse.SCORE_LAUNCHES.by_device["any"]["any"]
 
@@ -167,8 +185,22 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     from triton.compiler import ASTSource
 
     dims = STRIDES.get(kernel.fn.__module__.rpartition(".")[2], {**HEADS, "beta": 3})
-    inputs = [*dims, "qg", "kg", "scores", "inverse", "m", "before", "copies"]
-    floats = ["g", "h0", "ht", "decays", "factor", "keys_before", "norms", "spectrum", "twiddle1", "twiddle2", "skip"]
+    inputs = [*dims, "qg", "kg", "qd", "kd", "kl", "scores", "inverse", "m", "before", "copies"]
+    floats = [
+        "g",
+        "h0",
+        "ht",
+        "decays",
+        "factor",
+        "keys_before",
+        "norms",
+        "sums",
+        "lower",
+        "spectrum",
+        "twiddle1",
+        "twiddle2",
+        "skip",
+    ]
     floats += (
         ["A", "B", "C", "states", "scratch", "dht", "dB", "dC", "dA", "dskip", "dh0"] if "A" in kernel.arg_names else []
     )

@@ -1,6 +1,7 @@
 """What holds for every operator: it is its reference in float64; strides, batches, cuts and repeats change no bit."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -71,6 +72,10 @@ SEQUENCES: dict[str, tuple[str, tuple[int, ...], Given, tuple[int, ...], int, fl
     "taylor attention": ("taylor_attention", (80, 8, 40), {}, (40, 64, 70), 70, 2e-5),
     "delta rule": ("delta_rule", (80, 20, 40), {"normalize": True}, (40, 64, 70), 70, 2e-5),
     "delta rule, cut at the end of a chunk": ("delta_rule", (90, 16, 16), {}, (64,), 64, 0),
+    "gated delta rule": ("delta_rule", (80, 20, 40), {"decay": "of a position"}, (40, 64, 70), 70, 2e-5),
+    "delta rule, a decay for each channel": (
+        "delta_rule", (80, 20, 40), {"decay": "of a channel", "normalize": True}, (64,), 70, 2e-5
+    ),
     "wkv": ("wkv", (40, 5, 16), {}, (5, 35), 35, 2e-5),
     "selective scan": ("selective_scan", (20, 33, 4), {}, (13,), 13, 0),
     "short convolution": ("short_convolution", (70, 4), {"extras": True}, (33,), 30, 0),
@@ -80,11 +85,33 @@ SEQUENCES: dict[str, tuple[str, tuple[int, ...], Given, tuple[int, ...], int, fl
 parted, and the tolerance of going on from the state there."""
 
 
-@pytest.fixture
-def given(law: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Given:
-    monkeypatch.setattr(taylor_sums, "SEGMENT", 64)
+@pytest.fixture(scope="module")
+def segments() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taylor_sums, "SEGMENT", 64)
+        yield
+
+
+@cache
+def drawn(law: str, device: torch.device) -> Given:
     name, size, options, *_ = SEQUENCES[law]
     return OPERATORS[name].draw(Draw(1, torch.float32, device), *size, **options)
+
+
+@cache
+def computed(law: str, device: torch.device) -> list[torch.Tensor]:
+    """The output and the last state of a law's inputs, which several tests compare with."""
+    return leaves(OPERATORS[SEQUENCES[law][0]].call(**drawn(law, device)))
+
+
+@pytest.fixture
+def given(law: str, device: torch.device, segments: None) -> Given:
+    return drawn(law, device)
+
+
+@pytest.fixture
+def whole(law: str, device: torch.device, segments: None) -> list[torch.Tensor]:
+    return computed(law, device)
 
 
 def cut(given: Given, length: int, first: int = 0, last: int | None = None, rows: slice = slice(None)) -> Given:
@@ -102,16 +129,15 @@ sequences = pytest.mark.parametrize("law", [law for law in SEQUENCES if ", cut" 
 
 
 @sequences
-def test_repeats_and_strides_give_the_same_bits(law: str, given: Given) -> None:
+def test_repeats_and_strides_give_the_same_bits(law: str, given: Given, whole: list[torch.Tensor]) -> None:
     call = OPERATORS[SEQUENCES[law][0]].call
-    expected = leaves(call(**given))
 
     def laid_out() -> Iterator[Given]:
         yield changed(given, lambda x: x.transpose(0, -1).contiguous().transpose(0, -1))
         yield changed(given, lambda x: torch.stack([x, x + 1], dim=-1)[..., 0])
 
     for inputs in laid_out():
-        assert_near(leaves(call(**inputs)), expected, 0)
+        assert_near(leaves(call(**inputs)), whole, 0)
     alike = changed(given, lambda x: x[:1].expand(x.shape) if x.ndim == 1 else x)
     if any(isinstance(x, torch.Tensor) and x.ndim == 1 for x in given.values()):  # one number for all channels or heads
         apart = changed(alike, torch.Tensor.contiguous)
@@ -126,10 +152,9 @@ def test_repeats_of_other_operators_give_the_same_bits(name: str, device: torch.
 
 
 @sequences
-def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given) -> None:
+def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given, whole: list[torch.Tensor]) -> None:
     name, (length, *_), _, cuts, *_ = SEQUENCES[law]
     call = OPERATORS[name].call
-    whole = leaves(call(**given))
     assert_near(leaves(call(**cut(given, length, rows=slice(1, None)))), [x[1:] for x in whole], 0)
     for last in cuts:
         shorter = whole[0][tuple(slice(last) if size == length else slice(None) for size in whole[0].shape)]
@@ -137,15 +162,15 @@ def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given
 
 
 @parted
-def test_the_state_carries_over_a_parted_sequence(law: str, given: Given) -> None:
+def test_the_state_carries_over_a_parted_sequence(law: str, given: Given, whole: list[torch.Tensor]) -> None:
     name, (length, *_), _, _, at, tolerance = SEQUENCES[law]
     call = OPERATORS[name].call
-    whole, last = call(**given)
+    output, *last = whole
     first, middle = call(**cut(given, length, last=at))
     second, end = call(**cut(given, length, first=at) | {"state": middle})
-    time = whole.shape.index(length)
-    assert_near([torch.cat([first, second], dim=time)], [whole], tolerance)
-    assert_near(leaves(end), leaves(last), tolerance)
+    time = output.shape.index(length)
+    assert_near([torch.cat([first, second], dim=time)], [output], tolerance)
+    assert_near(leaves(end), last, tolerance)
 
 
 @sequences
@@ -176,6 +201,14 @@ LARGE: dict[str, Callable[[torch.Tensor], Given]] = {
     "linear_attention": lambda x: {"q": x, "k": x, "v": x, "log_decay": -50 * x[..., 0]},
     "gla": lambda x: {"q": x, "k": x, "v": x, "log_decay": -0.25 * x},
     "taylor_attention": lambda x: {"q": x[..., :8], "k": x[..., :8], "v": x},
+    "delta_rule with decays": lambda x: {
+        "q": x,
+        "k": x,
+        "v": x,
+        "beta": x[..., 0],
+        "log_decay": -0.25 * x,
+        "normalize": True,
+    },
     "delta_rule": lambda x: {"q": x, "k": x, "v": x, "beta": x[..., 0], "normalize": True},
 }
 
@@ -185,5 +218,6 @@ LARGE: dict[str, Callable[[torch.Tensor], Given]] = {
 def test_offsets_beyond_31_bits(name: str) -> None:
     x = torch.rand(66, 8192, 64, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
     assert x.numel() > 2**31
-    y, *_ = OPERATORS[name].call(**LARGE[name](x))
-    assert torch.equal(y[-1:], OPERATORS[name].call(**LARGE[name](x[-1:]))[0])
+    call = OPERATORS[name.split()[0]].call
+    y, *_ = call(**LARGE[name](x))
+    assert torch.equal(y[-1:], call(**LARGE[name](x[-1:]))[0])

@@ -31,6 +31,14 @@ def test_the_last_positions_are_those_appended(window: int) -> None:
         assert torch.equal(past.values, everything[:, :, position + 1 - min(position + 1, window) :])
 
 
+def test_a_single_part_of_a_single_sequence_is_written() -> None:
+    """As multi-head latent attention appends it: torch 2.13 cats one tensor to a contiguous ``out`` without writing."""
+    past = Past(torch.empty(1, 1, 0, 4))
+    for position in range(3):
+        past = past.append(new(position)[0][:1])
+    assert past.values[0, 0, :, 0].tolist() == [0.25, 1.25, 2.25]
+
+
 def test_a_past_that_was_continued_stays_as_it_is() -> None:
     past = empty().append(*new(0)).append(*new(1))
     one = past.append(*new(2))

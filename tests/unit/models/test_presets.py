@@ -62,6 +62,29 @@ def test_every_other_layer_has_a_window(name: str, mixer: str, window: int) -> N
     assert [spec.get("window") for spec in specs(name, 5)] == [None, window, None, window, None]
 
 
+@pytest.mark.parametrize(
+    ("name", "mixer", "period"),
+    [
+        ("gated_delta_net_hybrid", "gated_attention", 4),
+        ("olmo_hybrid", "attention", 4),
+        ("kda_hybrid", "mla", 4),
+        ("mamba2_hybrid", "attention", 4),
+        ("lightning_hybrid", "attention", 8),
+    ],
+)
+def test_attention_ends_every_period_of_a_hybrid_or_the_model(name: str, mixer: str, period: int) -> None:
+    assert where(name, 2 * period + 1, mixer) == [period - 1, 2 * period - 1]
+    assert where(name, 3, mixer) == [2]
+    assert where(name, 1, mixer) == [0]
+
+
+def test_windows_alternate_with_other_layers() -> None:
+    # Gemma 3: five windows, then full attention; Griffin: two recurrences, then a window.
+    assert [spec.get("window") for spec in specs("attention_window", 7)] == [128] * 5 + [None, 128]
+    assert where("griffin", 7, "rg_lru") == [0, 1, 3, 4, 6]
+    assert specs("griffin", 3)[2] == {"name": "attention", "window": 128}
+
+
 def test_channel_mixing_stands_in_the_place_of_the_mlp() -> None:
     config = build_config("rwkv4_channel", hidden_size=32, num_hidden_layers=3, vocab_size=24, seq_len=24)
     assert [mixer["name"] for mixer in config.mixers] == ["rwkv4", "rwkv4_channel"] * 3

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from argap.cli.models import app
-from argap.errors import ArgapError
 from argap.models.cost import cost
 from argap.models.presets import ARCHITECTURES
 from argap.models.sizes import PRINTED, SIZES, VOCABULARY, WINDOW, build_at, note_on
@@ -98,18 +97,3 @@ def test_models_show_at_a_size() -> None:
     assert "2.08 TFLOPs, forward and backward (printed: 2.08)" in text
     assert "below those printed" in text or "above those printed" in text
     assert "(printed: 1400M)" in run("show", "attention", "--size", "1.4b", "--seq-len", "512")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["show", "gla", "--size", "13m"], "size '13m': unknown; known are 70m, 125m, 360m, 1.4b"),
-        (["list", "--size", "70m", "--layers", "3"], "`size` 70m: sets width, layers and vocabulary"),
-        (["list", "--layers", "10001"], "num_hidden_layers: expected 1 to 10,000, found 10001"),
-        (["show", "hyena!"], "hyena!: no such folder .*; `argap models list` has the architectures"),
-        (["show", "somewhere", "--size", "70m"], "somewhere is not a named architecture"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(arguments: list[str], said: str) -> None:
-    with pytest.raises(ArgapError, match=said):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)

@@ -250,20 +250,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["atention"], "architecture 'atention': unknown; known are attention"),
-        (["attention", "--train", "64"], "64: expected LENGTHxBATCH"),
-        (["attention", "--generate", "0x4"], "0x4: expected LENGTHxBATCH"),
-        (["attention", "--device", "tpu"], "`device` tpu: expected auto, cpu, cuda or cuda:N"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(flags: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ArgapError, match=said):
-        CliRunner().invoke(app, ["bench", *flags, "--out", str(tmp_path)], catch_exceptions=False)
-
-
 def test_help_stays_light() -> None:
     code = "import sys; import argap.cli.models; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

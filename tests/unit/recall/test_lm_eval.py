@@ -12,9 +12,8 @@ from argap.cli import main
 from argap.errors import ArgapError
 from argap.recall.decoding import Decoder
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
+from argap.recall.lm_eval_tasks import StockOptions, stock_tasks, task_folders
 from argap.recall.run import run_upstream
-from argap.recall.task_names import task_folders
 from argap.runtime.trust import trusting
 
 HYBRID = str(Path(__file__).parents[3] / "argap" / "demo" / "checkpoints" / "hybrid")
@@ -129,13 +128,6 @@ def test_names_are_found_where_lm_eval_defines_them() -> None:
     assert stock_tasks(["squad"]) == ["squad_completion"]
     with pytest.raises(ArgapError, match=r"`tasks` openbokqa: no task of lm-eval; close are .*openbookqa"):
         stock_tasks(["openbokqa"])
-
-
-def test_own_and_other_tasks_do_not_mix_under_the_pinned_protocol(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, "--tasks", "fda,mmlu", "--out", str(tmp_path / "o")])
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    assert "--tasks fda: run by argap's own protocol" in capsys.readouterr().err
 
 
 def test_lm_eval_finds_the_registered_model(toys, results) -> None:

@@ -259,31 +259,6 @@ def test_a_gap_without_the_reference_is_refused_before_a_model_is_asked(tmp_path
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or names of lm-eval's tasks"),
-        (
-            ["--tasks", "swde,evil.yaml"],
-            "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's tasks; task files are",
-        ),
-        (["--gap", "nowhere"], "--gap nowhere: the recall gap needs a reference; name it with --ref"),
-        (["--fewshot", "2"], "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out"),
-        (["--metadata", "{"], "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out"),
-        (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
-        (["--ref", "copy", "--gap", "nowhere"], "nowhere: no gap.json there; expected a folder that `argap score`"),
-        (["--paper", "nowhere.csv"], "--paper nowhere.csv: no such file"),
-    ],
-)
-def test_bad_flags_are_refused_before_a_model_is_asked(flags, message, tmp_path, monkeypatch, capsys) -> None:
-    out = tmp_path / "out"
-    monkeypatch.setattr("sys.argv", ["argap", "recall", "no/such/model", "--fixture", "--out", str(out), *flags])
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    assert message in capsys.readouterr().err
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("protocol", ["pinned", "upstream"])
 def test_a_task_file_of_lm_eval_runs_no_code(protocol, tmp_path, monkeypatch, capsys) -> None:
     """A YAML whose ``!function`` leaves a file when it is imported, named as a task, alone and beside a known one."""

@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs
+from tests.builders.processes import begin, said
 from tests.conftest import save_model
 
 ROOT = Path(__file__).parents[3]
@@ -193,9 +192,9 @@ scorer.score(source, data, Path(sys.argv[2]), SourceRecord(data=("stdlib:heldout
 
 
 def test_a_killed_run_finishes_with_the_same_bytes(gpt2, data, tmp_path, monkeypatch):
-    command = [sys.executable, "-c", KILLED, str(gpt2.folder), str(tmp_path / "killed")]
-    done = subprocess.run(command, check=False, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    process = begin(KILLED, str(gpt2.folder), str(tmp_path / "killed"), folder=tmp_path)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, said(tmp_path)
     with pytest.raises(ArgapError, match="not finished; repeat its `argap score` command"):
         open_run(tmp_path / "killed")
     monkeypatch.setattr(runs, "SHARD_TOKENS", 100)

@@ -2,11 +2,10 @@
 
 import json
 import math
+import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from argap.scoring.server import client
 from argap.scoring.server.client import Client, Stopped, parse_address
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, token_parts
+from tests.builders.processes import begin, said
 
 LISTS = ("tokens", "token_logprobs")
 KEY = "sk-not-to-be-seen-0123456789"
@@ -370,21 +370,23 @@ def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monk
     code = (
         "import argap.tokens.runs, signal, sys; argap.tokens.runs.SHARD_TOKENS = 64\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
-        "from argap.cli import main; sys.argv = ['argap', *sys.argv[1:]]; main()"
+        "from argap.cli import main; main()"
     )
     command = f"score {server.url} --model tiny --tokenizer {place}/t --ref {place}/reference --data {place}/text.jsonl"
     command += f" --seq-len 32 --device cpu --batch-size 1 --concurrency 1 --out {tmp_path}/out"
-    process = subprocess.Popen([sys.executable, "-c", code, *command.split()], stderr=subprocess.PIPE, text=True)
+    process = begin(code, *command.split(), folder=tmp_path)
     try:
-        while len(server.completions.requests) < 10 and process.poll() is None:
+        while len(server.completions.requests) < 10 and process.is_alive():
             threading.Event().wait(0.05)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        process.join(120)
     finally:
         process.kill()
         release.set()
-    assert process.returncode == 130, said
-    assert "interrupted; finished shards are kept" in said
+    _, err = said(tmp_path)
+    assert process.exitcode == 130, err
+    assert "interrupted; finished shards are kept" in err
     assert token_parts(tmp_path / "out" / "tiny")
 
 

@@ -193,10 +193,6 @@ def test_the_command_slices_by_a_column(result, run_command):
     assert wheres["none"] == "language IS NULL"
     again = result.slices({"x": wheres["it's"]})[-1]
     assert again.n == next(each["n"] for each in slices if each["name"] == "it's")
-    code, _, err = run_command("slice", str(result.folder), "--by", "piece")
-    assert (code, err.split(":")[1]) == (1, " --by piece")
-    code, _, err = run_command("slice", str(result.folder), "--by", "a", "--where", "b", "--name", "c")
-    assert "--by is a partition of all tokens" in err
 
 
 def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):
@@ -366,7 +362,7 @@ def test_sources_without_the_column_are_refused(tmp_path, tokenizer):
     with pytest.raises(ArgapError, match=r"a\.parquet: no column 'day' to `keep`; its columns are 'text', 'date'"):
         build_evaluation_set(open_corpus(tmp_path, keep=("day",)), tokenizer, keep=("day",))
     (tmp_path / "b.txt").write_text("a b")
-    with pytest.raises(ArgapError, match=r"b\.txt: has no column 'date' to `keep`; columns are kept of JSON lines"):
+    with pytest.raises(ArgapError, match=r"b\.txt: has no column 'date' to `keep`; columns are kept of JSON, CSV"):
         open_corpus(tmp_path, keep=("date",))
     with pytest.raises(ArgapError, match="stdlib:heldout: has no column"):
         open_corpus("stdlib:heldout", keep=("date",))

@@ -159,23 +159,3 @@ def test_a_threshold_needs_training_counts_and_is_none_below_0(result):
     uncounted = replace(result, record=replace_fields(result.record, index=None, threshold=None))
     with pytest.raises(ArgapError, match=r"^`threshold` 5: the result has no training counts; add them with `argap la"):
         uncounted.gap({}, threshold=5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--where", "repeated", "--where", "pos < 9", "--name", "a"],
-            "--where given 2 times, --name 1; expected a name",
-        ),
-        (["--name", "a"], "--where given 0 times, --name 1"),
-        (["--where", "nothing", "--name", "a"], 'condition "nothing"'),
-        (["--threshold", "-1"], "--threshold -1: expected a whole number of occurrences below 10¹⁸, or scaled"),
-        (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
-    ],
-)
-def test_the_command_refuses_in_one_line(token_result, run_command, arguments, message):
-    code, out, err = run_command("slice", str(token_result), *arguments)
-    assert (code, out) == (1, "")
-    assert message in err
-    assert err.count("\n") == 1

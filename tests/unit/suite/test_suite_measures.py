@@ -8,8 +8,7 @@ import pytest
 
 from argap.corpus import open_corpus
 from argap.evaluation.windows import build_evaluation_set
-from argap.suite.distances import expected_log, fit_exponents, power_law
-from argap.suite.prevalence import build_prevalence
+from argap.suite.repeats import build_prevalence, expected_log, fit_exponents, power_law
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS, build_logs, share_along
 from argap.text.content import content_bigrams, has_letters
 from argap.text.tokenizer import load_tokenizer

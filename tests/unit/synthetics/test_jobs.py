@@ -27,6 +27,7 @@ from argap.synthetics.sweeps import jobs
 from argap.synthetics.sweeps.jobs import Job, pending_jobs, run_sweep
 from argap.synthetics.sweeps.store import TABLE, read_results, read_runs, write_run
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
+from tests.builders.processes import IMPORTED
 from tests.builders.sweeps import CPU, HERE
 
 TWO = partial(run_on, [CPU, CPU])
@@ -110,8 +111,8 @@ def sweep(sweep_file) -> Sweep:
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Processes that are forked from a server, which imports torch once; with ``spawn`` each imports it."""
-    multiprocessing.set_forkserver_preload(["argap.synthetics.sweeps.jobs"])
+    """Processes that are forked from a server, as in `tests.builders.processes`; with ``spawn`` each imports torch."""
+    multiprocessing.set_forkserver_preload(IMPORTED)
     monkeypatch.setattr(engines, "START_METHOD", "forkserver")
 
 
@@ -172,7 +173,7 @@ def test_a_job_trains_what_is_left_unless_it_is_over(sweep, tmp_path, monkeypatc
     assert len(trained) == 1
 
 
-def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path, monkeypatch):
+def test_two_processes_write_what_one_writes(quick_start, sweep, mixers, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # a thread for each process, as in this one
     one = run_sweep(sweep, tmp_path / "one", HERE)
     (here,) = processes(mixers)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,20 @@ import torch
 import argap.models.fla.operators as fla_operators
 from argap.errors import ArgapError, MismatchError
 from argap.models import ArgapForCausalLM
-from argap.models.fla.operators import REPLACED, FlaOperators, choose_backend, use_fla
+from argap.models.fla.operators import DELTA_RULES, REPLACED, FlaOperators, choose_backend, use_fla
 from argap.models.mixer import Mixer
 from argap.models.mixers.delta_net import DeltaNet
+from argap.models.mixers.gated_delta_net import GatedDeltaNet
 from argap.models.mixers.gla import GLA
+from argap.models.mixers.gsa import GSA
+from argap.models.mixers.hgrn2 import HGRN2
+from argap.models.mixers.kda import KDA
+from argap.models.mixers.lightning_attention import LightningAttention
 from argap.models.mixers.linear_attention import LinearAttention
+from argap.models.mixers.mamba2 import Mamba2
+from argap.models.mixers.mlstm import MLSTM
 from argap.models.mixers.retnet import RetNet
+from argap.models.mixers.rwkv7 import RWKV7
 from argap.models.presets import build_config
 from argap.records import read_record, write_record
 from argap.runtime.torchrun import Parallel
@@ -69,10 +78,37 @@ class Standin:
 
         return recurrence(q, k, v, scale, step)
 
-    def chunk_simple_gla(self, q, k, v, g_gamma=None, scale=None, output_final_state=False):
+    def chunk_gated_delta_rule(self, q, k, v, g, beta, scale=None, output_final_state=False):
+        self.called.add("chunk_gated_delta_rule")
+        return self._decayed_delta_rule(q, k, v, g[..., None], beta, scale)
+
+    def chunk_kda(self, q, k, v, g, beta, scale=None, output_final_state=False):
+        self.called.add("chunk_kda")
+        return self._decayed_delta_rule(q, k, v, g, beta, scale)
+
+    def _decayed_delta_rule(self, q, k, v, g, beta, scale):
+        def step(s: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: int) -> torch.Tensor:
+            s = g[:, t].exp()[..., None] * s
+            return s + k[..., None] * (beta[:, t, :, None] * (v - (k[..., None, :] @ s)[..., 0, :]))[..., None, :]
+
+        return recurrence(q, k, v, scale, step)
+
+    def chunk_rwkv7(self, r, w, k, v, a, b, scale=1.0, output_final_state=False):
+        self.called.add("chunk_rwkv7")
+
+        def step(s: torch.Tensor, k: torch.Tensor, v: torch.Tensor, t: int) -> torch.Tensor:
+            corrected = b[:, t, :, :, None] * (a[:, t, :, None, :] @ s)
+            return w[:, t].exp()[..., None] * s + corrected + k[..., None] * v[..., None, :]
+
+        return recurrence(r, k, v, scale, step)
+
+    def chunk_simple_gla(self, q, k, v, g=None, g_gamma=None, scale=None, output_final_state=False):
         self.called.add("chunk_simple_gla")
-        decay = 1 if g_gamma is None else g_gamma.exp()[:, None, None]
-        return recurrence(q, k, v, scale, lambda s, k, v, t: decay * s + k[..., None] * v[..., None, :])
+        decays = torch.zeros(q.shape[:3], dtype=q.dtype) if g is None else g
+        decays = decays if g_gamma is None else decays + g_gamma
+        return recurrence(
+            q, k, v, scale, lambda s, k, v, t: decays[:, t, :, None, None].exp() * s + k[..., None] * v[..., None, :]
+        )
 
     def parallel_based(self, q, k, v, scale=None, use_norm=True):
         self.called.add("parallel_based")
@@ -82,7 +118,7 @@ class Standin:
         return y / (weights.sum(-1).mT[..., None] + 1e-6) if use_norm else y
 
     def operators(self) -> FlaOperators:
-        return FlaOperators(self.chunk_gla, self.chunk_delta_rule, self.chunk_simple_gla, self.parallel_based)
+        return FlaOperators(**{field.name: getattr(self, field.name) for field in fields(FlaOperators)})
 
 
 MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
@@ -92,6 +128,14 @@ MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
         lambda width: DeltaNet(width, heads=2, activation="relu", key_norm="l1"),
         "chunk_delta_rule",
     ),
+    "gated_delta_net": (lambda width: GatedDeltaNet(width, heads=1), "chunk_gated_delta_rule"),
+    "kda": (lambda width: KDA(width, heads=2), "chunk_kda"),
+    "rwkv7": (lambda width: RWKV7(width, heads=2), "chunk_rwkv7"),
+    "hgrn2": (lambda width: HGRN2(width, heads=2), "chunk_gla"),
+    "gsa": (lambda width: GSA(width, heads=2, slots=16), "chunk_gla"),
+    "mamba2": (lambda width: Mamba2(width, states=64, heads=4, groups=2), "chunk_simple_gla"),
+    "mlstm": (lambda width: MLSTM(width, heads=1), "chunk_simple_gla"),
+    "lightning_attention": (lambda width: LightningAttention(width, heads=2), "chunk_simple_gla"),
     "retnet": (lambda width: RetNet(width, heads=2), "chunk_simple_gla"),
     "retnet, chunks alone": (lambda width: RetNet(width, heads=2, chunk_size=8, cross_chunk=False), "chunk_simple_gla"),
     "linear attention": (lambda width: LinearAttention(width, heads=2), "chunk_simple_gla"),
@@ -127,7 +171,7 @@ def test_a_mixer_computes_the_same_with_their_operator(name: str) -> None:
     assert theirs.called == {MIXERS[name][1]}
 
 
-@pytest.mark.parametrize("name", ["gla", "delta_net", "retnet", "linear attention", "taylor"])
+@pytest.mark.parametrize("name", ["gla", "delta_net", "kda", "rwkv7", "mamba2", "retnet", "linear attention", "taylor"])
 @torch.no_grad()
 def test_the_state_after_a_prompt_is_the_same(name: str) -> None:
     mixer = initialised(name).double()
@@ -163,22 +207,37 @@ def test_keys_that_they_do_not_take_run_ours(operator: str, keys: int, called: b
 def test_the_standins_are_their_references() -> None:
     """Their references compute in float32 and scale by 1/√K."""
     from fla.ops.delta_rule.naive import delta_rule_recurrence
+    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+    from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
     from fla.ops.gla.naive import naive_recurrent_gla
+    from fla.ops.kda.naive import naive_recurrent_kda
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
     from fla.ops.retention.naive import naive_retention
+    from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 
     torch.manual_seed(4)
     q, k, v, g = torch.randn(4, 2, LENGTH, 2, 8).unbind()
     g, beta = -g.abs(), torch.rand(2, LENGTH, 2)
     k = k / k.norm(dim=-1, keepdim=True)
     heads_first: list[Any] = [x.transpose(1, 2) for x in (q, k, v, beta)]
+    corrected: list[Any] = [x.transpose(1, 2) for x in (q, k, v, -k, k * beta[..., None], g)]
     gamma = torch.log1p(-torch.exp2(-5.0 - torch.arange(2)))
     standin = Standin()
     for ours, theirs in (
         (standin.chunk_gla(q, k, v, g), naive_recurrent_gla(q, k, v, g)[0]),
         (standin.chunk_delta_rule(q, k, v, beta), delta_rule_recurrence(*heads_first)[0].transpose(1, 2)),
+        (
+            standin.chunk_gated_delta_rule(q, k, v, g[..., 0], beta),
+            naive_recurrent_gated_delta_rule(q, k, v, beta, g[..., 0])[0],
+        ),
+        (standin.chunk_kda(q, k, v, g, beta), naive_recurrent_kda(q, k, v, g, beta)[0]),
+        (
+            standin.chunk_rwkv7(q, g, k, v, -k, k * beta[..., None], scale=8**-0.5),
+            dplr_recurrence(*corrected)[0].transpose(1, 2),
+        ),
+        (standin.chunk_simple_gla(q, k, v, g[..., 0]), naive_recurrent_simple_gla(q, k, v, g[..., 0])[0]),
         (standin.chunk_simple_gla(q, k, v), naive_recurrent_linear_attn(q, k, v)[0]),
-        (standin.chunk_simple_gla(q, k, v, gamma), naive_retention(*heads_first[:3]).transpose(1, 2)),
+        (standin.chunk_simple_gla(q, k, v, g_gamma=gamma), naive_retention(*heads_first[:3]).transpose(1, 2)),
     ):
         torch.testing.assert_close(ours[0], theirs, rtol=1e-5, atol=1e-5)
 
@@ -245,12 +304,12 @@ def test_layers_share_their_compiled_code() -> None:
     from torch._dynamo.utils import counters
 
     theirs = Standin()
-    untraced = torch.compiler.disable(theirs.chunk_gla)
+    untraced: Any = torch.compiler.disable(theirs.chunk_gla)
     ids = torch.randint(64, (2, 17))
     graphs = []
     for layers in (2, 6):
         net = model("gla", layers)
-        use_fla(net, FlaOperators(untraced, untraced, untraced, untraced))  # pyright: ignore[reportArgumentType]
+        use_fla(net, FlaOperators(**{field.name: untraced for field in fields(FlaOperators)}))
         objective = Objective(net.train(), torch.float32)
         plain = objective(ids[:, :-1], ids[:, 1:])[0]
         objective.compile_parts()
@@ -267,8 +326,8 @@ def test_layers_share_their_compiled_code() -> None:
 @pytest.mark.parametrize("name", MIXERS)
 def test_on_a_gpu_their_operator_and_ours_agree(name: str, dtype: torch.dtype) -> None:
     """Output and gradients of a mixer in ``dtype`` against ours in float64, on the same weights."""
-    if dtype == torch.float32 and MIXERS[name][1] == "chunk_delta_rule":
-        pytest.skip("their delta rule has no float32")
+    if dtype == torch.float32 and MIXERS[name][0](WIDTH).operator in DELTA_RULES:
+        pytest.skip("their delta rules have no float32")
     mixer = initialised(name).cuda()
     x, weights = torch.randn(2, 2, 200, WIDTH, device="cuda").unbind()
     ours = results(mixer.double(), x.double(), weights.double())

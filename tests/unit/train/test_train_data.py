@@ -12,6 +12,7 @@ from argap.text.tokenizer import load_tokenizer
 from argap.train.config import DataSource
 from argap.train.tokens import pack_tokens
 from argap.train.windows import Windows, epoch_order
+from tests.builders.token_files import megatron_pair
 from tests.conftest import flip_bit
 
 
@@ -53,6 +54,13 @@ def test_the_cache_is_reused_until_the_data_change(
     Path(two[1].path).write_text("w4 w5 w6")
     assert pack_tokens(two, tokenizer, tmp_path / "cache").about.tokens == 14
     assert pack_tokens(two[::-1], tokenizer, tmp_path / "cache").ids[0] == 4
+
+
+def test_the_sequences_of_a_megatron_pair_are_documents(toy_tokenizer: Path, tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / "part.bin", load_tokenizer(toy_tokenizer)
+    for sequences, expected in (([[1, 2, 3], [4]], [1, 2, 3, 60, 4, 60]), ([[1, 2], [3, 4], []], [1, 2, 60, 3, 4, 60])):
+        megatron_pair(path, [np.array(s) for s in sequences], np.int32, 4)  # the .bin stays the same
+        assert pack_tokens([DataSource(str(path))], tokenizer, tmp_path / "cache").ids.tolist() == expected
 
 
 def test_a_truncated_file_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:

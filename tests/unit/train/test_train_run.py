@@ -1,11 +1,11 @@
 """Complete runs at toy size on a CPU: they learn, resume bit for bit, and reject invalid input."""
 
 import json
-import os
+import resource
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
 from argap.train.records import StepLine
 from argap.train.windows import Windows
+from tests.builders.processes import begin
 
 
 def toy(values: dict, **changes) -> TrainConfig:
@@ -122,6 +123,7 @@ HELD_IN_STEP_45 = """
 import signal
 from argap.cli import main
 from argap.train.loop import Trainer
+from tests.builders.processes import begin
 step = Trainer.step
 Trainer.step = lambda self, windows, number: signal.pause() if number == 44 else step(self, windows, number)
 main()
@@ -134,12 +136,11 @@ def test_a_killed_run_resumes_bit_for_bit(
     values = long_values(toy_tokenizer, toy_corpus)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    command = [sys.executable, "-c", HELD_IN_STEP_45, "train", "run.yaml", "--out", str(out), "--device", "cpu"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as process:
-        while not list((out / "checkpoints").glob("step-*")) and process.poll() is None:
-            time.sleep(0.002)
-        process.kill()
+    process = begin(HELD_IN_STEP_45, "train", "run.yaml", "--out", str(out), "--device", "cpu", folder=tmp_path)
+    while not list((out / "checkpoints").glob("step-*")) and process.is_alive():
+        time.sleep(0.002)
+    process.kill()
+    process.join()
     assert json.loads((out / "train.json").read_text())["finished"] is None
     steps = [int(p.name.removeprefix("step-")) for p in (out / "checkpoints").glob("step-*")]
     assert max(steps) in (20, 40)
@@ -276,3 +277,38 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
 def test_an_indivisible_batch_is_refused(toy_values: dict, tmp_path: Path) -> None:
     with pytest.raises(ArgapError, match="8 is not a multiple of micro_batch_size, 3"):
         train(toy(toy_values, micro_batch_size=3), tmp_path, device="cpu")
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Writes beyond ``size`` bytes of a file fail, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("size", "stopped"),
+    [
+        (150_000, "checkpoints/step-10"),  # the weights fit (140 kB), the optimizer's moments do not
+        (100_000, "checkpoints/step-10"),
+    ],
+)
+def test_a_full_disk_in_the_writer_of_safetensors_is_one_line(
+    toy_values: dict, tmp_path: Path, size: int, stopped: str
+) -> None:
+    config = load_config(None, toy_values)
+    train(config, tmp_path / "whole", device="cpu")
+    out = tmp_path / "out"
+    with largest_file(size), pytest.raises(ArgapError, match=r"could not be written \(File too large\)") as raised:
+        train(config, out, device="cpu")
+    assert str(raised.value).startswith(str(out / stopped))
+    assert "\n" not in str(raised.value)
+    assert not list(out.rglob("*.tmp"))
+    train(config, out, device="cpu")
+    whole, again = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", out))
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert [line.step for line in read_log(out / "log.jsonl")] == list(range(4, 41, 4))

@@ -10,11 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig
-from typer.testing import CliRunner
 
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model, runs_native
-from argap.cli import app
 from argap.errors import ArgapError
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import FAMILIES, find_family
@@ -102,12 +100,6 @@ def test_the_backend_decides_which_code_runs(mamba) -> None:
     assert runs_native(find_checkpoint(mamba), "hf")  # a native checkpoint has no other code
     with pytest.raises(ArgapError, match="`backend` jax: expected auto, native, hf"):
         runs_native(checkpoint, "jax")  # pyright: ignore[reportArgumentType]
-
-
-def test_the_command_line_takes_the_three_backends() -> None:
-    result = CliRunner().invoke(app, ["score", "x", "--ref", "y", "--backend", "jax"])
-    assert result.exit_code == 2
-    assert "'auto', 'native', 'hf'" in " ".join(result.output.split())
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -73,6 +73,19 @@ WIDTH = 8
         ({"name": "gla", "heads": 0}, "gla: heads 0; expected at least 1"),
         ({"name": "gla", "key_expansion": 0.01}, "keys of 0 do not split into 4 heads"),
         ({"name": "gla", "gate_temperature": 0}, "gate_temperature 0; expected above 0"),
+        ({"name": "mamba2", "heads": 3}, "mamba2: width 16 does not split into 3 heads"),
+        ({"name": "mamba2", "heads": 4, "groups": 3}, "mamba2: groups 3; expected a divisor of the 4 heads"),
+        ({"name": "mlstm", "heads": 8}, "mlstm: keys of 4 do not split into 8 heads"),
+        ({"name": "mlstm", "gate_cap": 40.0}, "gate_cap 40.0; expected above 0, at most 30"),
+        ({"name": "hgrn2", "heads": 3}, "hgrn2: width 8 does not split into 3 heads"),
+        ({"name": "gsa", "heads": 3}, "gsa: width 8 does not split into 3 heads"),
+        ({"name": "rg_lru", "expand": 1.25, "heads": 4}, "rg_lru: width 10 does not split into 4 heads"),
+        ({"name": "gated_delta_net", "heads": 4}, "gated_delta_net: keys of 6 and values of 12 do not split into 4"),
+        ({"name": "kda", "heads": 3}, "kda: width 8 does not split into 3 heads"),
+        ({"name": "lightning_attention", "heads": 3}, "lightning_attention: width 8 does not split into 3 heads"),
+        ({"name": "gated_attention", "kv_heads": 3}, "kv_heads 3; expected a divisor of the 1 heads"),
+        ({"name": "mla", "heads": 3}, "mla: width 8 does not split into 3 heads"),
+        ({"name": "mla", "rotary_size": 3}, "mla: rotary_size 3; expected an even number"),
         ({"name": "delta_net", "conv_size": 0}, "delta_net: conv_size 0; expected at least 1"),
         ({"name": "gla", "norm_eps": "1e-6"}, "gla: norm_eps '1e-6'; expected a number"),  # as YAML reads it
         ({"name": "retnet", "rope_theta": None}, "retnet: rope_theta None; expected a number"),
@@ -97,6 +110,8 @@ def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) ->
         ("gla", "norm_eps"),
         ("delta_net", "norm_eps"),
         ("linear_attention", "norm_eps"),
+        ("gated_attention", "norm_eps"),
+        ("mla", "norm_eps"),
     ],
 )
 def test_a_rotary_base_and_an_epsilon_are_above_0(name: str, option: str, value: float) -> None:

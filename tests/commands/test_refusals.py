@@ -1,0 +1,183 @@
+"""What commands refuse: one line on stderr says why, nothing is printed or written, and the exit code is 1."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from argap.view.serve import listen
+from tests.conftest import RunCommand, save_model
+
+REFUSALS: dict[str, dict[str, str]] = {
+    "score m --ref ref --data text.txt --out out": {
+        "--seq-len 48 --limit-tokens 0": "--limit-tokens 0: expected at least 2, one of context and one to score",
+        "--seq-len 48 --threshold many": "--threshold many: expected a whole number of occurrences below 10¹⁸, or …",
+        "--seq-len 48 --dtype int8": "--dtype int8: expected auto, float32, bfloat16, float16",
+        "--seq-len 48 --dtype fp16 --dtype fp16": "--dtype fp16: given twice for all models",
+        "--seq-len 48 --device tpu": "--device tpu: expected auto, cpu, cuda or cuda:N",
+        "--seq-len 48 --batch-size none": "--batch-size none: expected a positive whole number up to 1,048,576, or …",
+        "--seq-len 48 --index nowhere": "nowhere: no index there (no index.json); build one with `argap index build`",
+        "--seq-len 100": "ref: takes at most 64 tokens, the windows have 100; use --seq-len 64, or --max-length …",
+    },
+    "ref": {
+        "remove mine": "mine: no reference of that name is recorded; recorded: none",
+        "add x m --seq-len 0": "--seq-len 0: expected at least 2, one token of context and one to score",
+        "add x m --data nowhere": "nowhere: no such file or folder; expected text, …",
+        "add x m --index nowhere": "nowhere: no index there (no index.json); build one with `argap index build`",
+        "add x nowhere/at/all": "nowhere/at/all: no such folder or reference, and the hub does not have it …",
+    },
+    "paper": {
+        "--latex --markdown": "--json, --latex and --markdown: expected one of them at most",
+        "--json --latex": "--json, --latex and --markdown: expected one of them at most",
+    },
+    "view": {
+        ".": ".: no gap.json there; expected a folder that `argap score` or `argap compare` wrote",
+        "result --port PORT": "--port PORT: Address already in use on 127.0.0.1; use --port 0 for one that is …",
+    },
+    "slice result": {
+        '--where repeated --where "pos < 9" --name a': "--where given 2 times, --name 1; expected a name for each or …",
+        "--name a": "--where given 0 times, --name 1; expected a name for each or for none",
+        "--where nothing --name a": 'condition "nothing": Referenced column "nothing" not found; known columns are …',
+        "--threshold -1": "--threshold -1: expected a whole number of occurrences below 10¹⁸, or scaled",
+        "--where repeated --name a --where repeated --name a": "slice a: the name is the name of two slices; choose …",
+        "--by piece": "--by piece: expected one of …",
+        "--by a --where b --name c": "--by is a partition of all tokens; give it without --where, --name and --slices",
+    },
+    "discover result --model m2": {
+        "--min-share much": "--min-share much: expected a share such as 0.5% or 0.005",
+    },
+    "models": {
+        "show gla --size 13m": "size '13m': unknown; known are 70m, 125m, 360m, 1.4b",
+        "list --size 70m --layers 3": "--size 70m: sets width, layers and vocabulary; leave out --size or the others",
+        "list --layers 10001": "num_hidden_layers: expected 1 to 10,000, found 10001",
+        "show hyena!": "hyena!: no such folder or reference, and the hub does not have it …",
+        "show somewhere --size 70m": "--size 70m: somewhere is not a named architecture; known are …",
+        "bench atention --out out": "architecture 'atention': unknown; known are …",
+        "bench attention --train 64 --out out": "64: expected LENGTHxBATCH, two positive integers, such as 1024x4",
+        "bench attention --generate 0x4 --out out": "0x4: expected LENGTHxBATCH, two positive integers, such as 1024x4",
+        "bench attention --device tpu --out out": "--device tpu: expected auto, cpu, cuda or cuda:N",
+    },
+    "train toy.yaml": {
+        "--set lerning_rate=1": "--set lerning_rate: unknown key; known are …",
+        "--set lr=fast": "--set lr: expected a number, found 'fast'",
+        "--set betas=[0.9]": "--set betas: expected a list of length 2, found [0.9]",
+        "--set warmup_steps=-1": "--set warmup_steps: expected 0 to 1,000,000,000, found -1",
+        "--batch-size 0": "--batch-size: expected 1 to 1,048,576, found 0",
+        "--save-dtype int8": "--save-dtype: expected float32 or bfloat16 or float16, found 'int8'",
+        "--architecture atention": "architecture 'atention': unknown; known are …",
+        '--set "model={heads: 2}"': "model: unknown option 'heads'; known are …",
+        "--data absent": "absent: no such file or folder; expected text, …",
+        "--tokenizer toy.yaml": "toy.yaml: no tokenizer there, as a folder or on the hub (It looks like the config …",
+        "--device tpu": "--device tpu: expected auto, cpu, cuda or cuda:N",
+        "--seq-len 99999 --device cpu": "the data have 4040 tokens; expected more than --seq-len, 99999: use more …",
+    },
+    "suite": {
+        "run suite.yaml --address auto": "--address: has no effect with --engine local; leave it out",
+        "run suite.yaml --member nobody": "--member nobody: not in the suite; its models are attention, base_conv",
+        "table suite.yaml": "results/suite: no result there; `argap suite run` writes one for each size",
+    },
+    "index build body.jsonl --tokenizer m --out out": {
+        "": "body.jsonl, line 1: no text in column 'text'; its columns are 'body': name one with --text-column",
+        "--engine ray --device cuda": "--device: has no effect with --engine ray; leave it out",
+        "--engine ray --shard 1/2": "--shard: has no effect with --engine ray; leave it out",
+        "--engine ray --keep-tokens": "--keep-tokens: has no effect with --engine ray; leave it out",
+        "--engine local --work x": "--work: has no effect with --engine local; leave it out",
+    },
+    "synthetics": {
+        "generate --out mine": "mine.npz: already exists; choose another --out, or use --overwrite",
+        "score nobody --device tpu": "--device tpu: expected auto, cpu, cuda or cuda:N",
+        "sweep sweep.yaml --device tpu": "--device tpu: expected auto, cpu, cuda or cuda:N",
+    },
+    "synthetics train attention": {
+        "--device tpu": "--device tpu: expected auto, cpu, cuda or cuda:N",
+        "--set task=induction": "--set task: use --task instead",
+        "--set lr=1": "--set lr: use --lr instead",
+        "--set length=8": "--set length: use --length instead",
+        "--set member=hyena": "--set member: use MODEL, with --mlp instead",
+        "--set lerning_rate=1": "--set lerning_rate: unknown key; known are …",
+        "--set epochs=fast": "--set epochs: expected a whole number, found 'fast'",
+        "--set warmup=1": "--set warmup: expected at least 0, below 1, found 1",
+    },
+    "recall no/such/model --fixture --out out": {
+        "--tasks ,": "--tasks (none): expected some of swde, fda, squad, or names of lm-eval's tasks",
+        "--tasks swde,evil.yaml": "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's …",
+        "--gap nowhere": "--gap nowhere: the recall gap needs a reference; name it with --ref",
+        "--fewshot 2": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
+        "--metadata {": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
+        "--protocol upstream": "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context and --twice",
+        "--ref copy --gap nowhere": "nowhere: no gap.json there; expected a folder that `argap score` or `argap …",
+        "--paper nowhere.csv": "--paper nowhere.csv: no such file; expected a CSV of published figures with a header",
+    },
+    "recall m": {
+        "--tasks fda,mmlu --out out": "--tasks fda: run by argap's own protocol, the others by lm-eval; run them …",
+    },
+}  # fmt: skip
+"""Commands, the flags that they refuse, and the line that says why; … stands for any text."""
+
+
+SETTINGS = {"seq_len": 16, "batch_size": 8, "steps": 2, "lr": 0.01}
+SUITE = {
+    "reference": "attention",
+    "members": {"attention": {}, "base_conv": {}},
+    "sizes": {"tiny": {"hidden_size": 16, "num_layers": 2}},
+}
+SWEEP = {"members": {"attention": None}, "lengths": [16], "widths": [8], "pairs": [2], "lrs": [0.01]}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tokenizer, token_result, toy_tokenizer, toy_corpus) -> Path:
+    """What the commands name: checkpoints of 64 positions, texts, a result, and files of settings."""
+    from transformers import GPT2Config
+
+    place = tmp_path_factory.mktemp("refusals")
+    config = GPT2Config(vocab_size=8192, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    for seed, name in enumerate(["m", "ref"]):
+        save_model(place / name, config, tokenizer, seed)
+    (place / "text.txt").write_text("to be or not to be " * 200)
+    (place / "body.jsonl").write_text('{"body": "to be"}\n')
+    (place / "mine.npz").write_text("mine")
+    (place / "result").symlink_to(token_result)
+    of_text = {"tokenizer": str(toy_tokenizer), "data": [str(toy_corpus)]}
+    toy = {**of_text, **SETTINGS, "architecture": "attention", "hidden_size": 32, "num_layers": 2}
+    evaluation = {"data": [str(toy_corpus)], "seq_len": 16}
+    suite = {**SUITE, "train": {**of_text, **SETTINGS}, "evaluation": evaluation}
+    for name, values in (("toy", toy), ("suite", suite), ("sweep", SWEEP)):
+        (place / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    return place
+
+
+def files(place: Path) -> set[Path]:
+    return {path for path in place.rglob("*") if "tokens" not in path.parts}  # `argap train` keeps the text it read
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(f"{command} {flags}", said) for command, table in REFUSALS.items() for flags, said in table.items()],
+)
+def test_refusals_are_one_line(place: Path, run_command: RunCommand, monkeypatch, command: str, said: str) -> None:
+    monkeypatch.chdir(place)
+    (place / "runs" / "toy").mkdir(parents=True, exist_ok=True)
+    before = files(place)
+    with listen(0) as taken:
+        port = str(taken.getsockname()[1])
+        code, printed, error = run_command(*shlex.split(command.replace("PORT", port)))
+    assert (code, printed) == (1, "")
+    expected = re.escape(f"argap: {said}\n".replace("PORT", port)).replace("…", ".*")
+    assert re.fullmatch(expected, error), error
+    assert files(place) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("score", "Missing argument '[NAME=]CKPT'."),
+        ("score x --ref y --no-such-flag", "No such option: --no-such-flag"),
+        ("score x --ref y --backend jax", "'jax' is not one of 'auto', 'native', 'hf'."),
+    ],
+)
+def test_usage_errors_exit_with_2(run_command: RunCommand, command: str, said: str) -> None:
+    code, printed, error = run_command(*command.split())
+    assert (code, printed) == (2, "")
+    assert said in " ".join(error.split())

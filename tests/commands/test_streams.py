@@ -1,0 +1,87 @@
+"""Output survives a stream that is not UTF-8, and ends quietly with the reader of a pipe."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from argap.cli import main
+from argap.records import read_gap
+from argap.runtime.streams import PIPE_CLOSED, ending_with_pipe, in_ascii
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs ``argap`` with arguments and returns what it writes to a stdout of an encoding."""
+
+    def run(encoding: str, *arguments: str) -> str:
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "argv", ["argap", *arguments])
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0
+        return written.getvalue().decode(encoding)
+
+    return run
+
+
+def words(table: str) -> set[str]:
+    """The words of a table in ASCII, without its rules."""
+    plain = "".join(c if c.isascii() else in_ascii(c) for c in table.replace("─", ""))
+    return set(plain.replace("|", " ").split())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_tables_degrade_to_the_encoding(
+    token_result: Path, run: Run, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gap = read_gap(token_result)
+    monkeypatch.setattr("argap.results.compare.compare_runs", lambda *_, **__: gap)
+    of_slice = "slice", str(token_result), "--where", "domain = 'prose'", "--name", "ƒ 言 Δ"
+    for arguments in (of_slice, ("compare", "m1", "--ref", "ref")):
+        found, full = run(encoding, *arguments), run("utf-8", *arguments)
+        assert "ΔNLL" in full
+        assert "dNLL" in found
+        assert words(found) >= words(full)
+
+
+def test_json_is_escaped_where_it_must_be(token_result: Path, run: Run) -> None:
+    arguments = "slice", str(token_result), "--where", "domain = 'prose'", "--name", "言葉 Δé", "--json"
+    assert "言葉 Δé" in run("utf-8", *arguments)
+    assert json.loads(run("ascii", *arguments)) == json.loads(run("utf-8", *arguments))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["paper"]])  # one printed by typer, one by rich
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "argap", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, said = process.communicate()
+    assert (process.returncode, said) == (PIPE_CLOSED, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "argap", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "argap: No space left on device\n")
+
+
+def test_another_broken_pipe_is_not_hidden() -> None:
+    def exit_as_typer() -> None:
+        try:
+            raise BrokenPipeError(32, "Broken pipe")
+        except OSError:
+            sys.exit(1)
+
+    with pytest.raises(BrokenPipeError), ending_with_pipe():
+        exit_as_typer()

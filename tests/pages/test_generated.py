@@ -1,0 +1,40 @@
+"""What ``tools/pages.py`` builds from committed results is what is committed, to the byte."""
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import pages
+import pytest
+
+from tests.conftest import figures_sketched
+
+BUILT = sorted(pages.GENERATED.keys() - {"families", "journeys"})  # parts of pages, with tests of their own
+
+
+def changed(name: str, to: Path) -> list[str]:
+    """Build the files of a name anew; return those committed of which the new ones are absent or have other bytes."""
+    each = pages.GENERATED[name]
+    committed, folder = pages.ROOT / each.folder, to / name
+    names = each.committed()
+    assert names or name == "attention-64-epochs"  # one model of one width: no page shows its table
+    shutil.copytree(committed, folder, ignore=shutil.ignore_patterns("report.html", "*.tex", "solve.svg"))
+    for file in names:
+        (folder / file).unlink()
+    each.build(folder)
+    new = {file: (folder / file).read_bytes() for file in names if (folder / file).exists()}
+    return [file for file in names if new.get(file) != (committed / file).read_bytes()]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_generated_files_are_those_committed(name: str, tmp_path: Path) -> None:
+    """Without the figures of the suites, which take long to draw."""
+    with figures_sketched() if name in pages.SUITES else nullcontext():
+        found = changed(name, tmp_path)
+    assert [file for file in found if not (name in pages.SUITES and "/figures/" in f"/{file}")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pages.SUITES)
+def test_figures_of_suites_are_those_committed(name: str, tmp_path: Path) -> None:
+    assert changed(name, tmp_path) == []

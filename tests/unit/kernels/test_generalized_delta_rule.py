@@ -1,0 +1,53 @@
+"""The generalized delta rule in chunks against its recurrence, position by position, in float64."""
+
+import pytest
+import torch
+
+from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule
+from argap.models.recurrence import generalized_delta_rule_step
+
+
+def drawn(length: int, strength: float = 1.0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """q, k, v, a, b, and log decays of about ``-strength``; a and b stay small, as states grow along them."""
+    torch.manual_seed(length)
+    q, k, a, b, g = torch.randn(5, 2, 3, length, 4, dtype=torch.float64).unbind()
+    v = torch.randn(2, 3, length, 5, dtype=torch.float64)
+    return (q, k, v, 0.5 * a, 0.5 * b), -strength * g.abs()
+
+
+def stepped(given: tuple[torch.Tensor, ...], log_decay: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    state, outputs = torch.zeros(2, 3, 4, 5, dtype=torch.float64), []
+    for t in range(log_decay.shape[2]):
+        q, k, v, a, b = (x[:, :, t] for x in given)
+        y, state = generalized_delta_rule_step(q, k, v, a, b, log_decay[:, :, t], state)
+        outputs.append(y)
+    return torch.stack(outputs, dim=2), state
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.0, 1000.0])
+@pytest.mark.parametrize("length", [1, 15, 16, 37])
+def test_chunks_give_what_steps_give(length: int, strength: float) -> None:
+    given, log_decay = drawn(length, strength)
+    expected = stepped(given, log_decay)
+    for chunk in (1, 5, 16, None):
+        found = generalized_delta_rule(*given, log_decay=log_decay, chunk=chunk)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_state_carries_over_a_split_sequence() -> None:
+    given, log_decay = drawn(37)
+    whole, last = generalized_delta_rule(*given, log_decay=log_decay)
+    first, middle = generalized_delta_rule(*(x[:, :, :21] for x in given), log_decay=log_decay[:, :, :21])
+    rest = (x[:, :, 21:] for x in given)
+    second, end = generalized_delta_rule(*rest, log_decay=log_decay[:, :, 21:], state=middle)
+    torch.testing.assert_close(torch.cat([first, second], dim=2), whole, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(end, last, rtol=1e-9, atol=1e-9)
+
+
+def test_by_hand() -> None:
+    """One channel: S₁ = 3·2 = 6; S₂ = ½·6 + 10·(1·6) + 1·4 = 67, read by 2."""
+    two = [torch.tensor(x, dtype=torch.float64).view(1, 1, 2, 1) for x in ([1, 2], [3, 1], [2, 4], [7, 1], [5, 10])]
+    log_decay = torch.tensor([0.25, 0.5], dtype=torch.float64).log().view(1, 1, 2, 1)
+    y, state = generalized_delta_rule(*two, log_decay=log_decay)
+    torch.testing.assert_close(y.flatten(), torch.tensor([6.0, 134.0], dtype=torch.float64))
+    assert state.item() == pytest.approx(67)

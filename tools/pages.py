@@ -1,0 +1,115 @@
+"""Rebuild what is computed from committed results: tables, figures and pages. ``python tools/pages.py [NAME…]``.
+
+``make pages`` rebuilds everything; a test compares each with what is committed. Pages written by hand quote these
+files, and ``tests/pages/claims.txt`` has the numbers in their sentences.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+SUITES = ("table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training")
+RECALL = {"recall": ("demo", "table1-7m"), "link": ("table1-7m", "table1-50m")}
+"""The results with each figure of `argap.reports.figures.recall`."""
+
+
+class Generated(NamedTuple):
+    """Files that one function builds from others of the same folder, or from the source."""
+
+    folder: str
+    build: Callable[[Path], object]
+    """Write the files to a folder that holds the others."""
+    files: tuple[str, ...]
+    """Patterns of their names below the folder."""
+
+    def committed(self) -> list[str]:
+        """Return the names of the files that git tracks; ``README.md`` is written by hand."""
+        patterns = [f":(glob){pattern}" for pattern in self.files]
+        command, place = ["git", "ls-files", "--", *patterns, ":!README.md"], ROOT / self.folder
+        return subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout.split()
+
+
+def build_suite(folder: Path) -> None:
+    """Rebuild gap.json, the tables, the figures and the reports of a suite's result."""
+    from argap.reports.pages.suite import write_suite
+    from argap.suite.config import load_suite
+    from argap.suite.gap import recompute
+
+    suite = load_suite(ROOT / "suites" / f"{folder.name}.yaml", to_run=False)
+    for size in suite.sizes:
+        recompute(suite, folder / size)
+    write_suite(suite, folder)
+
+
+def build_sweep(folder: Path) -> None:
+    """Rebuild the tables and figures of a sweep over synthetic tasks."""
+    from argap.reports.figures.mqar import write_sweep
+
+    write_sweep(folder)
+
+
+def build_recall(folder: Path) -> None:
+    """Rebuild the figures of recall benchmarks."""
+    from argap.recall.result import open_recall
+    from argap.reports.figures.recall import link_figure, recall_figure
+    from argap.reports.figures.result import written
+
+    drawn = {"recall": recall_figure, "link": link_figure}
+    for figure, names in RECALL.items():
+        for name in names:
+            if (made := drawn[figure](open_recall(folder / name))) is not None:
+                written({figure: made}, folder / name)
+
+
+def build_architecture(folder: Path) -> None:
+    """Draw the rooms of argap from its imports."""
+    import architecture
+
+    architecture.write(folder)
+
+
+def build_journeys(folder: Path) -> None:
+    """Trace five commands, and rewrite the lists of the modules that they pass."""
+    import journeys
+
+    journeys.write(folder)
+
+
+def build_families(folder: Path) -> None:
+    """Check every family of transformers, and rewrite their table."""
+    import families
+
+    families.write(folder)
+
+
+GENERATED: dict[str, Generated] = {
+    **{name: Generated(f"results/{name}", build_suite, ("table.*", "*/figures/*.svg")) for name in SUITES},
+    **{
+        place.name: Generated(f"results/mqar/{place.name}", build_sweep, ("*.md", "*.csv", "*.svg"))
+        for place in sorted(ROOT.glob("results/mqar/*/"))
+    },
+    "recall": Generated("results/recall", build_recall, ("*/*.svg",)),
+    "architecture": Generated("docs", build_architecture, ("architecture.md", "images/architecture.svg")),
+    "journeys": Generated("docs", build_journeys, ("architecture.md",)),
+    "families": Generated("docs", build_families, ("hub.md",)),
+}
+
+
+def main() -> None:
+    """Rebuild the named files, or all."""
+    if unknown := set(sys.argv[1:]) - GENERATED.keys():
+        sys.exit(f"{', '.join(sorted(unknown))}: unknown; known are {', '.join(GENERATED)}")
+    for name in sys.argv[1:] or GENERATED:
+        each = GENERATED[name]
+        print(f"{name}: {each.folder}", flush=True)
+        each.build(ROOT / each.folder)
+
+
+if __name__ == "__main__":
+    main()
