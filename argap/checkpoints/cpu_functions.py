@@ -6,36 +6,42 @@ transformers wraps its own PyTorch form.
 """
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
-from types import CellType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from argap.checkpoints.rebinding import called, rebind
 
 if TYPE_CHECKING:
     from torch import nn
 
-IMPLEMENTATION = "implementation"
-"""What the function that transformers' ``use_kernel_func_from_hub_with_fallback`` makes calls its choice."""
+
+class Choice(NamedTuple):
+    """What transformers' ``use_kernel_func_from_hub_with_fallback`` keeps of a function."""
+
+    plain: Callable[..., Any]
+    """Its PyTorch form."""
+    chosen: Callable[..., Any]
+    """The form in use."""
+    package: str
+    """Which has a faster form; its name for ``import``."""
+
+
+def choice_of(function: Callable[..., Any]) -> Choice | None:
+    """Return how transformers chose the form of a function; None for other functions."""
+    while (plain := getattr(function, "__wrapped__", None)) is not None:
+        cells = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+        if {"implementation", "package"} <= cells.keys():
+            return Choice(plain, cells["implementation"], cells["package"])
+        function = plain
+    return None
 
 
 def use_torch_on_cpu(model: "nn.Module") -> None:
-    """Let the functions of the model's family choose by the device of their tensors, for the rest of the process."""
-    families = {sys.modules.get(type(module).__module__) for module in model.modules()}
-    for family in families - {None}:
-        for plain, choice in _choices(family):
-            if choice.cell_contents is not plain and not hasattr(choice.cell_contents, "on_cpu"):
-                choice.cell_contents = _by_device(choice.cell_contents, plain)
-
-
-def _choices(family: ModuleType | None) -> Iterator[tuple[Callable[..., Any], CellType]]:
-    """Yield the PyTorch form of each function of a family that has another, and the cell with the one in use."""
-    for function in vars(family).values():
-        plain = getattr(function, "__wrapped__", None)
-        if isinstance(function, FunctionType) and plain is not None:
-            cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-            if IMPLEMENTATION in cells:
-                yield plain, cells[IMPLEMENTATION]
+    """Let the model's modules choose the form of such functions by the device of the tensors."""
+    choices = {name: choice for name, function in called(model).items() if (choice := choice_of(function))}
+    replaced = {name: choice.plain for name, choice in choices.items() if choice.chosen is not choice.plain}
+    rebind(model, {name: lambda fast, plain=plain: _by_device(fast, plain) for name, plain in replaced.items()})
 
 
 def _by_device(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,5 +56,4 @@ def _by_device(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[
             return fast(*given, **named)
         return plain(*given, **{name: value for name, value in named.items() if name in known})
 
-    choose.on_cpu = plain  # pyright: ignore[reportAttributeAccessIssue]
     return choose

@@ -125,10 +125,10 @@ class Batches:
         if live:  # a checkpoint was checked when it was loaded
             check_sees_no_future(name, model)
         with self._without_gradients():
-            probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
+            text = torch.from_numpy(data.tokens[None, : data.longest].astype(np.int64)).to(self.device)
             if not live:
-                fuse(model, probe, name)
-            self.head = find_head(model, probe)
+                fuse(model, text, name)
+            self.head = find_head(model, text[:, :PROBE_TOKENS])
         if self.head is None:
             say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
         elif self.batch > 1:

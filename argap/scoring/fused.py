@@ -1,8 +1,8 @@
-"""Replace norms, rotary positions and activations of a loaded Hugging Face model by fused kernels.
+"""Replace slow parts of a loaded Hugging Face model by fused kernels.
 
-On CUDA, liger-kernel patches the instance for every family it knows; for other families, argap's kernel replaces the
-rotary function. A short probe compares the last hidden states before and after; if they differ, the model runs
-unpatched. Forward passes only.
+argap's operators replace those of mixers that are not attention (`argap.scoring.operators`). On CUDA, liger-kernel
+patches norms, rotary positions and activations for every family it knows; for other families, argap's kernel replaces
+the rotary function. A short probe confirms each patch (`argap.scoring.confirmed`). Forward passes only.
 """
 
 import importlib
@@ -15,41 +15,74 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from argap.checkpoints.rebinding import FAMILIES, rebind
+from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.rotary import rotate_in_place
 from argap.kernels.launch import triton
-from argap.runtime.progress import say
+from argap.scoring.confirmed import confirmed
+from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.windows import skip_outside_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest ‖fused − plain‖ / ‖plain‖ of the last hidden states: rounding errors amplified by a deep trunk."""
 LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "geglu": True} | dict.fromkeys(
     ("cross_entropy", "fused_linear_cross_entropy"), False
 )
 """Liger's parts for the trunk. `argap.scoring.heads` handles the head."""
+PROBE_TOKENS = 80
+"""More than the chunk of 64 positions after which a recurrence carries its state."""
 ROTARY = "apply_rotary_pos_emb"
 """The name of transformers' rotary functions."""
 
 
 def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
-    """Patch ``model`` in place. ``ids [1, T]``: the probe, on the model's device. ``name``: for messages."""
+    """Patch ``model`` in place.
+
+    ``ids [1, T]``: tokens for the probes, on the model's device, as many as in the longest window. ``name``: for
+    messages.
+    """
     fuse_activations(model)
-    if not type(model).__module__.startswith("transformers.models.") or not ids.is_cuda:
+    if not type(model).__module__.startswith(FAMILIES):
         return
+    text, ids = ids, ids[:, :PROBE_TOKENS]
+    use_operators(model, ids, name)
+    if not ids.is_cuda:
+        return
+    fuse_windows(model, text, name)
     # Importing Liger's patches takes seconds: done last, only for models that need them.
     if find_spec("liger_kernel") is None or not fuse_by_liger(model, ids, name):
         fuse_rotary(model, ids, name)
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Replace GPT-2's GELU, which takes several passes over memory in transformers, by torch's single kernel."""
-    from transformers.activations import NewGELUActivation
+    """Replace activations that take several passes over memory in transformers by a single kernel.
+
+    They are GPT-2's GELU and the squared ReLU of Nemotron.
+    """
+    from transformers.activations import NewGELUActivation, ReLUSquaredActivation
 
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
+            elif isinstance(child, ReLUSquaredActivation):
+                setattr(module, name, _SquaredReLU())
+
+
+class _SquaredReLU(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return gated_product(x, x, "relu")
+
+
+def fuse_windows(model: "PreTrainedModel", text: torch.Tensor, name: str) -> bool:
+    """Skip what lies outside the windows of sliding attention, if they are shorter than ``text [1, T]``."""
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or window >= text.shape[1] or config._attn_implementation != "sdpa":
+        return False
+    ids = text[:, : window + PROBE_TOKENS].repeat(2, 1)  # a mask is known to be for all sequences where there are two
+    return confirmed(model, ids, partial(skip_outside_windows, model), f"{name}: running without windowed attention")
 
 
 def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
@@ -58,7 +91,7 @@ def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> boo
     if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         return False
     patch = partial(patches._apply_liger_kernel_to_instance, model=model, **LIGER)
-    return _confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers")
+    return confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers")
 
 
 def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
@@ -66,29 +99,17 @@ def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
     family = sys.modules[type(model).__module__]
     if not hasattr(family, ROTARY) or triton is None:
         return False
-    patch = partial(setattr, family, ROTARY, rotate_in_place)
-    return _confirmed(model, ids, patch, f"{name}: running without the fused rotary positions")
+    patch = partial(rebind, model, {ROTARY: _rotated_by_kernel})
+    return confirmed(model, ids, patch, f"{name}: running without the fused rotary positions")
 
 
-def _confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], Any], without: str) -> bool:
-    """Apply ``patch``, undo it if the probe ``ids`` disagrees, and return whether it stays.
+def _rotated_by_kernel(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that rotates by argap's kernel, and by ``plain``, the family's own, where options are given."""
 
-    ``without`` begins the message about an undone patch.
-    """
-    plain = _hidden_states(model, ids)
-    before = _Unpatched(model)
-    try:
-        patch()
-        before.keep_to_instance()
-        error = float((_hidden_states(model, ids) - plain).norm() / plain.norm())
-        reason = f"its hidden states differ by {error:.1e}"
-    except Exception as problem:  # whatever goes wrong in a patch, the plain model works
-        error, reason = float("inf"), f"{type(problem).__name__}: {problem}".splitlines()[0]
-    if error <= TOLERANCE.get(model.dtype, 0.0):
-        return True
-    before.restore()
-    say(f"{without} ({reason})")
-    return False
+    def apply_rotary_pos_emb(q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, **options: Any) -> Any:
+        return plain(q, k, cos, sin, **options) if options else rotate_in_place(q, k, cos, sin)
+
+    return apply_rotary_pos_emb
 
 
 def liger_patches() -> Any:
@@ -107,49 +128,3 @@ def liger_patches() -> Any:
         else:
             del registered[name]
     return patches
-
-
-def _hidden_states(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
-    return model.base_model(input_ids=ids, use_cache=False).last_hidden_state.float()
-
-
-class _Unpatched:
-    """A model's instances and its family's module before a patch.
-
-    Liger replaces the family's rotary function and classes for the whole process. The classes are restored; the rotary
-    function, which attention looks up by name, becomes one that leaves other devices and training unaffected.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.instances = [(module, dict(vars(module)), dict(module._modules)) for module in model.modules()]
-        self.family = sys.modules[type(model).__module__]
-        self.names = dict(vars(self.family))
-
-    def keep_to_instance(self) -> None:
-        for name, own in self.names.items():
-            patched = getattr(self.family, name)
-            if patched is own:
-                continue
-            setattr(self.family, name, _fused_on_cuda(patched, own) if name == ROTARY else own)
-
-    def restore(self) -> None:
-        for name, own in self.names.items():
-            setattr(self.family, name, own)
-        for module, attributes, children in self.instances:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._modules.clear()
-            module._modules.update(children)
-
-
-def _fused_on_cuda(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``fused`` for CUDA tensors without gradients, else ``own``, the family's rotary."""
-    plain = getattr(own, "plain", own)  # for a second model of the family, ``own`` is the function of the first
-
-    def apply_rotary_pos_emb(q: torch.Tensor, k: torch.Tensor, cos: Any, sin: Any, **options: Any) -> Any:
-        if options or not q.is_cuda or torch.is_grad_enabled():
-            return plain(q, k, cos, sin, **options)
-        return fused(q, k, cos, sin)
-
-    apply_rotary_pos_emb.plain = plain  # pyright: ignore[reportFunctionMemberAccess]
-    return apply_rotary_pos_emb

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SCALES = ("logit_scale", "lm_head_multiplier", "logits_scaling")
 """Logit scale in the configurations of Cohere, Falcon-H1 and Granite (Granite divides by it)."""
-SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap")
-"""The c of c·tanh(z / c) in the configurations of Gemma 2 and RecurrentGemma."""
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""The c of c·tanh(z / c) in the configurations of Gemma 2, RecurrentGemma and xLSTM."""
 LOGITS = 2**24
 """Most logits in memory when ranks are requested: 64 MiB in float32."""
 

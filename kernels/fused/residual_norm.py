@@ -42,11 +42,12 @@ def residual_norm(
     Returns:
         The normed rows and s, both like ``x``.
 
-    On a GPU, if no gradient is needed and all dtypes are equal, runs one kernel with float32 arithmetic that norms s
-    before rounding it. Otherwise runs the reference, which norms the rounded s.
+    On a GPU, if no gradient is needed, runs one kernel with float32 arithmetic that norms s before rounding it; the
+    dtypes must be equal, but weights and biases may be float32. Otherwise runs the reference, which norms the rounded
+    s.
     """
     vectors = [v for v in (weight, bias) if v is not None]
-    alike = all(v.dtype == x.dtype for v in vectors)
+    alike = all(v.dtype in (x.dtype, torch.float32) for v in vectors)
     alike = alike and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape))
     fits = alike and x.dtype != torch.float64 and x.shape[-1] <= LARGEST and not torch.is_autocast_enabled("cuda")
     if not (fits and runs_kernels(x, residual, *vectors)):

@@ -190,11 +190,11 @@ def of_gated_product(draw: Draw, rows: int, width: int, *, activation: str, extr
     return given
 
 
-def of_gated_norm(draw: Draw, rows: int, heads: int, size: int, *, centered: bool, activation: str = "silu") -> Given:
-    weight = None if centered else draw.normal(size)
-    values, gate = draw.normal(rows, heads, size), draw.normal(rows, heads * size)
-    options = {"eps": 1e-3, "dtype": draw.dtype, "centered": centered, "activation": activation}
-    return {"values": values, "gate": gate, "weight": weight, **options}
+def of_gated_norm(draw: Draw, rows: int, heads: int, size: int, *, weights: int = 0, **options: Any) -> Given:
+    """``weights``: 0, 1 for all heads, 2 for each head. The gate is part of a wider projection."""
+    weight = None if weights == 0 else draw.normal(size if weights == 1 else heads * size)
+    values, gate = draw.normal(rows, heads, size), draw.normal(rows, heads * size + 3)[:, 1:-2]
+    return {"values": values, "gate": gate, "weight": weight, "eps": 1e-3, "dtype": draw.dtype, **options}
 
 
 def of_sliding_attention(draw: Draw, length: int, window: int) -> Given:
@@ -300,8 +300,8 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
     ("token_shift", [(1, 5), (9, 40), (63, 300)], FLOATS, [{}]),
     ("gated_product", [(1, 5), (9, 40), (63, 300), (17, 960)], FLOATS,
      [{"activation": name, "extras": extras} for name in ACTIVATIONS for extras in PAIRS]),
-    ("gated_norm", [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)], FLOATS, [{"centered": each} for each in PAIRS]),
-    ("gated_norm", [(5, 3, 40)], FLOATS, [{"centered": False, "activation": "sigmoid"}]),
+    ("gated_norm", [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)], FLOATS, [{"centered": True}, {"weights": 1},
+      {"weights": 2, "gate_first": True}, {"weights": 1, "activation": "sigmoid"}]),
     ("sliding_attention", [(length, window) for length in (1, 2, 63, 64, 65, 127, 500) for window in (1, 2, 64, 1000)],
      (torch.float32, torch.float64, torch.bfloat16), [{}]),
 ]  # fmt: skip

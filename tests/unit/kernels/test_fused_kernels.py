@@ -114,6 +114,10 @@ def test_gated_norm_is_the_definition() -> None:
         options = {"dtype": torch.float64, "centered": centered, "activation": activation}
         found = gated_norm(values, gate, given, 0.1, **options)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    x, each = values * gate.sigmoid().unflatten(1, (2, 5)), torch.randn(10, dtype=torch.float64)
+    expected = (x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()).flatten(1) * each
+    found = gated_norm(values, gate, each, 0.1, dtype=torch.float64, activation="sigmoid", gate_first=True)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_two_runs_and_any_batch_give_the_same_bits(device: torch.device) -> None:

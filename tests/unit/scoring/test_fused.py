@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaCon
 from transformers.models.llama import modeling_llama
 
 import argap.scoring.fused as fusion
-from argap.scoring.fused import _fused_on_cuda, fuse, fuse_by_liger, fuse_rotary, liger_patches
+from argap.scoring.fused import fuse, fuse_by_liger, fuse_rotary, fuse_windows, liger_patches
+from argap.scoring.operators import windows
 
 pytest.importorskip("liger_kernel")
 monkey_patch = liger_patches()
@@ -30,11 +31,13 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Replaces Liger's patch of Llama by one that scales every norm, and writes to the family's module like Liger."""
 
     def install(scale: float) -> None:
+        rotary = modeling_llama.apply_rotary_pos_emb
+
         def patch(rope: bool = True, rms_norm: bool = True, cross_entropy: bool = True, model: Any = None) -> None:
             assert rope
             assert rms_norm
             assert not cross_entropy
-            modeling_llama.apply_rotary_pos_emb = lambda *given: pytest.fail("a CUDA kernel on the CPU")
+            modeling_llama.apply_rotary_pos_emb = lambda *given, **options: rotary(*given, **options)
             modeling_llama.LlamaRMSNorm = type("Fused", (torch.nn.Module,), {})  # pyright: ignore
             for module in model.modules():
                 if "Norm" in type(module).__name__:
@@ -54,12 +57,15 @@ def hidden_states(model: Any) -> torch.Tensor:
 
 
 def test_a_patch_that_the_probe_confirms_stays(model: Any, liger: Callable[[float], None]) -> None:
-    plain, norm = hidden_states(model), modeling_llama.LlamaRMSNorm
+    plain, norm, rotary = hidden_states(model), modeling_llama.LlamaRMSNorm, modeling_llama.apply_rotary_pos_emb
     liger(1.0 + 1e-6)
     with torch.inference_mode():
         assert fuse_by_liger(model, IDS, "llama")
     assert "forward" in vars(model.model.norm)
     assert modeling_llama.LlamaRMSNorm is norm  # models loaded later are theirs
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+    patched = model.model.layers[0].self_attn.forward.__func__.__globals__["apply_rotary_pos_emb"]
+    assert patched.__module__ == __name__
     torch.testing.assert_close(hidden_states(model), plain, rtol=1e-4, atol=1e-5)
 
 
@@ -100,18 +106,6 @@ def test_on_a_cpu_nothing_is_patched(model: Any, liger: Callable[[float], None])
     assert torch.equal(hidden_states(model), plain)
 
 
-def test_a_family_s_rotary_function_is_wrapped_once() -> None:
-    def own(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> str:
-        return f"own {unsqueeze_dim}"
-
-    first = _fused_on_cuda(lambda *given: "first", own)
-    second = _fused_on_cuda(lambda *given: "second", first)
-    q = torch.zeros(1)
-    assert first(q, q, q, q) == "own 1"
-    assert second(q, q, q, q, unsqueeze_dim=2) == "own 2"
-    assert second.plain is own  # pyright: ignore
-
-
 ROTATED: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.25},  # a quarter of the dimensions, in a projection of heads of q, k and v
     "starcoder2": {"num_key_value_heads": 1},  # fewer heads of keys
@@ -120,21 +114,23 @@ ROTATED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=ROTATED)
-def rotated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A model of a family whose rotary function is to be replaced."""
+def rotated(request: pytest.FixtureRequest) -> Any:
+    """A model of a family whose rotary function is to be replaced for this model alone."""
     torch.manual_seed(0)
     sizes: Any = {"hidden_size": 64, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
     config = AutoConfig.for_model(request.param, vocab_size=32, **sizes, **ROTATED[request.param])
     model = AutoModelForCausalLM.from_config(config).eval()
     family = sys.modules[type(model).__module__]
-    monkeypatch.setattr(family, "apply_rotary_pos_emb", family.apply_rotary_pos_emb)
-    return model
+    before = dict(vars(family))
+    yield model
+    assert vars(family) == before
 
 
 def test_argap_s_rotary_function_is_the_family_s(rotated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in Triton's interpreter, as if on a GPU."""
     plain, calls = hidden_states(rotated), []
-    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: lambda *given: calls.append(1) or fused(*given))
+    kernel = fusion.rotate_in_place
+    monkeypatch.setattr(fusion, "rotate_in_place", lambda *given: calls.append(1) or kernel(*given))
     with torch.inference_mode():
         assert fuse_rotary(rotated, IDS, "some/model")
     calls.clear()
@@ -146,7 +142,6 @@ def test_a_rotary_function_of_another_kind_stays(
     rotated: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = hidden_states(rotated)
-    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: fused)
     monkeypatch.setattr(fusion, "rotate_in_place", lambda q, k, cos, sin: (q.flip(-1), k))
     with torch.inference_mode():
         assert not fuse_rotary(rotated, IDS, "some/model")
@@ -180,3 +175,31 @@ def test_liger_s_llama_is_transformers_llama(model: Any, dtype: torch.dtype) -> 
 def test_the_import_of_liger_leaves_transformers_types_alone():
     liger_patches()
     assert type(AutoConfig.for_model("mamba")) is MambaConfig
+
+
+WINDOWED = ("gemma3_text", "mistral", "phi3", "recurrent_gemma")
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_attention_in_windows_is_the_family_s(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the mask is one for all sequences; one sequence, or padding, goes through the mask."""
+    torch.manual_seed(0)
+    window = {"recurrent_gemma": "attention_window_size"}.get(family, "sliding_window")
+    sizes: Any = {"hidden_size": 32, "intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32, "pad_token_id": 0, window: 5}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
+    ids = torch.randint(3, 32, (3, 40))
+    padded = torch.arange(40) < torch.tensor([40, 20, 30])[:, None]
+    calls, kernel = [], windows.sliding_attention
+    monkeypatch.setattr(windows, "sliding_attention", lambda *given: calls.append(1) or kernel(*given))
+    given = {"all": (ids, None), "one": (ids[:1], None), "padded": (ids, padded.long())}
+    with torch.inference_mode():
+        plain = {name: model(each, attention_mask=mask).logits for name, (each, mask) in given.items()}
+        assert fuse_windows(model, ids[:1], family)
+        for name, (each, mask) in given.items():
+            calls.clear()
+            found = model(each, attention_mask=mask).logits
+            assert (calls != []) == (name == "all")
+            real = slice(None) if mask is None else padded
+            torch.testing.assert_close(found[real], plain[name][real], rtol=1e-4, atol=1e-5)
+        assert not fuse_windows(model, ids[:1, :5], family)  # no longer than the window

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, LlamaConfig
-from transformers.activations import NewGELUActivation
+from transformers.activations import NewGELUActivation, ReLUSquaredActivation
 
 from argap.scoring.fused import fuse_activations
 from argap.scoring.heads import find_head, logprobs_of_model
@@ -67,10 +67,11 @@ def test_nonlinear_logits_are_left_to_the_model(monkeypatch):
     assert find_head(model, IDS) is None
 
 
-def test_the_fused_gelu_equals_the_original():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), NewGELUActivation())
+@pytest.mark.parametrize("activation", [NewGELUActivation, ReLUSquaredActivation])
+def test_the_fused_activation_equals_the_original(activation):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), activation())
     x = torch.linspace(-8, 8, 400).view(100, 4)
     expected = model(x)
     fuse_activations(model)
-    assert isinstance(model[1], torch.nn.GELU)
+    assert not isinstance(model[1], activation)
     torch.testing.assert_close(model(x), expected, atol=1e-6, rtol=1e-5)

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,22 +25,18 @@ def package(tmp_path, monkeypatch) -> None:
 
 
 def test_the_device_of_the_tensors_decides(package, monkeypatch) -> None:
-    own = {}
+    def decorated(x: torch.Tensor, factor: int = 1) -> torch.Tensor:
+        return x * factor
 
-    def decorated(name: str) -> Any:
-        def plain(x: torch.Tensor, factor: int = 1) -> torch.Tensor:
-            return x * factor
-
-        return use_kernel_func_from_hub_with_fallback(name, "for_gpus")(plain)
+    monkeypatch.setitem(globals(), "scaled", use_kernel_func_from_hub_with_fallback("scaled", "for_gpus")(decorated))
 
     class Layer(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return own["scaled"](x, factor=3)
+        __module__ = "transformers.models.layer"
 
-    own["scaled"] = scaled = decorated("scaled")
-    module = sys.modules[__name__]
-    monkeypatch.setattr(module, "scaled", scaled, raising=False)
-    layer, x = Layer(), torch.ones(2)
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled(x, factor=3)  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+    layer, other, x = Layer(), Layer(), torch.ones(2)
     with pytest.raises(RuntimeError, match="active drivers"):
         layer(x)
     use_torch_on_cpu(layer)
@@ -49,6 +44,8 @@ def test_the_device_of_the_tensors_decides(package, monkeypatch) -> None:
     assert torch.equal(layer(x), 3 * x)
     with pytest.raises(RuntimeError, match="active drivers"):
         layer(x.to("meta"))  # any other device
+    with pytest.raises(RuntimeError, match="active drivers"):
+        other(x)  # of the same class
 
 
 SCRIPT = """

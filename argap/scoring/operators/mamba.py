@@ -1,0 +1,187 @@
+"""The functions of Mamba's and Mamba-2's mixers: the short convolution, the selective scan and Mamba-2's SSD.
+
+Each takes the arguments of transformers' function of that name, which are those of the packages ``causal-conv1d`` and
+``mamba-ssm``, and the family's own function first, which it calls for what argap's operator does not do.
+
+Legend: B batch, T positions, D width, W taps, H heads of P channels, G groups of heads with one key, N states, E
+channels.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from argap.kernels.convolution.short_convolution import short_convolution
+from argap.kernels.recurrent.linear_attention import linear_attention
+from argap.kernels.scan.selective_scan import selective_scan
+
+Plain = Callable[..., Any]
+SILU = ("silu", "swish")
+CHANNELS, POSITIONS = 128, 128
+"""Of a block of the selective scan on a CPU."""
+OTHERS = frozenset(
+    (
+        *("seq_idx", "cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k", "initial_states", "initial_state", "z"),
+        *("return_final_states", "final_states_out", "return_varlen_states", "state_batch_indices", "head_first"),
+        *("scale", "A_log", "dt_bias", "lower_bound", "use_gate_in_kernel", "use_beta_sigmoid_in_kernel"),
+        *("allow_neg_eigval", "transpose_state_layout", "cp_context"),
+    )
+)
+"""Options of the packages' functions that change a result; those that an operator does not take go to the family's own
+function."""
+
+
+def handed_on(options: dict[str, Any]) -> bool:
+    """Return whether ``options`` ask for something that only the family's own function does."""
+    return any(value is not None and value is not False for name, value in options.items() if name in OTHERS)
+
+
+def causal_conv1d(
+    plain: Plain,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Convolve ``x [B, D, T]`` with ``weight [D, W]``, whose last tap is the current position's; return ``[B, D, T]``.
+
+    In memory the result is ``[B, T, D]``, as the projections before and after it are.
+    """
+    if handed_on(options) or not (activation is None or activation in SILU):
+        return plain(x, weight, bias, activation=activation, **options)
+    taps = weight.flip(-1).T
+    return short_convolution(x.transpose(1, 2), taps, bias, silu=activation is not None)[0].transpose(1, 2)
+
+
+def mamba2_scan(
+    plain: Plain,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    chunk_size: int,
+    D: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    initial_states: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    **options: Any,
+) -> Any:
+    """Compute Mamba-2's SSD of ``x [B, T, H, P]`` as linear attention with one decay per head and position.
+
+    S_t = e^{A Δ_t} S_{t−1} + B_tᵀ Δ_t x_t and y_t = C_t S_t + D ⊙ x_t (arXiv 2405.21060, eq. 2 and section 7), with
+    ``dt [B, T, H]``, ``A [H]``, ``B`` and ``C`` ``[B, T, G, N]``, ``D [H]`` or ``[H, P]`` and states ``[B, H, P, N]``.
+    Δ is kept in float32, and ``y [B, T, H, P]`` has the dtype of ``x``.
+    """
+    if handed_on(options):
+        given = {"D": D, "dt_bias": dt_bias, "initial_states": initial_states, "dt_softplus": dt_softplus}
+        given |= {"dt_limit": dt_limit, "return_final_states": return_final_states}
+        return plain(x, dt, A, B, C, chunk_size, **given, **options)
+    H = x.shape[2]
+    step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
+    if dt_softplus:
+        step = F.softplus(step)
+    step = step.clamp(*dt_limit)
+    y, state = linear_attention(
+        per_head(C, H),
+        per_head(B, H),
+        scaled(x, step).transpose(1, 2),
+        log_decay=(step * A.float()).transpose(1, 2),
+        state=None if initial_states is None else initial_states.mT,
+        keep_state=return_final_states,
+    )
+    y = y.transpose(1, 2).contiguous()  # of the kernel it is, and families take views of it
+    if D is not None:
+        y = y.addcmul_(x, D.to(y.dtype).view(H, -1))
+    return (y, state.mT) if state is not None else y
+
+
+def per_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return ``x [B, T, G, N]`` as ``[B, H, T, N]`` with each group's row for all its heads.
+
+    A view if there is one group, or one for each head.
+    """
+    x = x.transpose(1, 2)
+    if x.shape[1] == 1:
+        return x.expand(-1, heads, -1, -1)
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Multiply ``x [..., P]`` by ``factor [...]`` of float32 and round once."""
+    return _in_memory(torch.mul, x, factor[..., None])
+
+
+def _in_memory(operation: Callable[..., torch.Tensor], x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Apply ``operation`` in float32 or wider and store the result contiguously in the dtype of ``x``, in one pass."""
+    if torch.is_grad_enabled():
+        return operation(x, other).to(x.dtype).contiguous()
+    return operation(x, other, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+
+def mamba_scan(
+    plain: Plain,
+    x: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    **options: Any,
+) -> Any:
+    """Run Mamba's selective scan of ``x [B, E, T]`` (`argap.kernels.scan.selective_scan`).
+
+    ``dt`` and ``z`` are like ``x``, ``A [E, N]``, ``B`` and ``C`` ``[B, N, T]``, ``D`` and ``delta_bias`` ``[E]``, the
+    last state ``[B, E, N]``.
+    """
+    if not delta_softplus or B.dim() != 3 or handed_on(options):
+        given = {"D": D, "z": z, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
+        return plain(x, dt, A, B, C, **given, return_last_state=return_last_state, **options)
+    step = dt.transpose(1, 2)
+    if delta_bias is not None:  # one pass turns the positions to the front and adds the bias
+        step = _in_memory(torch.add, step, delta_bias)
+    gate = None if z is None else z.transpose(1, 2)
+    scan = selective_scan if x.is_cuda else _scan_in_blocks
+    y, state = scan(x.transpose(1, 2), step, A, B.transpose(1, 2), C.transpose(1, 2), skip=D, gate=gate)
+    y = y.transpose(1, 2)
+    return (y, state) if return_last_state else y
+
+
+def _scan_in_blocks(
+    u: torch.Tensor,
+    step: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    *,
+    skip: torch.Tensor | None,
+    gate: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run `selective_scan` in blocks of channels and positions whose states fit a processor's cache.
+
+    All at once it would take twice the time of the family's loop over positions; in blocks it takes half.
+    """
+    T, E = u.shape[1:]
+    blocks = [slice(at, at + CHANNELS) for at in range(0, E, CHANNELS)]
+    outputs, states = [], []
+    for e in blocks:
+        parts, state = [], None
+        options = {} if skip is None else {"skip": skip[e]}
+        for t in (slice(at, at + POSITIONS) for at in range(0, T, POSITIONS)):
+            gated = None if gate is None else gate[:, t, e]
+            part, state = selective_scan(
+                u[:, t, e], step[:, t, e], A[e], B[:, t], C[:, t], gate=gated, state=state, **options
+            )
+            parts.append(part)
+        outputs.append(torch.cat(parts, dim=1))
+        states.append(state)
+    return torch.cat(outputs, dim=2), torch.cat(states, dim=1)
