@@ -1,7 +1,8 @@
-"""``argap convert``: what it accepts of a pickle, what it writes, and that the result scores."""
+"""``argap convert``: what it accepts of pickles and distributed shards, what it writes, and that the result scores."""
 
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch.distributed import checkpoint as distributed
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from argap.checkpoints import find as checkpoint_module
@@ -120,6 +122,103 @@ def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, conten
         convert(str(source), tmp_path / "out")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def llama() -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+
+
+def in_titan(model: Any) -> dict[str, torch.Tensor]:
+    """The weights in torchtitan's names; queries and keys are turned in pairs of neighbouring components."""
+    renamed = {}
+    for name, weight in model.state_dict().items():
+        if heads := {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2]):
+            weight = weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        for theirs, own in (
+            *(("tok_embeddings", "model.embed_tokens"), ("norm", "model.norm"), ("output", "lm_head")),
+            *((f"attention.w{part}", f"self_attn.{part}_proj") for part in "qkvo"),
+            *((f"feed_forward.w{k}", f"mlp.{part}_proj") for k, part in ((1, "gate"), (2, "down"), (3, "up"))),
+            *(
+                ("attention_norm", "input_layernorm"),
+                ("ffn_norm", "post_attention_layernorm"),
+                ("layers", "model.layers"),
+            ),
+        ):
+            name = name.replace(f"{own}.", f"{theirs}.")
+        renamed[name] = weight
+    return renamed
+
+
+def save_distributed(folder: Path, state: dict[str, Any]) -> Path:
+    """As a trainer saves it, with its own state, some of which only a pickle without checks would open."""
+    trainer = {"optimizer": {"exp_avg": torch.ones(64, 32)}, "train_state": {"step": Malicious("touch opened")}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        distributed.save(state | trainer, checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("pickles_read_here")
+@pytest.mark.parametrize("layout", ["transformers", "titan", "beside"])
+def test_a_distributed_checkpoint_is_joined(llama, tmp_path, layout: str) -> None:
+    """pytorch/torchtitan#1291: converted without reordering queries and keys, a Llama writes nonsense."""
+    compiled = {f"_orig_mod.{name}": weight for name, weight in llama.state_dict().items()}
+    state = in_titan(llama) if layout == "titan" else {"app": {"model": compiled}}
+    source = tmp_path / "source"
+    llama.config.save_pretrained(source if layout == "beside" else tmp_path)
+    shards = save_distributed(source / "pytorch_model_fsdp_0" if layout == "beside" else source, state)
+    with pytest.raises(ArgapError, match=f"a distributed checkpoint of torch; `argap convert {shards} OUT --config"):
+        find_checkpoint(source)
+    convert(str(source), tmp_path / "out", config=None if layout == "beside" else str(tmp_path / "config.json"))
+    model = load_model(find_checkpoint(tmp_path / "out"), dtype=torch.float32, device="cpu")
+    ids = torch.arange(20)[None]
+    torch.testing.assert_close(model(ids).logits, llama(ids).logits, rtol=0, atol=1e-5)
+    assert {".metadata", "__0_0.distcp"} == json.loads((tmp_path / "out" / "conversion.json").read_text())[
+        "files"
+    ].keys()
+
+
+@pytest.mark.usefixtures("pickles_read_here")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "a distributed checkpoint, which says nothing of the architecture; give `config=FILE`"),
+        (
+            {"config": {"num_hidden_layers": 3}},
+            "are not those of model type llama: 9 are missing, the first is model.layers",
+        ),
+        ({"config": {"intermediate_size": 40}}, r"has shape \[48, 32\], the config.json says \[40, 32\]"),
+        ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "model type t5 is an encoder-decoder"),
+        ({"config": {"model_type": "lama"}}, "does not know its model type 'lama'"),
+        ({"config": {}, "lost": "__0_0.distcp"}, "names '__0_0.distcp', expected a file beside it"),
+        ({"config": {}, ".metadata": b"none"}, "not the metadata of a distributed checkpoint"),
+        ({"config": {}, ".metadata": pickle.dumps(Malicious("touch opened"))}, "imports posix.system; .* was run"),
+        ({"config": {}, ".metadata": pickle.dumps({"a": 1})}, "holds a dict, expected torch's metadata"),
+        ({"config": {}, "__0_0.distcp": b"none"}, "not a whole distributed checkpoint"),
+    ],
+)
+def test_a_distributed_checkpoint_that_cannot_be_joined_is_one_line(
+    llama, tmp_path, monkeypatch, change: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = save_distributed(tmp_path / "source", in_titan(llama))
+    config = None
+    if "config" in change:
+        config = str(tmp_path / "config.json")
+        (tmp_path / "config.json").write_text(json.dumps(llama.config.to_dict() | change["config"]))
+    for name in change.keys() - {"config", "lost"}:
+        (source / name).write_bytes(change[name])
+    if "lost" in change:
+        (source / change["lost"]).unlink()
+    with pytest.raises(ArgapError, match=said) as refused:
+        convert(str(source), tmp_path / "out", config=config)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "opened").exists()
 
 
 def test_a_module_beside_the_pickle_is_not_imported(gpt2, tmp_path, monkeypatch) -> None:

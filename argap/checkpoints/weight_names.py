@@ -1,0 +1,107 @@
+"""Give tensors the names that transformers has for the weights of an architecture, and check that all are there."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from argap.checkpoints.classes import auto_class
+from argap.errors import ArgapError
+
+if TYPE_CHECKING:
+    import torch
+
+WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""Parts of a name that come from torch.compile, FSDP and activation checkpointing."""
+TITAN = {
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    **{f"self_attn.{part}_proj": f"attention.w{part}" for part in "qkvo"},
+    **{f"self_attn.{part}_norm": f"attention.{part}_norm" for part in "qk"},
+    **{f"mlp.{ours}_proj": f"feed_forward.{theirs}" for ours, theirs in (("gate", "w1"), ("up", "w3"), ("down", "w2"))},
+}
+"""transformers' names of a Llama's or Qwen3's modules, and those of torchtitan and of Meta's code."""
+
+
+def as_architecture(
+    name: str, tensors: "Mapping[str, torch.Tensor]", config: Mapping[str, Any]
+) -> "dict[str, torch.Tensor]":
+    """Return the tensors under the names that a model of ``config`` has, of ``name``, a checkpoint.
+
+    They may have these names behind any prefix, or, for a Llama or Qwen3, those of torchtitan. Raises `ArgapError` for
+    tensors that are missing or of another shape.
+    """
+    shapes, tied = _expected(name, config)
+    stored = {WRAPPERS.sub("", key): value for key, value in tensors.items()}
+    first = next(iter(shapes))
+    prefixes = [key.removesuffix(first) for key in stored if key == first or key.endswith(f".{first}")]
+    found: dict[str, torch.Tensor] = {}
+    if prefixes:
+        prefix = min(prefixes, key=len)
+        found = {key: stored[prefix + key] for key in shapes if prefix + key in stored}
+    elif any(key.endswith("tok_embeddings.weight") for key in stored):
+        found = _of_titan(stored, shapes, config)
+    missing = [key for key in shapes if key not in found and key not in tied]
+    if missing:
+        raise ArgapError(
+            f"{name}: its {len(stored)} tensors, the first is {next(iter(stored))}, are not those of model type "
+            f"{config.get('model_type')}: {len(missing)} are missing, the first is {missing[0]}; expected the "
+            "config.json of this model"
+        )
+    for key, value in found.items():
+        if value.shape != shapes[key]:
+            raise ArgapError(
+                f"{name}: {key} has shape {list(value.shape)}, the config.json says {list(shapes[key])}; expected the "
+                "config.json of this model"
+            )
+    return found
+
+
+def _expected(name: str, config: Mapping[str, Any]) -> "tuple[dict[str, torch.Size], set[str]]":
+    """Return the shape of each weight of a model of ``config``, and the names of those that are copies of others."""
+    import torch
+    from transformers import AutoConfig
+
+    import argap.models  # noqa: F401  (registers the native model type)
+
+    auto = auto_class(name, config)
+    try:
+        with torch.device("meta"):
+            model = auto.from_config(AutoConfig.for_model(**config))
+    except Exception as error:  # of the family's own code
+        reason = " ".join(str(error).split())[:200]
+        raise ArgapError(
+            f"{name}: no model can be made of its config.json ({reason}); expected one that transformers wrote"
+        ) from None
+    weights = {key: value.shape for key, value in model.state_dict().items()}
+    shared = model.config.get_text_config().tie_word_embeddings
+    return weights, set(model._tied_weights_keys or ()) if shared else set()
+
+
+def _of_titan(
+    stored: "Mapping[str, torch.Tensor]", shapes: "Mapping[str, torch.Size]", config: Mapping[str, Any]
+) -> "dict[str, torch.Tensor]":
+    """Return the tensors that torchtitan's names have for the names of transformers in ``shapes``.
+
+    torchtitan's Llama turns neighbouring components of a head by one angle, as Meta's does, and transformers those half
+    a head apart: rows of queries and keys are reordered (torchtitan/models/llama3/state_dict_adapter.py). Its Qwen3
+    turns as transformers does.
+    """
+    prefix = next(key for key in stored if key.endswith("tok_embeddings.weight")).removesuffix("tok_embeddings.weight")
+    heads = {"q": config.get("num_attention_heads", 1)}
+    heads["k"] = config.get("num_key_value_heads") or heads["q"]
+    found = {}
+    for key in shapes:
+        layer, module = re.fullmatch(r"(?:model\.(layers\.\d+\.))?(.*)\.weight", key, re.DOTALL).groups("") or ("", "")
+        theirs = TITAN.get(module, module)
+        names = (theirs, theirs.replace("attention.w", "attention.qkv_linear.w"), module)  # of several versions
+        value = next((stored[at] for each in names if (at := f"{prefix}{layer}{each}.weight") in stored), None)
+        if value is None:
+            continue
+        turned = re.fullmatch(r"self_attn\.([qk])_proj", module)
+        if turned and config.get("model_type") == "llama":
+            value = value.unflatten(0, (heads[turned[1]], -1, 2)).transpose(1, 2).flatten(0, 2)
+        found[key] = value
+    return found
