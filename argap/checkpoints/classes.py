@@ -11,7 +11,7 @@ OTHERS = {
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING": "an encoder-decoder",
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING": "an encoder-decoder for speech",
     "MODEL_FOR_MASKED_LM_MAPPING": "an encoder",
-    "MODEL_MAPPING": "no language model",
+    "MODEL_MAPPING": "not a language model",
 }
 """What the classes in transformers' other mappings are; the first mapping that has a model type counts."""
 
@@ -64,5 +64,5 @@ def auto_class(name: str, config: Mapping[str, Any]) -> Any:
             return auto
     what = next((what for where, what in OTHERS.items() if configuration in getattr(modeling_auto, where)), None)
     raise ArgapError(
-        f"{name}: model type {model_type} is {what or 'no language model'}; expected a causal language model"
+        f"{name}: model type {model_type} is {what or 'not a language model'}; expected a causal language model"
     )

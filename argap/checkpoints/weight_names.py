@@ -1,11 +1,13 @@
 """Give tensors the names that transformers has for the weights of an architecture, and check that all are there."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from argap.checkpoints.classes import auto_class
 from argap.errors import ArgapError
+from argap.models.hub.family import Family, Options
+from argap.models.hub.registry import find_family, register_fla, runs_by_fla
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +35,8 @@ def as_architecture(
     They may have these names behind any prefix, or, for a Llama or Qwen3, those of torchtitan. Raises `ArgapError` for
     tensors that are missing or of another shape.
     """
-    shapes, tied = _expected(name, config)
     stored = {WRAPPERS.sub("", key): value for key, value in tensors.items()}
+    shapes, tied = _expected(name, config, stored)
     first = next(iter(shapes))
     prefixes = [key.removesuffix(first) for key in stored if key == first or key.endswith(f".{first}")]
     found: dict[str, torch.Tensor] = {}
@@ -51,21 +53,32 @@ def as_architecture(
             "config.json of this model"
         )
     for key, value in found.items():
-        if value.shape != shapes[key]:
+        if (shape := shapes[key]) is not None and value.shape != shape:
             raise ArgapError(
-                f"{name}: {key} has shape {list(value.shape)}, the config.json says {list(shapes[key])}; expected the "
+                f"{name}: {key} has shape {list(value.shape)}, the config.json says {list(shape)}; expected the "
                 "config.json of this model"
             )
     return found
 
 
-def _expected(name: str, config: Mapping[str, Any]) -> "tuple[dict[str, torch.Size], set[str]]":
-    """Return the shape of each weight of a model of ``config``, and the names of those that are copies of others."""
+def _expected(
+    name: str, config: Mapping[str, Any], stored: Iterable[str]
+) -> "tuple[dict[str, torch.Size | None], set[str]]":
+    """Return the shape of each weight of a model of ``config``, and the names of those that are copies of others.
+
+    Of families that only argap and flash-linear-attention know, the names alone, which may depend on those ``stored``.
+    """
     import torch
     from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     import argap.models  # noqa: F401  (registers the native model type)
 
+    family = find_family(config)
+    if family is not None and config.get("model_type") not in CONFIG_MAPPING:
+        return dict.fromkeys(_names_in(name, family, config, stored)), set()
+    if runs_by_fla(config.get("model_type")):
+        register_fla(name)
     auto = auto_class(name, config)
     try:
         with torch.device("meta"):
@@ -80,8 +93,20 @@ def _expected(name: str, config: Mapping[str, Any]) -> "tuple[dict[str, torch.Si
     return weights, set(model._tied_weights_keys or ()) if shared else set()
 
 
+def _names_in(name: str, family: Family, config: Mapping[str, Any], stored: Iterable[str]) -> list[str]:
+    """Return the names of a family's weights."""
+    from argap.models.hub.load import native_config
+
+    native = native_config(name, family, config)
+    parts = (key.split(".") for key in stored)
+    ends = {".".join(each[first:]) for each in parts for first in range(len(each))}  # behind any prefix
+    sources = family.weights(Options(name, family.name, config, ends), native)
+    names = [part for source in sources.values() for part in source.names]
+    return names if native.tie_word_embeddings else [*names, family.head]
+
+
 def _of_titan(
-    stored: "Mapping[str, torch.Tensor]", shapes: "Mapping[str, torch.Size]", config: Mapping[str, Any]
+    stored: "Mapping[str, torch.Tensor]", shapes: Iterable[str], config: Mapping[str, Any]
 ) -> "dict[str, torch.Tensor]":
     """Return the tensors that torchtitan's names have for the names of transformers in ``shapes``.
 

@@ -5,7 +5,7 @@ a text (`argap.text.tokenizer.Tokenizer.adds_bos`), and none for models that `ar
 rule, nothing is put, and a probe says whether a BOS would have mattered (`probe_bos`).
 """
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from argap.errors import ArgapError
 from argap.runtime.progress import say
@@ -29,6 +29,13 @@ class Tokenized(Protocol):
     def name(self) -> str: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+
+class Model(NamedTuple):
+    """A model known by its name and tokenizer alone."""
+
+    name: str
+    tokenizer: Tokenizer
 
 
 class Optioned(Tokenized, Protocol):

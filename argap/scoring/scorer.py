@@ -6,16 +6,16 @@ Under ``torchrun``, shards are assigned round-robin to ranks; the output is iden
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from argap.errors import ArgapError, first_line
+from argap.checkpoints.family_code import family_code
+from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
 from argap.records import RunResult, SourceRecord
@@ -70,7 +70,8 @@ def score(
     if run.finished and not left:
         return run
     check_length(source.origin, source.longest, data, bos=source.bos is not None)
-    with source.loaded(device) as model, _beyond(source, data):
+    too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
+    with source.loaded(device) as model, family_code(source.origin, model, data.longest, too_long):
         check_vocabulary(model, data, source.origin)
         batches = Batches(
             model,
@@ -101,20 +102,6 @@ def score(
         run = finish_run(run, result)
     parallel.wait()
     return run if parallel.is_main else read_run(folder)
-
-
-@contextmanager
-def _beyond(source: Local, data: EvaluationSet) -> Iterator[None]:
-    """Turn an error of a model's code on windows that only `max_length` allows into an `ArgapError`."""
-    try:
-        yield
-    except (IndexError, RuntimeError, ValueError) as error:
-        if source.config.max_length.of(source.name) is None:
-            raise
-        raise ArgapError(
-            f"{source.origin}: its code fails on windows of {data.longest} tokens ({first_line(error)}); "
-            "reduce `max_length` and `seq_len`"
-        ) from error
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:

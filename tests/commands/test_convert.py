@@ -182,6 +182,43 @@ def test_a_distributed_checkpoint_is_joined(llama, tmp_path, layout: str) -> Non
     ].keys()
 
 
+@torch.no_grad()
+@pytest.mark.usefixtures("pickles_read_here")
+def test_distributed_shards_of_a_family_of_fla_are_joined(tmp_path) -> None:
+    """As flame writes them, with torchtitan; its models are not built to know their names."""
+    sizes = {"hidden_size": 32, "num_heads": 2, "num_hidden_layers": 2, "vocab_size": 64, "intermediate_size": 48}
+    config = {"model_type": "gla", **sizes}
+    shapes = {"model.embeddings.weight": (64, 32), "model.norm.weight": (32,), "lm_head.weight": (64, 32)}
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        shapes |= {
+            f"{at}.attn_norm.weight": (32,),
+            f"{at}.mlp_norm.weight": (32,),
+            f"{at}.attn.o_proj.weight": (32, 32),
+        }
+        shapes |= {f"{at}.attn.{part}_proj.weight": (16 if part in "qk" else 32, 32) for part in "qkvg"}
+        shapes |= {f"{at}.attn.gk_proj.0.weight": (16, 32), f"{at}.attn.gk_proj.1.weight": (16, 16)}
+        shapes |= {f"{at}.attn.gk_proj.1.bias": (16,), f"{at}.attn.g_norm_swish_gate.weight": (16,)}
+        shapes |= {f"{at}.mlp.gate_proj.weight": (48, 32), f"{at}.mlp.up_proj.weight": (48, 32)}
+        shapes |= {f"{at}.mlp.down_proj.weight": (32, 48)}
+    state = {name: torch.randn(shape) for name, shape in shapes.items()}
+    for name, prefixed in (("plain", state), ("behind", {f"model.{key}": value for key, value in state.items()})):
+        source = save_distributed(tmp_path / name, prefixed)
+        (source / "config.json").write_text(json.dumps(config))
+        convert(str(source), tmp_path / f"{name}-out")
+    plain, behind = (
+        load_model(find_checkpoint(tmp_path / f"{name}-out"), dtype=torch.float32, device="cpu")
+        for name in ("plain", "behind")
+    )
+    ids = torch.arange(20)[None]
+    torch.testing.assert_close(plain(ids).logits, behind(ids).logits, rtol=0, atol=0)
+    state.pop("lm_head.weight")
+    source = save_distributed(tmp_path / "headless", state)
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArgapError, match=r"model type gla: 1 are missing, the first is lm_head\.weight"):
+        convert(str(source), tmp_path / "out")
+
+
 @pytest.mark.usefixtures("pickles_read_here")
 @pytest.mark.parametrize(
     ("change", "said"),

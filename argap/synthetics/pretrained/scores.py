@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from argap.checkpoints.family_code import family_code
 from argap.checkpoints.load import load_model
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
@@ -61,7 +62,8 @@ def score_pretrained(
         _check(model, source.name, test, max(int(each.inputs.max()) for each in data), limit)
         with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
-                logprob, correct = _score(model, each.inputs, device, bos)
+                with family_code(source.name, model, each.inputs.shape[1]):
+                    logprob, correct = _score(model, each.inputs, device, bos)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))

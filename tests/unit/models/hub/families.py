@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM, PretrainedConfig
 
 from argap.evaluation.windows import EvaluationSet
 from argap.models.hub.registry import give_back
@@ -54,6 +54,7 @@ MORE: dict[str, dict[str, Any]] = {
     "mamba": {"intermediate_size": 64},
     "mamba2": {"num_heads": 8},
     "prophetnet": {"num_hidden_layers": None},
+    "qwen2_5_vl": {"text_config": {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}},
     "rwkv": {"intermediate_size": 64},
     "xlnet": {"max_position_embeddings": None},
     "xlstm": {"v_head_dim": None, "qk_head_dim": None},
@@ -73,7 +74,9 @@ def tiny_config(family: str, **options: Any) -> PretrainedConfig:
     for part in parts:
         if isinstance(inner := getattr(plain, part, None), PretrainedConfig):
             sizes[part] = {"model_type": inner.model_type, **_sizes(inner)}
-    given = sizes | MORE.get(family, {}) | options
+    given = sizes | options
+    for name, value in MORE.get(family, {}).items():
+        given[name] = given[name] | value if isinstance(value, dict) and name in given else value
     return type(plain)(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -88,15 +91,16 @@ def _sizes(plain: PretrainedConfig) -> dict[str, Any]:
     return found
 
 
-def tiny(family: str, **options: Any) -> Any:
+def tiny(family: str, *, multimodal: bool = False, **options: Any) -> Any:
     """Make a model of random float32 weights. Raises `MemoryError` where `SIZES` leaves it large."""
     config = tiny_config(family, **options)
+    auto = AutoModelForMultimodalLM if multimodal else AutoModelForCausalLM
     with torch.device("meta"):
-        parameters = AutoModelForCausalLM.from_config(config).num_parameters()
+        parameters = auto.from_config(config).num_parameters()
     if parameters > MOST_PARAMETERS:
         raise MemoryError(f"{family}: {parameters:,} parameters")
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = auto.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():  # so that logits differ from token to token
         for parameter in model.parameters():
             parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
