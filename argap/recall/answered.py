@@ -16,8 +16,7 @@ from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
 from argap.scoring.bos import Model, bos_id
-from argap.scoring.find import split_name
-from argap.scoring.per_model import NO_BOS, NO_SETTING, PerModel
+from argap.scoring.per_model import NO_BOS, NO_SETTING, PerModel, split_name
 from argap.text.tokenizer import load_tokenizer
 
 

@@ -33,7 +33,7 @@ from argap.slices.queries import as_text
 from argap.slices.sums import Sums, sums
 from argap.tokens.batches import Mask
 from argap.tokens.labels import WINDOWS
-from argap.tokens.runs import Run, open_run, token_parts
+from argap.tokens.runs import Run, named, open_run, token_parts
 from argap.tokens.table import TokenTable
 
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
@@ -82,6 +82,8 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
     for candidate in candidates:
         if (candidate / "run.json").is_file() and (run := open_run(candidate)).model == model:
             return run
+    if recorded and (Path(recorded) / "run.json").is_file():  # compared as NAME=RUN
+        return named(open_run(recorded), model)
     raise ArgapError(
         f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
         "its tables and breakdowns need only the files that are here"
