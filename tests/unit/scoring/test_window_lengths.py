@@ -95,6 +95,25 @@ def test_without_a_length_windows_are_as_long_as_every_model_takes(place, tmp_pa
     argap.score(place / "rotary", tmp_path / "rotary", out=tmp_path / "again", bos=bos, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"limit_document_tokens": 128}, 127),
+        ({"limit_document_tokens": 100, "seq_len": 99}, 99),
+        ({"limit_document_tokens": 100, "seq_len": 100}, 100),
+        ({"limit_document_tokens": 101, "seq_len": 99}, 101),
+    ],
+)
+def test_a_document_of_one_window_has_no_second_of_one_token(place, tmp_path, capsys, asked, given) -> None:
+    """Where a BOS takes the place of a token; what is scored stays."""
+    score(place, tmp_path, "rotary", bos="own", packing="document", **asked)
+    run = open_run(tmp_path / "rotary").record
+    assert run.source.limit_document_tokens == given
+    assert run.evaluation.windows == (2 if given == 101 else 1)
+    said = f"documents cut to {given} tokens, one window, not to {asked['limit_document_tokens']}: the last would be"
+    assert (said in capsys.readouterr().err) == (given != asked["limit_document_tokens"])
+
+
 def test_every_command_has_the_same_rule(place) -> None:
     config = ScoreConfig.of(max_length=["40", "rotary=50"])
     assert find_source(str(place / "rotary"), config).longest == 50
