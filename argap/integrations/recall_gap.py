@@ -145,7 +145,7 @@ class RecallGap:
 
         live = live_model(model)
         data = self._data
-        check_length(live.name, self._max_length or live.longest, data, bos=self._bos is not None)
+        check_length(live.name, self._max_length or live.longest, data, bos=self._bos)
         check_vocabulary(model, data, live.name)
         logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
         windows = range(self._windows)

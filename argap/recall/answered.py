@@ -15,7 +15,7 @@ from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.scoring.bos import Model, bos_id
+from argap.scoring.bos import Model, bos_id, text_of
 from argap.scoring.per_model import NO_BOS, NO_SETTING, PerModel, split_name
 from argap.text.tokenizer import load_tokenizer
 
@@ -140,7 +140,7 @@ def _check_bos(path: Path, run: RecallRun, asked: str | None) -> None:
             raise _mismatch(path, "bos", "none" if held is None else f"token {held}", asked) from None
         return
     if bos_id(Model(run.model, tokenizer), asked) != held:
-        raise _mismatch(path, "bos", "none" if held is None else repr(tokenizer.token_text(held)), repr(asked))
+        raise _mismatch(path, "bos", "none" if held is None else repr(text_of(tokenizer, held)), repr(asked))
 
 
 def _mismatch(path: Path, key: str, held: object, asked: object) -> MismatchError:

@@ -18,7 +18,7 @@ from argap.checkpoints.family_code import family_code
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
-from argap.records import RunResult, SourceRecord
+from argap.records import Bos, RunResult, SourceRecord, ids_of
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
@@ -40,6 +40,7 @@ from argap.tokens.runs import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+AND_BOS = ("", " and a BOS", " and the tokens before it")
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
@@ -69,7 +70,7 @@ def score(
     left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
     if run.finished and not left:
         return run
-    check_length(source.origin, source.longest, data, bos=source.bos is not None)
+    check_length(source.origin, source.longest, data, bos=source.bos)
     too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
     with source.loaded(device) as model, family_code(source.origin, model, data.longest, too_long):
         check_vocabulary(model, data, source.origin)
@@ -133,16 +134,17 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
     advance(shard.uncounted)
 
 
-def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bool) -> None:
+def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: Bos) -> None:
     """Raise `ArgapError` if the windows of ``data`` are longer than the ``longest`` that a model takes.
 
-    ``bos``: whether each has a BOS before it.
+    ``bos``: what is put before each.
     """
-    if longest is not None and data.longest + bos > longest:
+    before = len(ids_of(bos))
+    if longest is not None and data.longest + before > longest:
         raise ArgapError(
             f"{name}: takes at most {longest} tokens, the windows have {data.longest}"
-            f"{' and a BOS' if bos else ''}; use `seq_len={longest - bos}`, or `max_length={data.longest + bos}` if it "
-            "takes more than it says"
+            f"{AND_BOS[min(before, 2)]}; use `seq_len={longest - before}`, or `max_length={data.longest + before}` "
+            "if it takes more than it says"
         )
 
 

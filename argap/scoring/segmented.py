@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from argap.evaluation.windows import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.files.resumable import check_resumable, folder_name
-from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
+from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity, ids_of
 from argap.scoring.sources import Source
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.aligned import SegmentedText, open_segmented_text, open_text_of_runs
@@ -121,7 +121,7 @@ def fitting(spec: EvaluationSpec, sources: Sequence[Source]) -> EvaluationSpec:
 def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, sources: Sequence[Source]) -> int:
     """Return the longest window that every model of a tokenizer takes, BOS not counted; at most ``seq_len``."""
     limits = [
-        each.longest - (each.bos is not None)
+        each.longest - len(ids_of(each.bos))
         for each in sources
         if each.longest is not None and each.tokenizer.fingerprint == tokenizer.fingerprint
     ]

@@ -130,7 +130,8 @@ SCORES = [Estimate("m", "all", "all", n, 1.0, nll, ppl) for n, nll, ppl in FIGUR
 def test_losses_are_written_as_in_tables(tmp_path, unit):
     (tmp_path / "numbers.mjs").write_text((PAGE / "numbers.js").read_text())
     given = [{"nll": each.nll, "ppl": each.ppl, "n": each.n} for each in SCORES]
-    call = f'[extent(3500, 14259, "{unit}"), lossName("{unit}"), ...{json.dumps(given)}.map((each) => loss(each, "{unit}"))]'
+    losses = f'{json.dumps(given)}.map((each) => loss(each, "{unit}"))'
+    call = f'[extent(3500, 14259, "{unit}"), lossName("{unit}"), ...{losses}]'
     script = f'import {{ extent, loss, lossName }} from "./numbers.mjs"; console.log(JSON.stringify({call}))'
     done = subprocess.run(
         ["node", "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, check=True
