@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from argap.checkpoints.distributed import METADATA, distributed_in
-from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, download, pickles_of
+from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, check_no_adapter, download, pickles_of
 from argap.checkpoints.mamba2 import in_transformers, is_mamba2
 from argap.checkpoints.weight_names import as_architecture
 from argap.errors import ArgapError
@@ -118,6 +118,8 @@ class _Stored(NamedTuple):
 def _find(source: str, config: str | None) -> _Stored:
     """Find what there is to convert. Raises `ArgapError` for anything without weights or a known architecture."""
     folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
+    if not (folder / "config.json").is_file():
+        check_no_adapter(folder, source)
     shards = distributed_in(folder)
     path = _settings(folder, config, distributed=shards is not None)
     settings = read_json(path)

@@ -33,10 +33,13 @@ SAFE = {
 
 
 def distributed_in(folder: Path) -> Path | None:
-    """Return ``folder``, or the one folder in it, that is a distributed checkpoint; None beside other weights."""
+    """Return ``folder``, or the one folder in it, that is a distributed checkpoint; None beside other weights.
+
+    accelerate saves the optimizer in a folder of its own (``optimizer_0`` beside ``pytorch_model_fsdp_0``).
+    """
     if (folder / METADATA).is_file():
         return folder
-    found = [path.parent for path in folder.glob(f"*/{METADATA}")]
+    found = [path.parent for path in folder.glob(f"*/{METADATA}") if not path.parent.name.startswith("optim")]
     other = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
     return found[0] if len(found) == 1 and not other else None
 
@@ -48,8 +51,10 @@ def read_distributed(folder: Path) -> "dict[str, torch.Tensor]":
     `FormatError` for files that are missing or broken.
     """
     import torch
-    from torch.distributed.checkpoint import CheckpointException, FileSystemReader, load
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     class Reader(FileSystemReader):
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

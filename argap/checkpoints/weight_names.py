@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """Parts of a name that come from torch.compile, FSDP and activation checkpointing."""
+IN_LAYER = re.compile(r"(?:model\.(layers\.\d+\.))?(.*)\.weight", re.DOTALL)
 TITAN = {
     "model.embed_tokens": "tok_embeddings",
     "model.norm": "norm",
@@ -25,6 +26,8 @@ TITAN = {
     **{f"mlp.{ours}_proj": f"feed_forward.{theirs}" for ours, theirs in (("gate", "w1"), ("up", "w3"), ("down", "w2"))},
 }
 """transformers' names of a Llama's or Qwen3's modules, and those of torchtitan and of Meta's code."""
+NEIGHBOURS = {"llama": True, "qwen3": False}
+"""Model types that torchtitan has, and whether its code turns neighbouring components of a head by one angle."""
 
 
 def as_architecture(
@@ -43,7 +46,7 @@ def as_architecture(
     if prefixes:
         prefix = min(prefixes, key=len)
         found = {key: stored[prefix + key] for key in shapes if prefix + key in stored}
-    elif any(key.endswith("tok_embeddings.weight") for key in stored):
+    elif config.get("model_type") in NEIGHBOURS and any(key.endswith("tok_embeddings.weight") for key in stored):
         found = _of_titan(stored, shapes, config)
     missing = [key for key in shapes if key not in found and key not in tied]
     if missing:
@@ -119,14 +122,16 @@ def _of_titan(
     heads["k"] = config.get("num_key_value_heads") or heads["q"]
     found = {}
     for key in shapes:
-        layer, module = re.fullmatch(r"(?:model\.(layers\.\d+\.))?(.*)\.weight", key, re.DOTALL).groups("") or ("", "")
+        if (parts := IN_LAYER.fullmatch(key)) is None:
+            continue
+        layer, module = parts.groups("")
         theirs = TITAN.get(module, module)
         names = (theirs, theirs.replace("attention.w", "attention.qkv_linear.w"), module)  # of several versions
         value = next((stored[at] for each in names if (at := f"{prefix}{layer}{each}.weight") in stored), None)
         if value is None:
             continue
         turned = re.fullmatch(r"self_attn\.([qk])_proj", module)
-        if turned and config.get("model_type") == "llama":
+        if turned and NEIGHBOURS[config["model_type"]]:
             value = value.unflatten(0, (heads[turned[1]], -1, 2)).transpose(1, 2).flatten(0, 2)
         found[key] = value
     return found

@@ -36,7 +36,7 @@ def convert(
     from argap.checkpoints.convert import convert as run
 
     record = run(source, out, tokenizer=tokenizer, config=config, fixed_decay=fixed_decay, overwrite=overwrite)
-    form = "a native checkpoint" if record.native else "safetensors with the source's configuration"
+    form = "a native checkpoint" if record.native else "safetensors in the layout of transformers"
     typer.echo(f"{out}: {form}, from {', '.join(record.files)}")
 
 

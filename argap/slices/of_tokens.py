@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from argap.errors import ArgapError, MismatchError, within
 from argap.evaluation.documents import FILE as DOCUMENTS
@@ -319,7 +318,7 @@ def _once_per_segment(found: pa.Table) -> pa.Table:
     for k, name in enumerate(found.column_names):
         if name == "nll":
             fields = found[name].combine_chunks().flatten()
-            once = [pc.if_else(pa.array(last), each, pa.scalar(None, each.type)) for each in fields]
+            once = [pa.array(each.to_numpy(zero_copy_only=False), each.type, mask=~last) for each in fields]
             names = [field.name for field in found.schema.field(name).type]
             found = found.set_column(k, name, pa.StructArray.from_arrays(once, names=names))
         elif name == SEGMENT_BYTES:

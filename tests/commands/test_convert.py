@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
-from torch.distributed import checkpoint as distributed
+from torch.distributed.checkpoint import state_dict_saver
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
 from argap.cli import app
 from argap.errors import ArgapError
+from tests.unit.models.hub.families import tiny
 
 SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
 
@@ -131,22 +132,29 @@ def llama() -> Any:
     return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
 
 
+TITAN = {
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+    "model.layers": "layers",
+    **{f"self_attn.{part}_proj": f"attention.w{part}" for part in "qkvo"},
+    **{f"self_attn.{part}_norm": f"attention.{part}_norm" for part in "qk"},
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
 def in_titan(model: Any) -> dict[str, torch.Tensor]:
-    """The weights in torchtitan's names; queries and keys are turned in pairs of neighbouring components."""
+    """The weights in torchtitan's names; a Llama's queries and keys turn neighbouring components together."""
     renamed = {}
     for name, weight in model.state_dict().items():
-        if heads := {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2]):
+        heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
+        if heads and model.config.model_type == "llama":
             weight = weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        for theirs, own in (
-            *(("tok_embeddings", "model.embed_tokens"), ("norm", "model.norm"), ("output", "lm_head")),
-            *((f"attention.w{part}", f"self_attn.{part}_proj") for part in "qkvo"),
-            *((f"feed_forward.w{k}", f"mlp.{part}_proj") for k, part in ((1, "gate"), (2, "down"), (3, "up"))),
-            *(
-                ("attention_norm", "input_layernorm"),
-                ("ffn_norm", "post_attention_layernorm"),
-                ("layers", "model.layers"),
-            ),
-        ):
+        for own, theirs in TITAN.items():
             name = name.replace(f"{own}.", f"{theirs}.")
         renamed[name] = weight
     return renamed
@@ -157,29 +165,31 @@ def save_distributed(folder: Path, state: dict[str, Any]) -> Path:
     trainer = {"optimizer": {"exp_avg": torch.ones(64, 32)}, "train_state": {"step": Malicious("touch opened")}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process
-        distributed.save(state | trainer, checkpoint_id=folder, no_dist=True)
+        state_dict_saver.save(state | trainer, checkpoint_id=folder, no_dist=True)
     return folder
 
 
 @torch.no_grad()
 @pytest.mark.usefixtures("pickles_read_here")
-@pytest.mark.parametrize("layout", ["transformers", "titan", "beside"])
+@pytest.mark.parametrize("layout", ["transformers", "titan", "titan's Qwen3", "beside"])
 def test_a_distributed_checkpoint_is_joined(llama, tmp_path, layout: str) -> None:
     """pytorch/torchtitan#1291: converted without reordering queries and keys, a Llama writes nonsense."""
-    compiled = {f"_orig_mod.{name}": weight for name, weight in llama.state_dict().items()}
-    state = in_titan(llama) if layout == "titan" else {"app": {"model": compiled}}
+    own = tiny("qwen3", num_key_value_heads=2) if "Qwen3" in layout else llama
+    compiled = {f"_orig_mod.{name}": weight for name, weight in own.state_dict().items()}
+    state = in_titan(own) if "titan" in layout else {"app": {"model": compiled}}
     source = tmp_path / "source"
-    llama.config.save_pretrained(source if layout == "beside" else tmp_path)
+    own.config.save_pretrained(source if layout == "beside" else tmp_path)
     shards = save_distributed(source / "pytorch_model_fsdp_0" if layout == "beside" else source, state)
+    if layout == "beside":
+        save_distributed(source / "optimizer_0", {})
     with pytest.raises(ArgapError, match=f"a distributed checkpoint of torch; `argap convert {shards} OUT --config"):
         find_checkpoint(source)
     convert(str(source), tmp_path / "out", config=None if layout == "beside" else str(tmp_path / "config.json"))
     model = load_model(find_checkpoint(tmp_path / "out"), dtype=torch.float32, device="cpu")
     ids = torch.arange(20)[None]
-    torch.testing.assert_close(model(ids).logits, llama(ids).logits, rtol=0, atol=1e-5)
-    assert {".metadata", "__0_0.distcp"} == json.loads((tmp_path / "out" / "conversion.json").read_text())[
-        "files"
-    ].keys()
+    torch.testing.assert_close(model(ids).logits, own(ids).logits, rtol=0, atol=1e-5)
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    assert record["files"].keys() == {".metadata", "__0_0.distcp"}
 
 
 @torch.no_grad()
@@ -230,6 +240,7 @@ def test_distributed_shards_of_a_family_of_fla_are_joined(tmp_path) -> None:
         ),
         ({"config": {"intermediate_size": 40}}, r"has shape \[48, 32\], the config.json says \[40, 32\]"),
         ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "model type t5 is an encoder-decoder"),
+        ({"config": {"model_type": "mistral"}}, "not those of model type mistral: 21 are missing"),
         ({"config": {"model_type": "lama"}}, "does not know its model type 'lama'"),
         ({"config": {}, "lost": "__0_0.distcp"}, "names '__0_0.distcp', expected a file beside it"),
         ({"config": {}, ".metadata": b"none"}, "not the metadata of a distributed checkpoint"),
@@ -268,6 +279,13 @@ def test_a_module_beside_the_pickle_is_not_imported(gpt2, tmp_path, monkeypatch)
     convert(".", tmp_path / "out")
     assert not (tmp_path / "created").exists()
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_an_adapter_is_named_for_what_it_is(tmp_path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
+    (tmp_path / "adapter_model.bin").touch()
+    with pytest.raises(ArgapError, match=r"an adapter \(LORA\) of org/base, not a model; merge them once"):
+        convert(str(tmp_path), tmp_path / "out")
 
 
 def test_a_broken_generation_config_is_named_before_the_weights_are_read(gpt2, tmp_path) -> None:

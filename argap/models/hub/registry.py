@@ -46,9 +46,10 @@ def fla_models() -> frozenset[str]:
 
 def taken_over() -> dict[str, str]:
     """Return the model types that flash-linear-attention takes over from transformers, with transformers' classes."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
-    return {model_type: CONFIG_MAPPING_NAMES[model_type] for model_type in fla_models() & CONFIG_MAPPING_NAMES.keys()}
+    known: dict[str, str] = configuration_auto.CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
+    return {model_type: known[model_type] for model_type in fla_models() & known.keys()}
 
 
 def runs_by_fla(model_type: object) -> bool:

@@ -24,7 +24,7 @@ from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.prompts import Protocol
 from argap.recall.run import run_recall
 from argap.recall.samples import RecallRun, read_samples
-from argap.records import read_record, write_record
+from argap.records import Bos, read_record, write_record
 from argap.scoring import bos as rule
 from argap.scoring.batches import Batches
 from argap.scoring.config import ScoreConfig
@@ -180,6 +180,7 @@ def test_a_server_is_sent_one_token_at_most(glm, capsys) -> None:
 
 
 def test_a_run_begins_its_windows_as_the_tokenizer_does(place, tmp_path, capsys) -> None:
+    """EleutherAI/lm-evaluation-harness#3295: a BOS that tokenizer_config.json asks for is not put, but for Gemma."""
     out, text = tmp_path / "out", load_tokenizer(place / "bos").token_text(BOS)
     result = score(place, out, {"without": place / "bos"}, bos={"without": "none"})
     said = capsys.readouterr().err
@@ -278,7 +279,7 @@ def packed(text: str) -> bytes:
 def test_recall_puts_it_before_each_prompt_and_records_it(place, tmp_path, capsys) -> None:
     tasks = load_tasks(["fda"], [], fixture=True, limit=2)
 
-    def golds(name: str, **options: Any) -> tuple[list[float], int | None]:
+    def golds(name: str, **options: Any) -> tuple[list[float], Bos]:
         config = ScoreConfig.of(device="cpu", **options)
         run_recall([str(place / "bos")], tasks, tmp_path / name, config=config, protocol=Protocol(context=100))
         (record,) = (tmp_path / name).glob("bos/*/run.json")
@@ -297,7 +298,10 @@ def test_recall_puts_it_before_each_prompt_and_records_it(place, tmp_path, capsy
 
 
 def test_lm_evals_requests_begin_as_its_own_adapter_begins_them(place) -> None:
-    """A choice, a text without context and a rolling text, against the model's own logits behind one BOS."""
+    """A choice, a text without context and a rolling text, against the model's own logits behind one BOS.
+
+    EleutherAI/lm-evaluation-harness#3333: with Gemma the BOS is put twice.
+    """
     model, tokenizer = small_llama(seed=3), load_tokenizer(place / "bos")
     text, context, answer = "the cat sat on the mat", "the cat sat on", " the mat"
     ids, n = tokenizer.encode([text])[0].tolist(), len(tokenizer.encode([context])[0])

@@ -11,7 +11,7 @@ from argap.models.hub.registry import give_back
 
 VOCABULARY = 64
 WIDTH = 32
-MOST_PARAMETERS = 10_000_000
+MOST_PARAMETERS = 20_000_000
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim_model"), WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
@@ -43,7 +43,11 @@ SIZES: dict[str, Any] = {
     "index_topk": 1024,
 }
 """Sizes by the names that configurations give them; each takes those that it has."""
+MROPE = {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}}
+"""Positions in three dimensions, for heads of 8."""
 MORE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("glm46v", "glm4v", "glm_ocr", "glmga", "paddleocr_vl"), MROPE),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), MROPE),
     "codegen": {"rotary_dim": 4},
     "cohere": {"logit_scale": 1.0},
     "falcon": {"head_dim": None},
@@ -54,7 +58,6 @@ MORE: dict[str, dict[str, Any]] = {
     "mamba": {"intermediate_size": 64},
     "mamba2": {"num_heads": 8},
     "prophetnet": {"num_hidden_layers": None},
-    "qwen2_5_vl": {"text_config": {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}},
     "rwkv": {"intermediate_size": 64},
     "xlnet": {"max_position_embeddings": None},
     "xlstm": {"v_head_dim": None, "qk_head_dim": None},
