@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from argap.checkpoints import find as checkpoint_module
 from argap.checkpoints.convert import convert
+from argap.checkpoints.distributed import read_distributed
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
 from argap.cli import app
@@ -188,6 +189,7 @@ def test_a_distributed_checkpoint_is_joined(llama, tmp_path, layout: str) -> Non
     model = load_model(find_checkpoint(tmp_path / "out"), dtype=torch.float32, device="cpu")
     ids = torch.arange(20)[None]
     torch.testing.assert_close(model(ids).logits, own(ids).logits, rtol=0, atol=1e-5)
+    assert len(read_distributed(shards)) == len(state if "titan" in layout else compiled)  # nothing of the trainer
     record = json.loads((tmp_path / "out" / "conversion.json").read_text())
     assert record["files"].keys() == {".metadata", "__0_0.distcp"}
 
