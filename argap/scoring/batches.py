@@ -21,6 +21,7 @@ import torch
 from argap.checkpoints.causality import check_sees_no_future
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
+from argap.records import Bos, ids_of
 from argap.runtime.progress import say
 from argap.scoring.fused import fuse
 from argap.scoring.heads import OfTargets, find_head, joined, logprobs_of_model
@@ -97,13 +98,13 @@ class Batches:
         name: str,
         *,
         live: bool = False,
-        bos: int | None = None,
+        bos: Bos = None,
         rank: bool = False,
     ) -> None:
         """Fuse the layers of ``model`` and find its output head.
 
-        ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``: id
-        of a token to put before each window. ``rank``: also compute the rank of each token.
+        ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``:
+        what to put before each window. ``rank``: also compute the rank of each token.
         """
         self.model = model
         self.rank = rank
@@ -228,10 +229,9 @@ class Batches:
 
     def _logprobs_of(self, windows: Sequence[np.ndarray]) -> OfTargets:
         """Return what `logprobs` does for windows behind their BOS, padded to the longest; BOS not included."""
-        before = 0 if self.bos is None else 1
+        before = len(ids_of(self.bos))
         ids = np.zeros((len(windows), before + max(map(len, windows))), dtype=np.int64)
-        if self.bos is not None:
-            ids[:, 0] = self.bos
+        ids[:, :before] = ids_of(self.bos)
         for row, tokens in zip(ids, windows, strict=True):
             row[before : before + len(tokens)] = tokens
         return self.logprobs(self._to_device(torch.from_numpy(ids))).each(lambda x: x[:, before:])

@@ -101,7 +101,7 @@ class CheckpointSource(Configured):
         """Raise `ArgapError` for windows too long for the model; say so if they are longer than those of training."""
         from argap.scoring.scorer import check_length
 
-        check_length(self.origin, self.longest, data, bos=self.bos is not None)
+        check_length(self.origin, self.longest, data, bos=self.bos)
         trained = self.checkpoint.trained_on
         if trained is not None and data.longest > trained and (parallel is None or parallel.is_main):
             say(

@@ -62,7 +62,7 @@ class MemorySource(Configured):
         """Raise `ArgapError` for windows that the model cannot take."""
         from argap.scoring.scorer import check_length
 
-        check_length(self.name, self.longest, data, bos=self.bos is not None)
+        check_length(self.name, self.longest, data, bos=self.bos)
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
         return RunIdentity(

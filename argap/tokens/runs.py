@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -117,6 +118,11 @@ def finish_run(run: Run, result: RunResult) -> Run:
 def read_run(folder: Path) -> Run:
     """Read a run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
     return Run(folder, read_record(folder / "run.json", RunRecord, newest=FORMAT))
+
+
+def named(run: Run, name: str | None) -> Run:
+    """Return the run under another name, unless that is None."""
+    return run if name is None else Run(run.folder, msgspec.structs.replace(run.record, model=name))
 
 
 def open_run(folder: str | Path) -> Run:
