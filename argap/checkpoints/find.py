@@ -10,7 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from argap.checkpoints.gguf import check_gguf, gguf_config, is_gguf
+from argap.checkpoints.gguf.header import check_gguf, is_gguf
+from argap.checkpoints.gguf.weights import gguf_config
 from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
