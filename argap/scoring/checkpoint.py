@@ -75,6 +75,10 @@ class CheckpointSource(Configured):
         return self.checkpoint.without_bos
 
     @property
+    def weights(self) -> int:
+        return self.checkpoint.weights
+
+    @property
     def dtype(self) -> str:
         """Return the dtype as requested; ``auto`` is resolved on a device."""
         return self.config.dtype.of(self.name) or "auto"

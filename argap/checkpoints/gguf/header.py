@@ -81,7 +81,10 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def check_gguf(path: Path) -> None:
-    """Raise `FormatError` for a file that is not GGUF, `ArgapError` for a part of one or without the package ``gguf``."""
+    """Raise `FormatError` for a file that is not GGUF, `ArgapError` for a part of one.
+
+    Raises `ArgapError` also without the package ``gguf``.
+    """
     with open(path, "rb") as file:
         if (magic := file.read(4)) != b"GGUF":
             raise FormatError(f"{path}: not a GGUF file (begins with {magic!r})")

@@ -24,10 +24,12 @@ KEY = "tokenizer.ggml"
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens: not recognised in text, and recognised before it is cut."""
 THEIRS = {
-    **{"model": "tokenizer_type", "pre": "pre_tokenizer_type", "tokens": "tokens", "scores": "scores"},
-    **{"token_type": "token_type", "merges": "merges", "precompiled_charsmap": "precompiled_charsmap"},
-    **{"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "unknown_token_id": "unk_token_id"},
-    **{"padding_token_id": "pad_token_id", "add_space_prefix": "add_prefix_space"},
+    "model": "tokenizer_type",
+    "pre": "pre_tokenizer_type",
+    "unknown_token_id": "unk_token_id",
+    "padding_token_id": "pad_token_id",
+    "add_space_prefix": "add_prefix_space",
+    **{x: x for x in ("scores", "token_type", "merges", "precompiled_charsmap", "bos_token_id", "eos_token_id")},
 }
 """transformers' names for the entries of ``tokenizer.ggml`` that it reads."""
 
