@@ -76,7 +76,9 @@ def load_model(
     from argap.models.causality import check_causal
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
+    from argap.runtime.device import say_if_slow
 
+    say_if_slow(checkpoint.name, dtype, device)
     config = read_config(checkpoint)
     family = find_family(config)
     native = runs_native(checkpoint, backend)
