@@ -1,4 +1,4 @@
-"""Convert a pickled checkpoint to a folder of safetensors that every other command reads: ``argap convert``.
+"""Convert a pickled checkpoint or a GGUF file to a folder of safetensors: ``argap convert``.
 
 The pickle is opened in a separate process that accepts tensors only (`argap.checkpoints.unpickle`). A layout unknown to
 transformers (a ``config.json`` without ``model_type``, as HazyResearch and state-spaces publish) becomes a native
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, download, pickles_of
+from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, download, find_checkpoint, pickles_of
+from argap.checkpoints.gguf.header import is_gguf
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
@@ -48,7 +49,7 @@ def convert(
     fixed_decay: str | None = None,
     overwrite: bool = False,
 ) -> ConversionRecord:
-    """Write the checkpoint ``source``, a folder or a hub id with pickled weights, to the folder ``out``.
+    """Write ``source``, a folder or a hub id with pickled weights or a GGUF file, to the folder ``out``.
 
     ``tokenizer``: a folder, ``tokenizer.json`` or hub id; by default the source's own tokenizer. ``fixed_decay``: how
     to read this option of Based (`argap.models.hub.based.READING`). If anything fails, nothing is left in ``out``.
@@ -56,11 +57,9 @@ def convert(
     Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
     is not empty; ``overwrite`` replaces the output of an earlier conversion and nothing else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not (out / CONVERSION).is_file():
-            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
-        if not overwrite:
-            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    _check_out(out, overwrite=overwrite)
+    if is_gguf(source.partition("@")[0]):
+        return _convert_gguf(source, out, tokenizer)
     folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
     if not (folder / "config.json").is_file():
         raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
@@ -98,6 +97,28 @@ def convert(
         write_record(temporary / CONVERSION, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
+    return record
+
+
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / CONVERSION).is_file():
+            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
+        if not overwrite:
+            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+
+
+def _convert_gguf(source: str, out: Path, tokenizer: str | None) -> ConversionRecord:
+    from argap.checkpoints.gguf.convert import write_folder
+
+    checkpoint = find_checkpoint(source)
+    path = checkpoint.gguf or Path(source)
+    chosen = load_tokenizer(tokenizer) if tokenizer else None
+    versions = environment()["versions"]
+    record = ConversionRecord(source=source, files={path.name: sha256_of(path)}, native=False, versions=versions)
+    with replacing_folder(out) as temporary:
+        write_folder(checkpoint, temporary, chosen)
+        write_record(temporary / CONVERSION, record)
     return record
 
 

@@ -11,7 +11,7 @@ from argap.cli.output import print_json
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="GGUF file, or folder or hub id with pickled weights.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the converted checkpoint.")],
     tokenizer: Annotated[
         str | None, typer.Option(metavar="T", help="Tokenizer to add: folder, tokenizer.json or hub id.")
@@ -22,10 +22,10 @@ def convert(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert pickled weights to safetensors that argap scores.
+    """Convert a GGUF file or pickled weights to safetensors that argap and transformers read.
 
-    A separate process opens the pickle and accepts nothing but tensors. Layouts unknown to transformers (HazyResearch's
-    and mamba_ssm's) become native checkpoints.
+    GGUF is dequantised to float32. A separate process opens a pickle and accepts nothing but tensors. Layouts unknown
+    to transformers (HazyResearch's and mamba_ssm's) become native checkpoints.
     """
     from argap.checkpoints.convert import convert as run
 

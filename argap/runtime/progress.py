@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal; elsewhere, and in worker processes, a line after 2 s, then every 20 s."""
+"""Show progress on stderr: a bar on a terminal; elsewhere a line after two seconds, then every twenty."""
 
 import multiprocessing
 import sys
@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 
 SECONDS_TO_FIRST_LINE = 2.0
 SECONDS_BETWEEN_LINES = 20.0
+LEAST = 0.01
+"""Share of the work from which the time left can be told."""
 
 
 def say(message: str) -> None:
@@ -95,6 +97,6 @@ def _lines(
 
 def _line(done: int, total: int | None, unit: str, seconds: float, share: float | None) -> str:
     of = f" of {total:,}" if total else ""
-    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and share < 1 else ""
+    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and LEAST <= share < 1 else ""
     rate = f", {done / seconds:,.0f} {unit}/s" if done else ""
     return f"{done:,}{of} {unit}{rate}{left}"

@@ -114,6 +114,7 @@ def test_time_left_by_hand(seconds: float, share: float, left: str) -> None:
         (4000, 0.25, "1,000 of 4,000 tokens, 25 tokens/s, 25% done, 2:00 min left"),
         (None, None, "1,000 tokens, 25 tokens/s"),
         (None, 1.0, "1,000 tokens, 25 tokens/s"),
+        (None, 0.001, "1,000 tokens, 25 tokens/s"),
     ],
 )
 def test_a_line_shows_the_time_left(total: int | None, share: float | None, said: str) -> None:
