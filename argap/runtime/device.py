@@ -59,7 +59,7 @@ def resolve_dtype(name: str, device: str) -> str:
 def computes_fast(dtype: torch.dtype) -> bool:
     """Return whether this processor has instructions for products in ``dtype``.
 
-    Without them, torch converts every matrix for every product: bfloat16 then took 10 to 20 times as long as float32.
+    Without them, torch converts every matrix for every product: bfloat16 then took 5 to 14 times as long as float32.
     Its own answer counts every processor with AVX-512, most of which have none for bfloat16.
     """
     if dtype == torch.float16:
@@ -75,7 +75,7 @@ def say_if_slow(name: str, dtype: torch.dtype, device: str) -> None:
     """Say so if a processor without instructions for ``dtype`` is to run the model ``name`` in it."""
     if torch.device(device).type == "cpu" and not computes_fast(dtype):
         narrow = str(dtype).removeprefix("torch.")
-        say(f"{name}: this processor has no instructions for {narrow}, which is ten times slower on it than float32")
+        say(f"{name}: this processor has no instructions for {narrow}, in which products take many times as long as in float32")
 
 
 @contextmanager

@@ -146,7 +146,7 @@ def test_a_slow_dtype_is_said_where_the_processor_lacks_it(capsys, monkeypatch) 
     assert capsys.readouterr().err == ""
     device.say_if_slow("m", torch.bfloat16, "cpu")
     assert capsys.readouterr().err == (
-        "m: this processor has no instructions for bfloat16, which is ten times slower on it than float32\n"
+        "m: this processor has no instructions for bfloat16, in which products take many times as long as in float32\n"
     )
 
 
