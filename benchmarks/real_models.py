@@ -10,10 +10,11 @@ alternates in one run, each side in a process of its own; seconds of a processor
 llama-cpp-python, built from its source distribution.
 
 ``read``: configuration, tokenizer and weights through argap, and through transformers' ``gguf_file``. ``scored``: the
-log-probs of the same windows, behind the BOS that the file asks for, in float32 from the dequantised weights, and by
-llama.cpp's kernels on the quantised ones. ``compared``: ``argap score`` from start to table. ``converted``: the folder
-that ``argap convert`` writes against its file. ``dtypes``: a product of the model's size in bfloat16 against float32,
-with this processor's instructions and without.
+log-probs of the same windows, behind the BOS that the file asks for: in float32 from the dequantised weights, and by
+llama.cpp's kernels on the quantised ones, not repacked (its AMX kernels repack them, and crash on the virtual machine
+of the results). ``compared``: ``argap score`` from start to table. ``converted``: the folder that ``argap convert``
+writes against its file. ``dtypes``: a product of the model's size in bfloat16 against float32, with this processor's
+instructions and without.
 """
 
 import json
@@ -37,6 +38,12 @@ import numpy as np
 from llama_cpp import Llama
 import llama_cpp
 path, tokens, out, threads = sys.argv[1:]
+defaults = llama_cpp.llama_cpp.llama_model_default_params
+def without_repacking():
+    given = defaults()
+    given.use_extra_bufts = False
+    return given
+llama_cpp.llama_cpp.llama_model_default_params = without_repacking
 begun = time.perf_counter()
 windows, bos = json.load(open(tokens))
 longest = max(map(len, windows)) + 1
@@ -255,25 +262,22 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="argap-real-models-"))
     try:
         found: dict[str, Any] = {"dtypes": dtypes()}
-        print(found, flush=True)
         for name, path in files.items():
-            found[name] = {
-                "read": read(path, asked.times),
-                "scored": scored(path, asked.llama_cpp, asked.times, threads),
-            }
-            print(name, found[name], flush=True)
+            found[name] = {"read": read(path, asked.times)}
+            save(asked.json, PACKAGES, **found)
+            found[name]["scored"] = scored(path, asked.llama_cpp, asked.times, threads)
+            save(asked.json, PACKAGES, **found)
         smollm, gemma = (f"{name}={path}" for name, path in zip(("smollm", "gemma"), files.values(), strict=True))
         found["compared"] = {
             "own BOS": compare(work / "own", gemma, smollm),
             "no BOS": compare(work / "none", gemma, smollm, "--bos", "none"),
         }
-        print(found["compared"], flush=True)
+        save(asked.json, PACKAGES, **found)
         seconds, _, _ = command("convert", str(asked.smollm), str(work / "smollm"))
         found["converted"] = {
             "convert_s": round(seconds, 1),
-            "against the file": compare(work / "folder", f"folder={work / 'smollm'}", smollm),
+            "against the file": compare(work / "folder", f"folder={work / 'smollm'}", smollm, "--backend", "hf"),
         }
-        print(found["converted"], flush=True)
         save(asked.json, PACKAGES, **found)
     finally:
         shutil.rmtree(work, ignore_errors=True)
