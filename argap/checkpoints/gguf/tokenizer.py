@@ -98,11 +98,11 @@ def _byte_level(header: Header, tokens: list[str]) -> Any:
 def _converted(header: Header, tokens: list[str]) -> Any:
     """Let transformers convert another tokenizer. Raises `ArgapError` if it does not."""
     try:
-        from transformers.integrations.gguf import convert_gguf_tokenizer
+        from transformers.integrations.gguf import convert_gguf_tokenizer  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:  # before version 5.20
-        from transformers.integrations.ggml import convert_gguf_tokenizer
+        from transformers.integrations.ggml import convert_gguf_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     found = {THEIRS[name]: value for name in THEIRS if (value := header.values.get(f"{KEY}.{name}")) is not None}
-    for name in THEIRS.keys() - {"tokens"}:
+    for name in THEIRS:
         if (listed := header.read(f"{KEY}.{name}")) is not None:
             found[THEIRS[name]] = listed
     try:
