@@ -151,3 +151,12 @@ def test_a_converted_file_is_one_that_plain_transformers_loads(folder: Path, tmp
     assert tokenizer(TEXT, add_special_tokens=False).input_ids == own.encode([TEXT])[0].tolist()
     with pytest.raises(ArgapError, match="not empty; choose another `out`"):
         convert(str(folder / "eight.gguf"), tmp_path / "out")
+
+
+def test_weights_of_an_unknown_type_are_named(folder: Path, tmp_path: Path) -> None:
+    whole, name = (folder / "eight.gguf").read_bytes(), text("blk.0.attn_q.weight")
+    at = whole.index(name) + len(name) + 4 + 2 * 8  # behind the number of axes, and two of them
+    assert struct.unpack_from("<I", whole, at) == (8,)
+    (tmp_path / "odd.gguf").write_bytes(whole[:at] + struct.pack("<I", 77) + whole[at + 4 :])
+    with pytest.raises(ArgapError, match=r"odd\.gguf: transformers cannot read its configuration \(77 is not a valid"):
+        load_model(find_checkpoint(tmp_path / "odd.gguf"), dtype=torch.float32, device="cpu")

@@ -3,7 +3,7 @@
 transformers maps llama.cpp's names and layouts to its own for each architecture, but reads the whole file with the
 package ``gguf`` for every question, three times for one model. Inside `reading` it gets a reader that has parsed the
 header once, dequantisation over larger groups of rows in threads, and argap's progress instead of a bar of its own.
-For all of Gemma 3 270M this took 42 s of a processor's time, and takes 12; reading it again costs less than a cache.
+docs/real-models.md has the times; they leave nothing for a cache to save.
 """
 
 from collections import Counter
@@ -53,11 +53,10 @@ def reading(path: Path) -> Iterator[None]:
     import gguf
     from transformers import modeling_gguf_pytorch_utils as theirs
 
-    reader = _Reader(read_header(path))
     names = cache(gguf.get_tensor_name_map)  # asked for by every module of the model
     with (
         PATCHED,
-        patch.multiple("gguf", GGUFReader=lambda _: reader, dequantize=dequantized, get_tensor_name_map=names),
+        patch.multiple("gguf", GGUFReader=_Reader, dequantize=dequantized, get_tensor_name_map=names),
         patch.object(theirs, "tqdm", lambda tensors, **_: _counted(tensors, path.name)),
     ):
         yield
@@ -92,10 +91,10 @@ def _summary(header: Header) -> str:
     """Describe the model: ``llama, 134,515,008 weights, most as Q4_1``."""
     from gguf import GGMLQuantizationType
 
-    sizes = Counter[int]()
+    names, sizes = {kind.value: kind.name for kind in GGMLQuantizationType}, Counter[str]()
     for tensor in header.tensors:
-        sizes[tensor.kind] += prod(tensor.shape)
-    most = ", most as " + GGMLQuantizationType(sizes.most_common(1)[0][0]).name if sizes else ""
+        sizes[names.get(tensor.kind, f"type {tensor.kind}")] += prod(tensor.shape)
+    most = f", most as {sizes.most_common(1)[0][0]}" if sizes else ""
     return f"{header.architecture}, {sizes.total():,} weights{most}"
 
 
@@ -129,9 +128,10 @@ class _Tensor:
 class _Reader:
     """The part of ``gguf.GGUFReader`` that transformers uses. Of the vocabulary it shows the size."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, path: str | Path) -> None:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+        header = read_header(Path(path))
         self.fields = {key: _Field([value]) for key, value in header.values.items()}
         for key, listed in header.lists.items():
             if key.startswith("tokenizer."):
