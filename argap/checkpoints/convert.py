@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from argap.checkpoints.distributed import METADATA, distributed_in
-from argap.checkpoints.find import CONVERSION, DOWNLOADED, PICKLES, check_no_adapter, download, pickles_of
+from argap.checkpoints.find import (
+    CONVERSION,
+    DOWNLOADED,
+    PICKLES,
+    check_no_adapter,
+    download,
+    find_checkpoint,
+    pickles_of,
+)
+from argap.checkpoints.gguf.header import is_gguf
 from argap.checkpoints.mamba2 import in_transformers, is_mamba2
 from argap.checkpoints.weight_names import as_architecture
 from argap.errors import ArgapError
@@ -60,7 +69,7 @@ def convert(
     fixed_decay: str | None = None,
     overwrite: bool = False,
 ) -> ConversionRecord:
-    """Write the checkpoint ``source``, a folder or a hub id, to the folder ``out``.
+    """Write the checkpoint ``source``, a folder, a hub id or a GGUF file, to the folder ``out``.
 
     ``tokenizer``: a folder, ``tokenizer.json`` or hub id; by default the source's own tokenizer. ``config``: the
     ``config.json`` of the architecture where the source has none, or a folder with one. ``fixed_decay``: how to read
@@ -69,11 +78,9 @@ def convert(
     Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
     is not empty; ``overwrite`` replaces the output of an earlier conversion and nothing else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not (out / CONVERSION).is_file():
-            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
-        if not overwrite:
-            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    _check_out(out, overwrite=overwrite)
+    if is_gguf(source.partition("@")[0]):
+        return _convert_gguf(source, out, tokenizer)
     stored = _find(source, config)
     if (generation := stored.folder / "generation_config.json").is_file():
         read_json(generation)
@@ -96,6 +103,28 @@ def convert(
         write_record(temporary / CONVERSION, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
+    return record
+
+
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / CONVERSION).is_file():
+            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
+        if not overwrite:
+            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+
+
+def _convert_gguf(source: str, out: Path, tokenizer: str | None) -> ConversionRecord:
+    from argap.checkpoints.gguf.convert import write_folder
+
+    checkpoint = find_checkpoint(source)
+    path = checkpoint.gguf or Path(source)
+    chosen = load_tokenizer(tokenizer) if tokenizer else None
+    versions = environment()["versions"]
+    record = ConversionRecord(source=source, files={path.name: sha256_of(path)}, native=False, versions=versions)
+    with replacing_folder(out) as temporary:
+        write_folder(checkpoint, temporary, chosen)
+        write_record(temporary / CONVERSION, record)
     return record
 
 

@@ -7,11 +7,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from argap.checkpoints.distributed import distributed_in
-from argap.checkpoints.gguf import check_gguf, gguf_config, is_gguf
+from argap.checkpoints.gguf.header import check_gguf, is_gguf, read_header
+from argap.checkpoints.gguf.weights import gguf_config
 from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
@@ -61,6 +63,13 @@ class Checkpoint:
         Those that `argap convert` wrote follow their tokenizer, as their sources do.
         """
         return read_config(self).get("model_type") == NATIVE and not (self.folder / CONVERSION).is_file()
+
+    @property
+    def weights(self) -> int:
+        """Return about how many weights it has, as if those of a folder took four bytes each."""
+        if self.gguf is not None:
+            return sum(prod(tensor.shape) for tensor in read_header(self.gguf).tensors)
+        return sum(path.stat().st_size for path in weight_files(self.folder, read_config(self))) // 4
 
     @property
     def trained_on(self) -> int | None:

@@ -7,12 +7,14 @@ GGUF files.
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.checkpoints.causality import check_says_causal, check_sees_no_future
 from argap.checkpoints.classes import auto_class, is_known
 from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import NATIVE, Checkpoint, read_config
+from argap.checkpoints.gguf.weights import reading
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
@@ -76,7 +78,9 @@ def load_model(
     from argap.models.causality import check_causal
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
+    from argap.runtime.device import say_if_slow
 
+    say_if_slow(checkpoint.name, dtype, device)
     config = read_config(checkpoint)
     family = find_family(config)
     native = runs_native(checkpoint, backend)
@@ -169,17 +173,18 @@ def _load_by_transformers(
     # Mamba-2, Falcon Mamba and Nemotron-H: out_proj would be divided by √layers.
     unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
-        loaded: Any = model_class.from_pretrained(
-            checkpoint.folder,
-            dtype=dtype,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            trust_remote_code=is_trusted() and not known,
-            output_loading_info=True,
-            **unscaled,
-            **({} if placed is None else {"device_map": placed}),
-            **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
-        )
+        with nullcontext() if checkpoint.gguf is None else reading(checkpoint.gguf):
+            loaded: Any = model_class.from_pretrained(
+                checkpoint.folder,
+                dtype=dtype,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # reported below, by name
+                trust_remote_code=is_trusted() and not known,
+                output_loading_info=True,
+                **unscaled,
+                **({} if placed is None else {"device_map": placed}),
+                **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
+            )
     except (ArgapError, MemoryError):
         raise
     except Exception as error:  # a model's code may raise anything

@@ -12,7 +12,10 @@ from argap.cli.output import print_json
 
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights, or a distributed checkpoint.")
+        str,
+        typer.Argument(
+            metavar="SRC", help="GGUF file, or folder or hub id with pickled weights or a distributed checkpoint."
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the converted checkpoint.")],
     tokenizer: Annotated[
@@ -28,10 +31,10 @@ def convert(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert pickled weights, or torch's distributed checkpoints, to safetensors that argap scores.
+    """Convert a GGUF file, pickled weights or torch's distributed checkpoints to safetensors.
 
-    A separate process opens them and accepts nothing but tensors. Layouts unknown to transformers (HazyResearch's and
-    mamba_ssm's) become native checkpoints, and Mamba-2 one of transformers.
+    GGUF is dequantised to float32. A separate process opens what is pickled and accepts nothing but tensors. Layouts
+    unknown to transformers (HazyResearch's and mamba_ssm's) become native checkpoints, and Mamba-2 one of transformers.
     """
     from argap.checkpoints.convert import convert as run
 

@@ -137,12 +137,17 @@ def _answer_rows(
     ]
 
 
+def _as_text(checkpoint: Checkpoint) -> dict[str, str | None]:
+    """Return the fields of a checkpoint with its paths as text."""
+    return {name: None if value is None else str(value) for name, value in vars(checkpoint).items()}
+
+
 def _describe(name: str, checkpoint: Checkpoint | None, examples: Examples, asking: Asking, bos: Bos) -> RecallRun:
     device = resolve_device(asking.config.device)
     return RecallRun(
         model=name,
         task=examples.label,
-        checkpoint=None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
+        checkpoint=None if checkpoint is None else _as_text(checkpoint),
         protocol=asking.protocol,
         data=examples.describe(),
         identity=RecallIdentity(

@@ -101,3 +101,5 @@ class RunRecord(Record, frozen=True):
     versions: dict[str, str]
     git: str | None
     finished: RunResult | None
+    shard_tokens: int | None = None
+    """Tokens of a part, about, where it is smaller than usual."""

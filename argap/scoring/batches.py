@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Starting point for batch size "auto", in tokens: small enough for a CPU's cache, large enough to saturate a GPU.
 AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
+BATCH_WORK = 2**37
+"""Weights times tokens of such a batch on a CPU: some seconds' work, so that progress moves."""
 PROBE_TOKENS = 16
 
 
@@ -114,7 +116,10 @@ class Batches:
         self.backs_off = batch == "auto"
         # A model in memory may have hooks, which expect one call at a time.
         self.threads = torch.get_num_threads() if self.device.type == "cpu" and not live else 1
-        automatic = max(self.threads, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len)
+        tokens = AUTO_BATCH_TOKENS.get(self.device.type, 2**15)
+        if self.device.type == "cpu":
+            tokens = min(tokens, BATCH_WORK // max(1, model.num_parameters()))
+        automatic = max(self.threads, tokens // data.seq_len)
         self.batch = automatic if batch == "auto" else batch
         self.head = None
         self.sharing: Sharing = "none"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from argap.checkpoints.find import Checkpoint
-from argap.checkpoints.gguf import gguf_tokenizer
+from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
 from argap.checkpoints.load import check_loadable, load_model, runs_native
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet
@@ -73,6 +73,10 @@ class CheckpointSource(Configured):
     @property
     def without_bos(self) -> bool:
         return self.checkpoint.without_bos
+
+    @property
+    def weights(self) -> int:
+        return self.checkpoint.weights
 
     @property
     def dtype(self) -> str:

@@ -51,6 +51,10 @@ class MemorySource(Configured):
         return self.live.without_bos
 
     @property
+    def weights(self) -> int:
+        return self.live.model.num_parameters()
+
+    @property
     def longest(self) -> int | None:
         return self.config.longest(self.name, self.live.longest)
 

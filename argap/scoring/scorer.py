@@ -25,6 +25,7 @@ from argap.scoring.batches import Batches, Shard
 from argap.scoring.bos import probe_bos
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
+    SHARD_TOKENS,
     Run,
     begin_run,
     finish_run,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AND_BOS = ("", " and a BOS", " and the tokens before it")
+SHARD_WORK = 10**12
+"""Weights times tokens of a shard on a processor: half a minute's work of two cores in float32."""
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
@@ -60,12 +63,14 @@ def score(
     parallel = parallel or Parallel(0, 1, source.device())
     device = str(parallel.device)
     identity = source.identity(data, parallel)
-    record = new_record(source.name, source.origin, text, data.record, identity)
+    shard_tokens = _shard_tokens(source.weights) if device.startswith("cpu") else None
+    record = new_record(source.name, source.origin, text, data.record, identity, shard_tokens)
     run = begin_run(folder, record, overwrite=source.config.overwrite) if parallel.is_main else Run(folder, record)
     parallel.wait()  # until the main process has begun the run, or seen that it is finished
     if not parallel.is_main:
         run = read_run(folder)
-    own = {k: windows for k, windows in enumerate(shards_of(data)) if k % parallel.world == parallel.rank}
+    shards = enumerate(shards_of(data, run.record.shard_tokens))
+    own = {k: windows for k, windows in shards if k % parallel.world == parallel.rank}
     missing = missing_shards(folder, data, own)
     left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
     if run.finished and not left:
@@ -103,6 +108,15 @@ def score(
         run = finish_run(run, result)
     parallel.wait()
     return run if parallel.is_main else read_run(folder)
+
+
+def _shard_tokens(weights: int) -> int | None:
+    """Return the tokens of a shard that take a processor about `SHARD_WORK`; None for the usual shard.
+
+    Planned by size and not by the clock, so that a run has the same parts however often it is interrupted.
+    """
+    tokens = SHARD_WORK // max(1, weights)
+    return tokens if tokens < SHARD_TOKENS else None
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:

@@ -106,6 +106,11 @@ class Local(Source, Protocol):
         ...
 
     @property
+    def weights(self) -> int:
+        """About how many weights it has, by which the work on a processor is divided."""
+        ...
+
+    @property
     def shared(self) -> bool:
         """Whether something else uses the model too, so that it must be left as it was."""
         ...

@@ -15,7 +15,8 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import argap
-from argap.checkpoints.gguf import gguf_header, gguf_tokenizer
+from argap.checkpoints.gguf.header import read_header
+from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import open_evaluation_set
 from argap.integrations import RecallGap
@@ -243,11 +244,11 @@ def test_a_gguf_file_says_it_in_its_header(place, tmp_path) -> None:
     for adds in (True, False):
         path = tmp_path / f"{adds}.gguf"
         write_gguf(path, model, place / "plain", add_bos=adds, eight_bits=False)
-        header = gguf_header(path)
-        assert header["tokenizer.ggml.add_bos_token"] is adds
-        assert header["general.architecture"] == "llama"
-        assert "tokenizer.ggml.tokens" not in header
-        assert header["llama.rope.freq_base"] == pytest.approx(10_000)
+        header = read_header(path)
+        assert header.values["tokenizer.ggml.add_bos_token"] is adds
+        assert header.architecture == "llama"
+        assert header.lists["tokenizer.ggml.tokens"].length == 8192
+        assert header.values["llama.rope.freq_base"] == pytest.approx(10_000)
         own = gguf_tokenizer(path)
         assert (own.bos, own.adds_bos) == (0, adds)
     assert find_source(str(tmp_path / "True.gguf")).bos == 0
@@ -255,7 +256,7 @@ def test_a_gguf_file_says_it_in_its_header(place, tmp_path) -> None:
     for cut in (10, 60, 200):
         (tmp_path / "cut.gguf").write_bytes(whole[:cut])
         with pytest.raises(FormatError, match=r"cut\.gguf: its header is not one of a GGUF file"):
-            gguf_header(tmp_path / "cut.gguf")
+            read_header.__wrapped__(tmp_path / "cut.gguf")
 
 
 @pytest.mark.parametrize(
