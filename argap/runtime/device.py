@@ -75,7 +75,8 @@ def say_if_slow(name: str, dtype: torch.dtype, device: str) -> None:
     """Say so if a processor without instructions for ``dtype`` is to run the model ``name`` in it."""
     if torch.device(device).type == "cpu" and not computes_fast(dtype):
         narrow = str(dtype).removeprefix("torch.")
-        say(f"{name}: this processor has no instructions for {narrow}, in which products take many times as long as in float32")
+        slow = "in which products take many times as long as in float32"
+        say(f"{name}: this processor has no instructions for {narrow}, {slow}")
 
 
 @contextmanager
