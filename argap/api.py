@@ -147,7 +147,7 @@ def score(
 
 
 def compare(
-    runs: AnyPath | Sequence[AnyPath],
+    runs: AnyPath | Sequence[AnyPath] | Mapping[str, AnyPath],
     reference: AnyPath,
     *,
     out: AnyPath = "runs/compare",
@@ -162,7 +162,7 @@ def compare(
     Parameters
     ----------
     runs, reference
-        Run folders that `score` wrote, on the same text.
+        Run folders that `score` wrote, on the same text; a mapping, or ``"NAME=RUN"``, gives them other names.
     out
         Folder for the result.
     threshold, base, slices
@@ -179,10 +179,11 @@ def compare(
     >>> argap.compare("runs/demo/base_conv", "runs/demo/attention", threshold=100)      # doctest: +SKIP
     """
     from argap.results.compare import compare_runs
+    from argap.scoring.per_model import with_name
     from argap.slices.library import slice_specs
 
     compare_runs(
-        _texts(runs),
+        [with_name(*each) for each in runs.items()] if isinstance(runs, Mapping) else _texts(runs),
         str(reference),
         Path(out),
         threshold=threshold,
@@ -220,7 +221,7 @@ def _source(
     name: str | None, model: "Model", config: "ScoreConfig", in_memory: "PreTrainedTokenizerBase | None"
 ) -> "str | MemorySource":
     """Return a model as `argap.results.pipeline.score_models` takes it."""
-    from argap.scoring.find import with_name
+    from argap.scoring.per_model import with_name
 
     if isinstance(model, str | PathLike):
         return str(model) if name is None else with_name(name, str(model))

@@ -142,6 +142,7 @@ def no_lines_by_the_clock(monkeypatch):
     """What is printed does not depend on the machine's speed: lines of progress come only where a test wants them."""
     from argap.runtime import progress
 
+    monkeypatch.setattr(progress, "SECONDS_TO_FIRST_LINE", 3600.0)
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 3600.0)
 
 

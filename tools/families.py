@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 if __name__ == "__main__":
@@ -21,7 +21,10 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
+from transformers.models.auto.modeling_auto import (  # noqa: E402
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 from transformers.utils import logging  # noqa: E402
 
 from argap.checkpoints.causality import check_says_causal  # noqa: E402
@@ -34,7 +37,8 @@ from tests.unit.models.hub.families import by_hand, tiny, tiny_config, windows  
 
 PAGE = ROOT / "docs" / "hub.md"
 BEGIN, END = "<!-- families: written by tools/families.py -->\n", "<!-- end of families -->\n"
-FAMILIES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+FAMILIES = tuple(dict.fromkeys((*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)))
+"""Multimodal ones are given text alone."""
 WINDOWS = {"packed": (24, 24, 24, 24, 11), "uneven": (30, 7, 19, 12)}
 BATCHES = (1, 4)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
@@ -57,13 +61,16 @@ class Row(NamedTuple):
 
 def check(family: str) -> Row:
     """Check a family. Raises `AssertionError` for a log-prob that is not that of the family's own forward pass."""
+    built = False
     try:
-        model = tiny(family)
+        model = _small(family)
+        built = True
         use_torch_on_cpu(model)
         with torch.inference_mode():
             model(input_ids=torch.arange(3, 35)[None], use_cache=False)
     except Exception:  # of the family's own code
-        return _refused(family) or Row(family, "transformers", "not checked: no small model of it could be built")
+        why = "its small model does not take text alone" if built else "no small model of it could be built"
+        return _refused(family) or Row(family, "transformers", f"not checked: {why}")
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         checkpoint = find_checkpoint(folder)
@@ -89,6 +96,17 @@ def check(family: str) -> Row:
                     notes += ["batches of equal length"] if batches.sharing == "equal" else []
                     notes += ["one window at a time"] if batch > 1 and batches.sharing == "none" else []
     return Row(family, "argap" if native else "transformers", "; ".join(("checked", *dict.fromkeys(notes))))
+
+
+def _small(family: str) -> Any:
+    """Return a small model of a family; of one with a text model of its own, that if the whole one is not small."""
+    multimodal = family in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    try:
+        return tiny(family, multimodal=multimodal)
+    except MemoryError:
+        if not multimodal or family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            raise
+        return tiny(family)
 
 
 def _refused(family: str) -> Row | None:

@@ -7,10 +7,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from argap.checkpoints.gguf import check_gguf, gguf_config, is_gguf
+from argap.checkpoints.distributed import distributed_in
+from argap.checkpoints.gguf.header import check_gguf, is_gguf, read_header
+from argap.checkpoints.gguf.weights import gguf_config
 from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
@@ -30,6 +33,7 @@ OTHER = {
     "gap.json": "a result; the folder of a model in it is a run, which serves as `reference`",
     "run.json": "a run; `argap compare` takes runs",
     "train.json": "a training that has not finished; repeat its `argap train`, or take a folder in its checkpoints/",
+    "zero_to_fp32.py": "shards of DeepSpeed; run the zero_to_fp32.py in it, with --safe_serialization",
 }
 """Descriptions of folders without ``config.json``, by a file in them."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
@@ -61,6 +65,13 @@ class Checkpoint:
         return read_config(self).get("model_type") == NATIVE and not (self.folder / CONVERSION).is_file()
 
     @property
+    def weights(self) -> int:
+        """Return about how many weights it has, as if those of a folder took four bytes each."""
+        if self.gguf is not None:
+            return sum(prod(tensor.shape) for tensor in read_header(self.gguf).tensors)
+        return sum(path.stat().st_size for path in weight_files(self.folder, read_config(self))) // 4
+
+    @property
     def trained_on(self) -> int | None:
         """Return the tokens per window in training by `argap train`; None if it was trained otherwise."""
         if not (path := self.folder / "train.json").is_file():
@@ -81,6 +92,12 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
         return _find_gguf(source)
     folder = Path(source) if local else download(str(source))
+    check_no_adapter(folder, str(source))
+    if (shards := distributed_in(folder)) is not None:
+        raise ArgapError(
+            f"{shards}: a distributed checkpoint of torch; `argap convert {shards} OUT --config FILE` joins it, with "
+            "the config.json of its architecture, then use OUT"
+        )
     if not (folder / "config.json").is_file():
         found = next((what for name, what in OTHER.items() if (folder / name).is_file()), "no config.json there")
         raise ArgapError(f"{folder}: {found}; expected a checkpoint folder as `save_pretrained` writes it, or a hub id")
@@ -92,15 +109,28 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
                 f"are opened; convert them once with `argap convert {source} OUT` and use OUT"
             )
     files = weight_files(folder, read_json(folder / "config.json"))
-    if (folder / ADAPTER).is_file():
-        raise ArgapError(
-            f"{folder}: {ADAPTER} would change the weights where peft is installed, and only there; merge the adapter "
-            "into the model and save that, or remove the file"
-        )
     for path in files:
         if path.suffix != ".json":
             _check_whole(path)
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *files]))
+
+
+def check_no_adapter(folder: Path, name: str) -> None:
+    """Raise `ArgapError` for a folder with an adapter, alone or beside a model, and say how to merge it."""
+    if not (folder / ADAPTER).is_file():
+        return
+    about = read_json(folder / ADAPTER)
+    method, base = (about.get(key) for key in ("peft_type", "base_model_name_or_path"))
+    if (folder / "config.json").is_file():
+        raise ArgapError(
+            f"{folder}: {ADAPTER} would change the weights where peft is installed, and only there; merge the adapter "
+            "into the model and save that, or remove the file"
+        )
+    raise ArgapError(
+        f"{folder}: an adapter ({method or 'of peft'}) of {base or 'another model'}, not a model; merge them once in "
+        f"Python with peft, AutoPeftModelForCausalLM.from_pretrained({name!r}).merge_and_unload()"
+        f".save_pretrained('OUT'), and use OUT with `tokenizer={base or 'BASE'}`"
+    )
 
 
 def _find_gguf(source: str | Path) -> Checkpoint:

@@ -17,13 +17,13 @@ EXTENDED = ("dynamic", "linear", "yarn")
 
 def max_positions(config: Mapping[str, Any]) -> int | None:
     """Return the longest window of a model with this ``config.json``; None if there is no limit."""
-    from argap.models.hub.registry import FAMILIES, FLA_TYPES
+    from argap.models.hub.registry import FAMILIES, runs_by_fla
 
     config = config.get("text_config") or config
     model_type = config.get("model_type")
     if model_type in WITHOUT_POSITIONS or config.get("position_embedding_type") == "nope":
         return None
-    if model_type in FLA_TYPES or model_type in FAMILIES:
+    if model_type in FAMILIES or runs_by_fla(model_type):
         return None
     stated = next((value for key in LENGTHS if _is_length(value := config.get(key))), None)
     return stated and max(stated, _extended(config, stated))

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import NATIVE
 from argap.checkpoints.lengths import max_positions
 
@@ -55,7 +56,11 @@ class LiveModel:
 
 
 def live_model(model: "PreTrainedModel", name: str | None = None) -> LiveModel:
-    """Wrap a model under ``name``, by default the name it was loaded from, else that of its class."""
+    """Wrap a model under ``name``, by default the name it was loaded from, else that of its class.
+
+    On a CPU it runs the PyTorch form of functions for GPUs (`use_torch_on_cpu`), as a loaded checkpoint does.
+    """
+    use_torch_on_cpu(model)
     return LiveModel(name or Path(model.name_or_path or "").name or type(model).__name__, model)
 
 

@@ -1,16 +1,20 @@
 """Check and load a checkpoint, with argap's own code or with transformers.
 
 Own code loads native argap checkpoints and the families that `argap.models.hub` reads into the native model;
-transformers loads whatever `AutoModelForCausalLM` does, including quantised checkpoints and GGUF files.
+transformers loads whatever predicts the next token (`argap.checkpoints.classes`), including quantised checkpoints and
+GGUF files.
 """
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.checkpoints.causality import check_says_causal, check_sees_no_future
+from argap.checkpoints.classes import auto_class, is_known
 from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import NATIVE, Checkpoint, read_config
+from argap.checkpoints.gguf.weights import reading
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
@@ -74,7 +78,9 @@ def load_model(
     from argap.models.causality import check_causal
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
+    from argap.runtime.device import say_if_slow
 
+    say_if_slow(checkpoint.name, dtype, device)
     config = read_config(checkpoint)
     family = find_family(config)
     native = runs_native(checkpoint, backend)
@@ -105,15 +111,21 @@ def check_loadable(
     """Raise `ArgapError` if `load_model` would refuse the checkpoint because of its ``config.json``."""
     from argap.models.causality import check_says_causal as check_mixer
     from argap.models.configuration import read_native
-    from argap.models.hub.registry import needs_gpu
+    from argap.models.hub.load import native_config
+    from argap.models.hub.registry import find_family, needs_gpu
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint)
     config = read_config(checkpoint)
+    family = find_family(config)
+    if native and family is not None:
+        native_config(checkpoint.name, family, config)
     if not native:
         _check_counts(checkpoint, config)
         check_says_causal(checkpoint.name, config)
+        if family is None:
+            auto_class(checkpoint.name, config)
     if device == "cpu" and not native and needs_gpu(config):
         raise ArgapError(
             f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
@@ -139,19 +151,20 @@ def _load_by_transformers(
     dtype: "torch.dtype",
     placed: str | dict[str, str] | None,
 ) -> "PreTrainedModel":
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.registry import FLA_TYPES, give_back, original_class, register_fla
+    from argap.models.hub.registry import give_back, original_class, register_fla, runs_by_fla
 
     _check_trusted(checkpoint)
     _check_counts(checkpoint, config)
     give_back()
-    if config.get("model_type") in FLA_TYPES:
+    if runs_by_fla(config.get("model_type")):
         register_fla(checkpoint.name)
-    model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
-    known = _is_known(config)
+    model_class: Any = (
+        auto_class(checkpoint.name, config) if family is None else original_class(checkpoint.name, family)
+    )
+    known = is_known(config)
     if known and "auto_map" in config:
         say(f"{checkpoint.name}: not running its own code, as {config['model_type']} has a class in the library")
     logging.set_verbosity_error()
@@ -160,17 +173,18 @@ def _load_by_transformers(
     # Mamba-2, Falcon Mamba and Nemotron-H: out_proj would be divided by √layers.
     unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
-        loaded: Any = model_class.from_pretrained(
-            checkpoint.folder,
-            dtype=dtype,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            trust_remote_code=is_trusted() and not known,
-            output_loading_info=True,
-            **unscaled,
-            **({} if placed is None else {"device_map": placed}),
-            **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
-        )
+        with nullcontext() if checkpoint.gguf is None else reading(checkpoint.gguf):
+            loaded: Any = model_class.from_pretrained(
+                checkpoint.folder,
+                dtype=dtype,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # reported below, by name
+                trust_remote_code=is_trusted() and not known,
+                output_loading_info=True,
+                **unscaled,
+                **({} if placed is None else {"device_map": placed}),
+                **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
+            )
     except (ArgapError, MemoryError):
         raise
     except Exception as error:  # a model's code may raise anything
@@ -197,24 +211,9 @@ def _check_trusted(checkpoint: Checkpoint) -> None:
     if is_trusted():
         return
     config = read_config(checkpoint)
-    code = "code of its own" if "auto_map" in config and not _is_known(config) else _kernel_of_hub(config)
+    code = "code of its own" if "auto_map" in config and not is_known(config) else _kernel_of_hub(config)
     if code is not None:
         raise ArgapError(f"{checkpoint.name}: the checkpoint runs {code}; allow it with `trust_remote_code=True`")
-
-
-def _is_known(config: Mapping[str, Any]) -> bool:
-    """Return whether a class of argap, transformers or flash-linear-attention runs the model type of a ``config.json``.
-
-    It is preferred to code in the checkpoint, which is often older than the class and written for another version.
-    """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    from argap.models.hub.registry import FLA_TYPES, find_family
-
-    model_type = config.get("model_type")
-    in_library = model_type in CONFIG_MAPPING and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return in_library or model_type in FLA_TYPES or model_type == NATIVE or find_family(config) is not None
 
 
 def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,7 @@
 """Read one pickle of weights and write its tensors as safetensors: ``python -m argap.checkpoints.unpickle PICKLE OUT``.
 
+PICKLE may also be the folder of a distributed checkpoint (`argap.checkpoints.distributed`).
+
 A pickle can name any function for the reader to call. So `argap.checkpoints.convert` runs this module in a separate
 process, and the pickle is read with ``torch.load(weights_only=True)``, which builds only tensors and plain containers
 and raises before it imports any other name. A refusal is one line on stderr and exit code 1.
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from argap.checkpoints.distributed import read_distributed
 from argap.errors import ArgapError, FormatError, first_line
 
 UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
@@ -47,10 +50,14 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 def main(source: str, target: str) -> None:
-    """Write the tensors of ``source`` to ``target``; tied tensors become copies, since safetensors shares none."""
+    """Write the tensors of ``source``, a file or a folder, to ``target``.
+
+    Tied tensors become copies, since safetensors shares none.
+    """
     from safetensors.torch import save_file
 
-    tensors = read_tensors(Path(source))
+    path = Path(source)
+    tensors = read_distributed(path) if path.is_dir() else read_tensors(path)
     save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, target, {"format": "pt"})
 
 

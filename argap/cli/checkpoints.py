@@ -11,10 +11,19 @@ from argap.cli.output import print_json
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC", help="GGUF file, or folder or hub id with pickled weights or a distributed checkpoint."
+        ),
+    ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the converted checkpoint.")],
     tokenizer: Annotated[
         str | None, typer.Option(metavar="T", help="Tokenizer to add: folder, tokenizer.json or hub id.")
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="config.json of the architecture, for a distributed checkpoint."),
     ] = None,
     fixed_decay: Annotated[
         Literal["ignore", "apply"] | None,
@@ -22,15 +31,15 @@ def convert(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Convert pickled weights to safetensors that argap scores.
+    """Convert a GGUF file, pickled weights or torch's distributed checkpoints to safetensors.
 
-    A separate process opens the pickle and accepts nothing but tensors. Layouts unknown to transformers (HazyResearch's
-    and mamba_ssm's) become native checkpoints.
+    GGUF is dequantised to float32. A separate process opens what is pickled and accepts nothing but tensors. Layouts
+    unknown to transformers (HazyResearch's and mamba_ssm's) become native checkpoints, and Mamba-2 one of transformers.
     """
     from argap.checkpoints.convert import convert as run
 
-    record = run(source, out, tokenizer=tokenizer, fixed_decay=fixed_decay, overwrite=overwrite)
-    form = "a native checkpoint" if record.native else "safetensors with the source's configuration"
+    record = run(source, out, tokenizer=tokenizer, config=config, fixed_decay=fixed_decay, overwrite=overwrite)
+    form = "a native checkpoint" if record.native else "safetensors in the layout of transformers"
     typer.echo(f"{out}: {form}, from {', '.join(record.files)}")
 
 

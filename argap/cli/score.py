@@ -55,7 +55,7 @@ def score(
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Finished run folders.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Finished runs: folders, or NAME=FOLDER.")],
     ref: Annotated[str, typer.Option("--ref", metavar="RUN", help="The run to compare with.")],
     threshold: Threshold = "1250",
     base: Annotated[

@@ -91,14 +91,16 @@ def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated
     )
 
 
-def up_to_common_end(document: Sequence[TokenizedDocument], limit: int | None = None) -> list[TokenizedDocument]:
+def up_to_common_end(
+    document: Sequence[TokenizedDocument], limit: int | None = None, counted: int = 0
+) -> list[TokenizedDocument]:
     """Drop a document's tokens after its last common end: nothing after it is scored.
 
-    ``limit``: use the last common end within that many tokens of the first tokenizer.
+    ``limit``: use the last common end within that many tokens of tokenizer number ``counted``.
     """
     ends = common_ends([each.ends for each in document])
     if limit is not None:
-        ends = ends[np.searchsorted(document[0].ends, ends) < limit]
+        ends = ends[np.searchsorted(document[counted].ends, ends) < limit]
     stops = [int(np.searchsorted(each.ends, ends[-1])) + 1 if len(ends) else 0 for each in document]
     return [
         TokenizedDocument(each.ids[:stop], each.ends[:stop], each.unknown[:stop])

@@ -72,7 +72,7 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     if path.is_file():
         if overwrite:
             return
-        recorded, wanted = read_json(path), as_json(identity)
+        recorded, wanted = read_json(path), msgspec.json.decode(msgspec.json.encode(identity))
         old = recorded.get("identity", {})
         if not isinstance(old, dict):
             raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")

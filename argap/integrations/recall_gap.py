@@ -13,9 +13,9 @@ from argap.evaluation.windows import EvaluationSet
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 from argap.records import EvaluationSpec, Unit
 from argap.results.compare import labels_of, threshold_of
-from argap.scoring.bos import bos_id
+from argap.scoring.bos import Model, bos_id
 from argap.slices.tally import tally
-from argap.text.tokenizer import Tokenizer, tokenizer_in_memory
+from argap.text.tokenizer import tokenizer_in_memory
 from argap.tokens.aligned import SegmentedText, open_text_of_runs
 from argap.tokens.labels import Labels, read_labels
 from argap.tokens.runs import (
@@ -49,13 +49,6 @@ class GapFigures(NamedTuple):
     nothing if ``delta`` is near 0."""
 
 
-class _Trained(NamedTuple):
-    """The model in training, as its tokenizer knows it."""
-
-    name: str
-    tokenizer: Tokenizer
-
-
 class RecallGap:
     """Measure models in memory on the text of a finished run, against that run.
 
@@ -75,6 +68,8 @@ class RecallGap:
         Windows per batch; ``"auto"``: halved when out of memory.
     bos
         As in `argap.score`. Default: the reference's, or, with a different tokenizer, what that puts before a text.
+    max_length
+        Tokens of the longest window that the model takes, if that is more than its configuration says.
 
     Raises
     ------
@@ -97,17 +92,20 @@ class RecallGap:
         windows: int | None = None,
         batch_size: int | Literal["auto"] = "auto",
         bos: str | None = None,
+        max_length: int | None = None,
     ) -> None:
-        if windows is not None and windows < 1:
-            raise ArgapError(f"`windows` {windows}: expected a positive whole number")
+        for what, number in (("windows", windows), ("max_length", max_length)):
+            if number is not None and number < 1:
+                raise ArgapError(f"`{what}` {number}: expected a positive whole number")
         run = open_run(Path(reference))
         own = None if tokenizer is None else tokenizer_in_memory(tokenizer)
+        self._max_length = max_length
         self._batch_size: int | Literal["auto"] = batch_size
         self._text: SegmentedText | None = None
         if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
             check_tokens([run])
             spec = EvaluationSpec().over(run.record.source)
-            self._bos = bos_id(_Trained(own.name, own), bos)
+            self._bos = bos_id(Model(own.name, own), bos)
             self._text = open_text_of_runs(spec, [tokenizer_of(run), own], {0: run})
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
@@ -118,7 +116,7 @@ class RecallGap:
             self._bos = run.record.identity.bos
             if bos is not None:
                 own = own or tokenizer_of(run)
-                self._bos = bos_id(_Trained(own.name, own), bos)
+                self._bos = bos_id(Model(own.name, own), bos)
         self._windows = min(self._data.windows, windows or self._data.windows)
         self._rows, shown = np.flatnonzero(labels.weight > 0), labels.shown
         inside = labels.window[shown] < self._windows
@@ -141,16 +139,18 @@ class RecallGap:
         of the random generators are left unchanged. Raises `ArgapError` for a model that cannot take the windows or
         lacks one of the tokens, and for a log-prob of NaN or +∞. If a log-prob is −∞, estimates are infinite or NaN.
         """
+        from argap.checkpoints.family_code import family_code
         from argap.scoring.batches import Batches
         from argap.scoring.scorer import check_length, check_logprobs, check_vocabulary
 
         live = live_model(model)
         data = self._data
-        check_length(live.name, live.longest, data, bos=self._bos is not None)
+        check_length(live.name, self._max_length or live.longest, data, bos=self._bos)
         check_vocabulary(model, data, live.name)
         logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
         windows = range(self._windows)
-        with undisturbed(model):
+        too_long = None if self._max_length is None else "reduce `max_length`, or choose another `reference`"
+        with undisturbed(model), family_code(live.name, model, data.longest, too_long):
             batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True, bos=self._bos)
             scored, _ = batches.score(windows).arrays()
         check_logprobs(scored, data, windows, live.name)

@@ -35,7 +35,7 @@ class GapCallback(TrainerCallback):
         Folder of a finished run of `argap score`, which is not scored again.
     every
         Optimizer steps between measurements.
-    threshold, windows, batch_size, bos
+    threshold, windows, batch_size, bos, max_length
         As in `RecallGap`.
 
     With several processes the main one measures, and the others wait for it at their next step. Weights sharded across
@@ -63,6 +63,7 @@ class GapCallback(TrainerCallback):
         windows: int | None = None,
         batch_size: int | Literal["auto"] = "auto",
         bos: str | None = None,
+        max_length: int | None = None,
     ) -> None:
         if every < 1:
             raise ArgapError(f"`every` {every}: expected a positive whole number of steps")
@@ -71,7 +72,13 @@ class GapCallback(TrainerCallback):
         self._trainer = trainer
         self._every = every
         self._gap = RecallGap(
-            reference, tokenizer=tokenizer, threshold=threshold, windows=windows, batch_size=batch_size, bos=bos
+            reference,
+            tokenizer=tokenizer,
+            threshold=threshold,
+            windows=windows,
+            batch_size=batch_size,
+            bos=bos,
+            max_length=max_length,
         )
         self._measured: int | None = None
         """The step of the latest measurement."""

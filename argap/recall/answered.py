@@ -15,7 +15,9 @@ from argap.recall.examples import Examples
 from argap.recall.prompts import Protocol
 from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
 from argap.records import as_json, read_record
-from argap.scoring.find import split_name
+from argap.scoring.bos import Model, bos_id, text_of
+from argap.scoring.per_model import NO_BOS, NO_SETTING, PerModel, split_name
+from argap.text.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,15 @@ class Answered:
         return copied
 
 
-def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> Answered | None:
+def find_answered(
+    source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule, bos: PerModel = NO_SETTING
+) -> Answered | None:
     """Find the answers to ``tasks`` in a model's folder ``source`` or ``NAME=FOLDER``; None for anything else.
 
-    Raises `ArgapError` for the folder of a result, and if a task is missing or unfinished; `MismatchError` for answers
-    of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for damaged
-    ones. Dtype and device may differ.
+    ``bos``: as asked for the models of this call; where it is not, answers keep theirs. Raises `ArgapError` for the
+    folder of a result, and if a task is missing or unfinished; `MismatchError` for answers of several checkpoints, to
+    other data, or under another protocol, BOS, index or threshold; `FormatError` for damaged ones. Dtype and device may
+    differ.
     """
     name, path = split_name(source)
     folder = Path(path)
@@ -71,6 +76,7 @@ def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, ru
     for examples in tasks:
         run, own = _read_run(folder, examples)
         _check_alike(folder / folder_name(examples.label), run, own, examples, protocol, rule)
+        _check_bos(folder / folder_name(examples.label), run, bos.of(name or run.model))
         runs.append(msgspec.structs.replace(run, model=name or run.model, task=examples.label))
         samples.append(own)
         if run.identity.checkpoint != runs[0].identity.checkpoint:
@@ -120,6 +126,21 @@ def _check_alike(
         if rule.hits(gold[:-1], gold[1:], sample.gold_repeated[1:]) != (hits and hits[1:]):
             asked = "none" if rule.index is None else f"{rule.index.folder}, which gives other AR hits"
             raise _mismatch(path, "index", made.index or "none", asked)
+
+
+def _check_bos(path: Path, run: RecallRun, asked: str | None) -> None:
+    """Raise `MismatchError` for answers to prompts behind another token than ``asked`` (`argap.scoring.bos`)."""
+    held, checkpoint = run.identity.bos, run.checkpoint
+    if asked is None or checkpoint is None:
+        return
+    try:
+        tokenizer = load_tokenizer(Path(checkpoint["folder"] or ""))
+    except ArgapError:  # answers are kept without their checkpoint
+        if (asked == NO_BOS) != (held is None):
+            raise _mismatch(path, "bos", "none" if held is None else f"token {held}", asked) from None
+        return
+    if bos_id(Model(run.model, tokenizer), asked) != held:
+        raise _mismatch(path, "bos", "none" if held is None else repr(text_of(tokenizer, held)), repr(asked))
 
 
 def _mismatch(path: Path, key: str, held: object, asked: object) -> MismatchError:

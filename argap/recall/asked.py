@@ -24,6 +24,7 @@ from argap.recall.samples import (
     make_sample,
     task_folder,
 )
+from argap.records import Bos, ids_of
 from argap.runtime.device import resolve_device, resolve_dtype
 from argap.scoring.bos import say_bos
 from argap.scoring.checkpoint import CheckpointSource
@@ -97,7 +98,7 @@ class AskedCopy:
 
 
 def _answer(
-    name: str, checkpoint: Checkpoint | None, decoder: Decoder | CopyBaseline, asking: Asking, bos: int | None = None
+    name: str, checkpoint: Checkpoint | None, decoder: Decoder | CopyBaseline, asking: Asking, bos: Bos = None
 ) -> list[list[Sample]]:
     """Return the samples of one model on each task; ``checkpoint`` None: the baseline; ``bos``: before each prompt."""
     tokenizer, rule = decoder.tokenizer, asking.rule
@@ -107,7 +108,7 @@ def _answer(
     for examples in asking.tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, asking.protocol) for example in examples.rows]
         if checkpoint is not None:
-            check_fits(prompts, asking.config.longest(name, checkpoint.longest), name, bos=bos is not None)
+            check_fits(prompts, asking.config.longest(name, checkpoint.longest), name, bos=bos)
         folder = task_folder(asking.out, name, examples.label)
         record = _describe(name, checkpoint, examples, asking, bos)
         answer = partial(_answer_rows, decoder, examples, prompts, rule, bos)
@@ -121,13 +122,12 @@ def _answer_rows(
     examples: Examples,
     prompts: list[Prompt],
     rule: HitRule,
-    bos: int | None,
+    bos: Bos,
     rows: list[int],
 ) -> list[Sample]:
     """Generate answers and force the golds for some examples."""
     tokenizer = decoder.tokenizer
-    before = [] if bos is None else [bos]
-    ids = [[*before, *prompts[row].ids] for row in rows]
+    ids = [[*ids_of(bos), *prompts[row].ids] for row in rows]
     golds = [gold_ids(examples.rows[row], tokenizer) for row in rows]
     generations = decoder.generate(ids, until=[STOP], new_tokens=NEW_TOKENS)
     forced = decoder.force(ids, [gold[:NEW_TOKENS] for gold in golds])
@@ -137,14 +137,17 @@ def _answer_rows(
     ]
 
 
-def _describe(
-    name: str, checkpoint: Checkpoint | None, examples: Examples, asking: Asking, bos: int | None
-) -> RecallRun:
+def _as_text(checkpoint: Checkpoint) -> dict[str, str | None]:
+    """Return the fields of a checkpoint with its paths as text."""
+    return {name: None if value is None else str(value) for name, value in vars(checkpoint).items()}
+
+
+def _describe(name: str, checkpoint: Checkpoint | None, examples: Examples, asking: Asking, bos: Bos) -> RecallRun:
     device = resolve_device(asking.config.device)
     return RecallRun(
         model=name,
         task=examples.label,
-        checkpoint=None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
+        checkpoint=None if checkpoint is None else _as_text(checkpoint),
         protocol=asking.protocol,
         data=examples.describe(),
         identity=RecallIdentity(

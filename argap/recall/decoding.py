@@ -9,10 +9,12 @@ Legend: B batch, T positions, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from argap.checkpoints.family_code import family_code
 from argap.checkpoints.load import check_loadable, load_model
 from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
@@ -56,8 +58,11 @@ class Decoder:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.recurrent = isinstance(model, ArgapForCausalLM) and all(b.mixer.recurrent for b in model.model.blocks)
         probe = torch.arange(min(PROBE_TOKENS, tokenizer.vocab_size), device=model.device)[None]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._of_family(probe.shape[1]):
             self.head = find_head(model, probe)
+
+    def _of_family(self, length: int) -> AbstractContextManager[None]:
+        return family_code(self.tokenizer.name, self.model, length)
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
@@ -66,7 +71,8 @@ class Decoder:
         # A length gap within a batch costs a step per token of the gap, a separate batch the steps of its answers.
         within = new_tokens if self.recurrent else 0
         for batch in by_length(prompts, self.batch_size, within=within):
-            answers = self._continue([list(prompts[k]) for k in batch], until, new_tokens)
+            with self._of_family(max(len(prompts[k]) for k in batch) + new_tokens):
+                answers = self._continue([list(prompts[k]) for k in batch], until, new_tokens)
             generations.update(zip(batch, answers, strict=True))
         return [generations[k] for k in range(len(prompts))]
 
@@ -83,7 +89,8 @@ class Decoder:
             ids = torch.tensor(inputs, device=self.model.device)
             hidden = None
             if self.head is not None:
-                hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+                with self._of_family(ids.shape[1]):
+                    hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             for row, k in enumerate(batch):
                 targets = torch.tensor(list(continuations[k]), device=ids.device)
                 start = len(prompts[k]) - 1

@@ -11,6 +11,7 @@ import torch
 from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
+from argap.records import Bos, ids_of
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
 from argap.scoring.bos import say_bos
@@ -45,8 +46,8 @@ class ArgapLM(TemplateLM):
         name: str,
         *,
         max_length: int | None = None,
-        bos: int | None = None,
-        prefix: int | None = None,
+        bos: Bos = None,
+        prefix: Bos = None,
     ) -> None:
         """``bos``: put before each text; ``prefix``: before a text without context, by default ``bos``, else EOS."""
         super().__init__()
@@ -108,7 +109,12 @@ class ArgapLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        return self.eot_token_id if self._prefix is None else self._prefix
+        """Return the token before a text without context; of several the last (`_begun` puts the others)."""
+        return self.eot_token_id if self._prefix is None else ids_of(self._prefix)[-1]
+
+    def _begun(self, context: list[int]) -> list[int]:
+        """Put the other tokens of a prefix before a context that is the last one alone."""
+        return [*ids_of(self._prefix)[:-1], *context] if context == [self.prefix_token_id] else context
 
     @property
     def tokenizer_name(self) -> str:
@@ -116,8 +122,10 @@ class ArgapLM(TemplateLM):
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the tokens of a text behind the BOS, unless ``add_special_tokens`` is False."""
-        before = [] if self.bos is None or add_special_tokens is False else [self.bos]
-        return [*before, *self.decoder.tokenizer.encode([string])[0].tolist()]
+        return [
+            *(() if add_special_tokens is False else ids_of(self.bos)),
+            *self.decoder.tokenizer.encode([string])[0].tolist(),
+        ]
 
     def get_model_info(self) -> dict[str, Any]:
         """Return an entry for ``config`` in lm-eval's results."""
@@ -131,7 +139,7 @@ class ArgapLM(TemplateLM):
             if not continuation:
                 raise ArgapError(f"{self.name}: {texts[1]!r} adds no token to its context")
             continuation = continuation[-self.max_length :]
-            whole = [*context, *continuation][-(self.max_length + 1) :]  # the last token is only a target
+            whole = [*self._begun(context), *continuation][-(self.max_length + 1) :]  # the last token is only a target
             contexts.append(whole[: len(whole) - len(continuation)])
             continuations.append(continuation)
         forced = self._in_batches(

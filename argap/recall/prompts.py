@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from argap.errors import ArgapError
 from argap.recall.examples import Example, split_query
-from argap.records import Record
+from argap.records import Bos, Record, ids_of
 from argap.text.tokenizer import Tokenizer
 
 VERSION = 1
@@ -93,13 +93,14 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
     )
 
 
-def check_fits(prompts: list[Prompt], limit: int | None, model: str, *, bos: bool = False) -> None:
+def check_fits(prompts: list[Prompt], limit: int | None, model: str, *, bos: Bos = None) -> None:
     """Raise `ArgapError` if a prompt, its answer and a ``bos`` before it are longer than the model's context."""
     longest = max(len(prompt.ids) for prompt in prompts) + NEW_TOKENS
-    if limit is not None and longest + bos > limit:
+    before = len(ids_of(bos))
+    if limit is not None and longest + before > limit:
         raise ArgapError(
             f"{model}: takes at most {limit} tokens, but the longest prompt and its answer have {longest}"
-            f"{' and a BOS' if bos else ''}; cut prompts with `context={limit - bos}`"
+            f"{' and a BOS' if before else ''}; cut prompts with `context={limit - before}`"
         )
 
 

@@ -50,7 +50,7 @@ def run_recall(
     for a folder with another run; and what `argap.recall.answered.find_answered` raises.
     """
     rule = HitRule(None if index is None else open_index(index), threshold)
-    answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
+    answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule, bos=config.bos)
     found = _find_models([*models, *([reference] if reference else [])], answered, config)
     compared = None if reference is None else found[-1].name
     if ar_nlls is not None:

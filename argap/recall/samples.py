@@ -20,7 +20,7 @@ from argap.files.resumable import begin, finish, folder_name
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
 from argap.recall.prompts import Prompt, Protocol
-from argap.records import Record, as_json, read_record
+from argap.records import Bos, Record, as_json, read_record
 from argap.runtime.progress import progress
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import whole_parts
@@ -89,8 +89,8 @@ class RecallIdentity(Record, frozen=True):
     """Whether argap's own code runs the model."""
     index: str | None
     threshold: int
-    bos: int | None = None
-    """Id of the token put before each prompt."""
+    bos: Bos = None
+    """What is put before each prompt."""
 
 
 class RecallRun(Record, frozen=True):

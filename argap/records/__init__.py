@@ -50,4 +50,13 @@ from argap.records.gap import (
     read_gap,
     save_gap,
 )
-from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
+from argap.records.runs import (
+    Bos,
+    LabelsRecord,
+    RunIdentity,
+    RunRecord,
+    RunResult,
+    ServerRecord,
+    SourceRecord,
+    ids_of,
+)

@@ -26,8 +26,10 @@ nll                     struct     one field per model: −log p in nats
 top1                    struct     one field per model: id of its most likely token
 ======================  =========  ==============================================================================
 
-In a comparison by segments (`argap.evaluation.segments`) the tokens are the reference's, ``nll`` is that of the whole
-segment around a token, and there are two more columns:
+In a comparison by segments (`argap.evaluation.segments`) the tokens are the reference's. A log-prob belongs to a
+segment, so in a condition ``nll`` is that of the whole segment around a token, and `argap.result.Result.tokens` returns
+it once: at the last of the tokens returned of a segment, with the bytes; it is null at the others. So the sums over the
+tokens of a slice are those of the slice. There are two more columns:
 
 ======================  =========  ==============================================================================
 segment                 int64      number of the segment, the same for all its tokens
@@ -88,9 +90,11 @@ UNIT = "unit of documents"
 """Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
 """A further column: what the token counts (`argap.tokens.weights`)."""
+WHOLE = "bytes of the whole segment"
+"""A further column, in a comparison by segments."""
 MASK = "in slice "
 """Prefix of the columns of slices defined by functions; no condition can name these either."""
-RESERVED = (LOGPROB, MASK, UNIT, WEIGHT)
+RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
 
 
 def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
@@ -107,5 +111,5 @@ def schema_of(
     """
     structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
     known = TYPES | structs | dict(kept or {})
-    types = known | {UNIT: pa.int32(), WEIGHT: pa.int32()}
+    types = known | dict.fromkeys((UNIT, WEIGHT, WHOLE), pa.int32())
     return pa.schema([(name, types.get(name, pa.float32())) for name in (known if columns is None else columns)])

@@ -29,6 +29,19 @@ class SourceRecord(EvaluationSpec, frozen=True):
     index: str | None = None
 
 
+Bos = int | tuple[int, ...] | None
+"""Ids of the tokens before each window, as more context: one, several, or None."""
+
+
+def ids_of(bos: Bos) -> tuple[int, ...]:
+    """Return the ids of a `Bos`.
+
+    >>> ids_of(None), ids_of(1), ids_of((5, 7))
+    ((), (1,), (5, 7))
+    """
+    return bos if isinstance(bos, tuple) else () if bos is None else (bos,)
+
+
 class ServerRecord(Record, frozen=True):
     """How a server returned the log-probs of a run."""
 
@@ -70,8 +83,8 @@ class RunIdentity(Record, frozen=True):
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
     backend: Literal["native", "hf", "import", "server", "memory"]
-    bos: int | None = None
-    """Id of the token put before each window, as one more token of context."""
+    bos: Bos = None
+    """What is put before each window."""
     rank: bool = False
     """Whether the rank of each token is stored as well."""
 
@@ -88,3 +101,5 @@ class RunRecord(Record, frozen=True):
     versions: dict[str, str]
     git: str | None
     finished: RunResult | None
+    shard_tokens: int | None = None
+    """Tokens of a part, about, where it is smaller than usual."""

@@ -42,12 +42,13 @@ from argap.results.sources import source_name
 from argap.results.summary import summarize
 from argap.results.text_warnings import HitCounts, warn_of_bigrams, warn_of_bos, warn_of_sources
 from argap.runtime.progress import say
+from argap.scoring.per_model import split_name
 from argap.slices.cells import CellWriter, build_cells
 from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
 from argap.tokens.portions import Portion, map_portions, read_portions
-from argap.tokens.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
+from argap.tokens.runs import Run, check_same_set, check_text, named, open_run, recorded_text, tokenizer_of
 from argap.tokens.segment_runs import align_finished, check_tokens
 from argap.tokens.table import TokenTable
 
@@ -70,21 +71,23 @@ def compare_runs(
 ) -> Gap:
     """Compute the gap of finished runs to the run ``reference``, and write it to ``out``.
 
-    Runs of several tokenizers are first written to ``out`` as segment runs (`argap.tokens.segment_runs`). If no run has
-    labels, as after `argap import`, the text is labelled. ``slices``: as in `write_gap`. Raises `ArgapError` for
-    unfinished runs and runs of the same name, and `MismatchError` for runs of different evaluation sets.
+    A run may be given another name, ``NAME=RUN``. Runs of several tokenizers are first written to ``out`` as segment
+    runs (`argap.tokens.segment_runs`). If no run has labels, as after `argap import`, the text is labelled. ``slices``:
+    as in `write_gap`. Raises `ArgapError` for unfinished runs and runs of the same name, and `MismatchError` for runs
+    of different evaluation sets.
     """
-    folders: list[str] = [reference, *runs, *([base] if base else [])]
-    opened = [open_run(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
+    opened = _open(reference, *runs)
+    if base is not None and not any(_is_in(run, base) for run in opened):
+        opened += _open(base)
     by_name: dict[str, Run] = {}
     for run in opened:
         if run.model in by_name:
             both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
-            raise ArgapError(f"{both}; score one of them as NAME=CKPT")
+            raise ArgapError(f"{both}; give one of them as NAME=RUN")
         by_name[run.model] = run
     if len({run.record.evaluation.unit for run in opened}) > 1:
         check_tokens(opened)
-    base_name = open_run(base).model if base else None
+    base_name = None if base is None else next(run.model for run in opened if _is_in(run, base))
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
         opened, folder = align_finished(opened, out), out / "labels"
     else:
@@ -95,6 +98,18 @@ def compare_runs(
 
         check_slices(slices, table.models, table.record.evaluation, table.further)
     return write_gap(opened, folder, table.tokenizer, out, threshold=threshold, base=base_name, slices=slices)
+
+
+def _open(*sources: str) -> list[Run]:
+    """Open runs given as ``RUN`` or ``NAME=RUN``, each once."""
+    chosen = {(name, Path(path).resolve()): path for name, path in map(split_name, sources)}
+    return [named(open_run(path), name) for (name, _), path in chosen.items()]
+
+
+def _is_in(run: Run, source: str) -> bool:
+    """Return whether ``source``, ``RUN`` or ``NAME=RUN``, is this run."""
+    name, path = split_name(source)
+    return run.folder.resolve() == Path(path).resolve() and name in (None, run.model)
 
 
 def labels_of(run: Run) -> Path:
@@ -288,7 +303,7 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
     # Refuse a bad threshold before anything is rewritten.
     threshold_of(threshold, index_record(opened) if opened else gap.index)
     inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # else at the recorded path
-    runs = [open_run(own if (own / "run.json").is_file() else row.run) for row, own in inside]
+    runs = [named(open_run(own if (own / "run.json").is_file() else row.run), row.model) for row, own in inside]
     table = TokenTable(tuple(runs), beside)
     evaluation = table.record.evaluation
     if opened is not None:

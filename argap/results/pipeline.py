@@ -74,8 +74,8 @@ def score_models(
     for each in sources:
         each.check(parallel)
     fitted = fitting(spec, sources)
-    if fitted.seq_len != spec.seq_len and (parallel is None or parallel.is_main):
-        say(f"windows of {fitted.seq_len:,} tokens, the longest that every model takes; --seq-len gives another length")
+    if parallel is None or parallel.is_main:
+        _say_fitted(spec, fitted)
     spec = fitted
 
     text = open_models_text(spec, tokenizer, first, models)
@@ -104,6 +104,17 @@ def score_models(
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
+
+
+def _say_fitted(asked: EvaluationSpec, fitted: EvaluationSpec) -> None:
+    """Say how windows and documents were fitted to the models (`argap.scoring.segmented.fitting`)."""
+    if fitted.seq_len != asked.seq_len:
+        say(f"windows of {fitted.seq_len:,} tokens, the longest that every model takes; --seq-len gives another length")
+    if fitted.limit_document_tokens != asked.limit_document_tokens:
+        say(
+            f"documents cut to {fitted.limit_document_tokens:,} tokens, one window, not to "
+            f"{asked.limit_document_tokens:,}: the last would be a window by itself"
+        )
 
 
 def _with_recorded(config: ScoreConfig, recorded: SourceRecord) -> tuple[EvaluationSpec, str | None]:

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from argap.metric.documents import behind
-from argap.records import Gap
+from argap.records import Gap, ids_of
 from argap.results.by_source import Grouped, group
+from argap.scoring.bos import text_of
 from argap.slices.tally import Groups, joined
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
@@ -72,7 +73,8 @@ def warn_of_bos(runs: Sequence[Run], tokenizer: Tokenizer) -> tuple[str, ...]:
     before: dict[str, list[str]] = {}
     for run in runs:
         bos, own = run.record.identity.bos, run is runs[0] or run.record.evaluation.unit == "token"
-        what = "nothing" if bos is None else tokenizer.token_text(bos) if own else f"token {bos}"
+        what = text_of(tokenizer, bos) if own else f"token {', '.join(map(str, ids_of(bos)))}"
+        what = "nothing" if bos is None else what
         before.setdefault(what, []).append(run.model)
     if before.keys() == {"nothing"}:
         return ()

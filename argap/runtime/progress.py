@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal; elsewhere, and in worker processes, a plain line every 20 seconds."""
+"""Show progress on stderr: a bar on a terminal; elsewhere a line after two seconds, then every twenty."""
 
 import multiprocessing
 import sys
@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+SECONDS_TO_FIRST_LINE = 2.0
 SECONDS_BETWEEN_LINES = 20.0
+LEAST = 0.01
+"""Share of the work from which the time left can be told."""
 
 
 def say(message: str) -> None:
@@ -78,7 +81,9 @@ def _lines(
         done += amount
 
     def report() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LINES):
+        wait = min(SECONDS_TO_FIRST_LINE, SECONDS_BETWEEN_LINES)
+        while not ended.wait(wait):
+            wait = SECONDS_BETWEEN_LINES
             share = done / total if total else fraction()
             with suppress(OSError):  # stderr is closed
                 say(f"{label}: {_line(done, total, unit, time.monotonic() - started, share)}")
@@ -92,5 +97,6 @@ def _lines(
 
 def _line(done: int, total: int | None, unit: str, seconds: float, share: float | None) -> str:
     of = f" of {total:,}" if total else ""
-    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and share < 1 else ""
-    return f"{done:,}{of} {unit}, {done / seconds:,.0f} {unit}/s{left}"
+    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and LEAST <= share < 1 else ""
+    rate = f", {done / seconds:,.0f} {unit}/s" if done else ""
+    return f"{done:,}{of} {unit}{rate}{left}"

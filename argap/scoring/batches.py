@@ -21,6 +21,7 @@ import torch
 from argap.checkpoints.causality import check_sees_no_future
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
+from argap.records import Bos, ids_of
 from argap.runtime.progress import say
 from argap.scoring.fused import fuse
 from argap.scoring.heads import OfTargets, find_head, joined, logprobs_of_model
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Starting point for batch size "auto", in tokens: small enough for a CPU's cache, large enough to saturate a GPU.
 AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
+BATCH_WORK = 2**37
+"""Weights times tokens of such a batch on a CPU: some seconds' work, so that progress moves."""
 PROBE_TOKENS = 16
 
 
@@ -97,13 +100,13 @@ class Batches:
         name: str,
         *,
         live: bool = False,
-        bos: int | None = None,
+        bos: Bos = None,
         rank: bool = False,
     ) -> None:
         """Fuse the layers of ``model`` and find its output head.
 
-        ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``: id
-        of a token to put before each window. ``rank``: also compute the rank of each token.
+        ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``:
+        what to put before each window. ``rank``: also compute the rank of each token.
         """
         self.model = model
         self.rank = rank
@@ -113,7 +116,10 @@ class Batches:
         self.backs_off = batch == "auto"
         # A model in memory may have hooks, which expect one call at a time.
         self.threads = torch.get_num_threads() if self.device.type == "cpu" and not live else 1
-        automatic = max(self.threads, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len)
+        tokens = AUTO_BATCH_TOKENS.get(self.device.type, 2**15)
+        if self.device.type == "cpu":
+            tokens = min(tokens, BATCH_WORK // max(1, model.num_parameters()))
+        automatic = max(self.threads, tokens // data.seq_len)
         self.batch = automatic if batch == "auto" else batch
         self.head = None
         self.sharing: Sharing = "none"
@@ -228,10 +234,9 @@ class Batches:
 
     def _logprobs_of(self, windows: Sequence[np.ndarray]) -> OfTargets:
         """Return what `logprobs` does for windows behind their BOS, padded to the longest; BOS not included."""
-        before = 0 if self.bos is None else 1
+        before = len(ids_of(self.bos))
         ids = np.zeros((len(windows), before + max(map(len, windows))), dtype=np.int64)
-        if self.bos is not None:
-            ids[:, 0] = self.bos
+        ids[:, :before] = ids_of(self.bos)
         for row, tokens in zip(ids, windows, strict=True):
             row[before : before + len(tokens)] = tokens
         return self.logprobs(self._to_device(torch.from_numpy(ids))).each(lambda x: x[:, before:])

@@ -1,13 +1,14 @@
 """Decide which token comes before each window: a BOS, one more token of context without a log-prob.
 
-Unless the user says otherwise it is what the model was trained with: the BOS that the tokenizer's own rule puts before
-a text (`argap.text.tokenizer.Tokenizer.adds_bos`), and none for models that `argap train` trained. Where there is no
-rule, nothing is put, and a probe says whether a BOS would have mattered (`probe_bos`).
+Unless the user says otherwise it is what the model was trained with: what the tokenizer's own rule puts before a text
+(`argap.text.tokenizer.Tokenizer.adds_bos`), one token or ChatGLM's two, and none for models that `argap train` trained.
+Where there is no rule, nothing is put, and a probe says whether a BOS would have mattered (`probe_bos`).
 """
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from argap.errors import ArgapError
+from argap.records import Bos, ids_of
 from argap.runtime.progress import say
 from argap.scoring.config import ScoreConfig
 from argap.scoring.per_model import NO_BOS, OWN_BOS
@@ -31,6 +32,13 @@ class Tokenized(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
 
+class Model(NamedTuple):
+    """A model known by its name and tokenizer alone."""
+
+    name: str
+    tokenizer: Tokenizer
+
+
 class Optioned(Tokenized, Protocol):
     """A model with its options."""
 
@@ -47,16 +55,16 @@ class Configured:
     """Whether the model was trained without a BOS."""
 
     @property
-    def bos(self: Optioned) -> int | None:
-        """Return the id of the token to put before each window; raises as `bos_id`."""
+    def bos(self: Optioned) -> Bos:
+        """Return what to put before each window; raises as `bos_id`."""
         return bos_id(self, self.config.bos.of(self.name), without_bos=self.without_bos)
 
     def qualified(self) -> Self:
         return self
 
 
-def bos_id(model: Tokenized, asked: str | None, *, without_bos: bool = False) -> int | None:
-    """Return the id of the token to put before each window of a model; None for none.
+def bos_id(model: Tokenized, asked: str | None, *, without_bos: bool = False) -> Bos:
+    """Return the ids of the tokens to put before each window of a model.
 
     ``asked``: the token's text, `OWN_BOS`, `NO_BOS`, or None for the tokenizer's rule; ``without_bos``: the
     model was trained without a BOS, so no rule applies. Raises `ArgapError` for a token outside the vocabulary.
@@ -64,6 +72,8 @@ def bos_id(model: Tokenized, asked: str | None, *, without_bos: bool = False) ->
     if asked == NO_BOS or (asked is None and without_bos):
         return None
     tokenizer = model.tokenizer
+    if len(tokenizer.before) > 1 and asked in (None, OWN_BOS):
+        return tokenizer.before
     if asked is None:
         return tokenizer.bos if tokenizer.adds_bos else None
     found = tokenizer.bos if asked == OWN_BOS else tokenizer.vocabulary.get(asked)
@@ -73,23 +83,28 @@ def bos_id(model: Tokenized, asked: str | None, *, without_bos: bool = False) ->
     return found
 
 
-def say_bos(model: Tokenized, asked: str | None, bos: int | None) -> None:
-    """Say which token, ``bos``, comes before each window or prompt, and why."""
+def text_of(tokenizer: Tokenizer, bos: Bos) -> str:
+    """Return the tokens of ``bos`` as spelt in the vocabulary."""
+    return "".join(map(tokenizer.token_text, ids_of(bos)))
+
+
+def say_bos(model: Tokenized, asked: str | None, bos: Bos) -> None:
+    """Say what, ``bos``, comes before each window or prompt, and why."""
     if bos is not None:
         why = "as asked" if asked is not None else f"as its tokenizer does; --bos {NO_BOS} leaves it out"
-        say(f"{model.name}: {model.tokenizer.token_text(bos)} before each window, {why}")
-    elif asked is None and len(before := model.tokenizer.before) > 1:  # ChatGLM's [gMASK]<sop>
-        texts = "".join(map(model.tokenizer.token_text, before))
+        say(f"{model.name}: {text_of(model.tokenizer, bos)} before each window, {why}")
+    elif asked is None and len(before := model.tokenizer.before) > 1:
         say(
-            f"{model.name}: nothing before each window, though its tokenizer puts {texts} before a text; argap puts "
-            f"one token there at most: --bos {model.tokenizer.token_text(before[-1])}"
+            f"{model.name}: nothing before each window, though its tokenizer puts {text_of(model.tokenizer, before)} "
+            f"before a text; a server is sent one token at most: --bos {model.tokenizer.token_text(before[-1])}"
         )
 
 
 def probe_bos(batches: "Batches", model: Tokenized, asked: str | None, *, without_bos: bool) -> None:
     """Say so if a BOS lowers the NLL of the first windows, for a model whose tokenizer has no rule for it."""
     tokenizer = model.tokenizer
-    if asked is not None or without_bos or tokenizer.adds_bos is not None or tokenizer.bos is None:
+    ruled = tokenizer.adds_bos is not None or len(tokenizer.before) > 1
+    if asked is not None or without_bos or ruled or tokenizer.bos is None:
         return
     gain = batches.gain_of_bos(tokenizer.bos, PROBED_TOKENS)
     if gain > TRIFLE:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from argap.checkpoints.find import Checkpoint
-from argap.checkpoints.gguf import gguf_tokenizer
+from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
 from argap.checkpoints.load import check_loadable, load_model, runs_native
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet
@@ -75,6 +75,10 @@ class CheckpointSource(Configured):
         return self.checkpoint.without_bos
 
     @property
+    def weights(self) -> int:
+        return self.checkpoint.weights
+
+    @property
     def dtype(self) -> str:
         """Return the dtype as requested; ``auto`` is resolved on a device."""
         return self.config.dtype.of(self.name) or "auto"
@@ -101,7 +105,7 @@ class CheckpointSource(Configured):
         """Raise `ArgapError` for windows too long for the model; say so if they are longer than those of training."""
         from argap.scoring.scorer import check_length
 
-        check_length(self.origin, self.longest, data, bos=self.bos is not None)
+        check_length(self.origin, self.longest, data, bos=self.bos)
         trained = self.checkpoint.trained_on
         if trained is not None and data.longest > trained and (parallel is None or parallel.is_main):
             say(

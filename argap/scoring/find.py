@@ -1,6 +1,5 @@
 """Find the sources that users name: checkpoints, servers, finished runs."""
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,15 +9,13 @@ from argap.errors import ArgapError
 from argap.records import SourceRecord
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.per_model import split_name
 from argap.scoring.server.client import is_address, parse_address
 from argap.scoring.server.scoring import Server
 from argap.scoring.server.source import ServerSource
 from argap.scoring.sources import FinishedSource, Source, distinct, once
-from argap.tokens.runs import open_run
+from argap.tokens.runs import named, open_run
 from argap.tokens.segment_runs import check_tokens
-
-NAMED = re.compile(r"([^/=:]+)=(.+)", re.DOTALL)
-"""``NAME=CKPT``."""
 
 
 def find_source(source: str, config: ScoreConfig = DEFAULT) -> CheckpointSource:
@@ -49,9 +46,9 @@ def find_sources(
 ) -> tuple[Source, list[Source]]:
     """Return the reference and the other models (`distinct`), each once.
 
-    Any may be a server, and the reference the folder of a finished run. The names of servers' models are taken from
-    ``config`` in the order of ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer names than
-    servers, for a run of segments, and what `find_source` raises.
+    Any may be a server, and the reference the folder of a finished run, or ``NAME=RUN``. The names of servers' models
+    are taken from ``config`` in the order of ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer
+    names than servers, for a run of segments, and what `find_source` raises.
     """
     given = [split_name(source)[1] for source in (*sources, reference) if isinstance(source, str)]
     servers = [source for source in given if is_address(source)]
@@ -73,28 +70,12 @@ def find_sources(
         return ServerSource(name, Server(parse_address(address), model), config, named=own is not None)
 
     models: list[Source] = [find(source) for source in sources]
-    if isinstance(reference, str) and (Path(reference) / "run.json").is_file():
-        run = open_run(reference)
+    name, path = split_name(reference) if isinstance(reference, str) else (None, "")
+    if path and (Path(path) / "run.json").is_file():
+        run = named(open_run(path), name)
         check_tokens([run])
         first: Source = FinishedSource(run)
     else:
         first = find(reference)
     first, *models = once(distinct([first, *models], config))
     return first, models
-
-
-def split_name(source: str) -> tuple[str | None, str]:
-    """Split ``NAME=CKPT``; the name is None where there is none. A path that exists may have a ``=``.
-
-    >>> split_name("bf16=org/model"), split_name("runs/lr=0.1/final")
-    (('bf16', 'org/model'), (None, 'runs/lr=0.1/final'))
-    """
-    match = NAMED.fullmatch(source)
-    return (None, source) if match is None or Path(source).exists() else (match[1], match[2])
-
-
-def with_name(name: str, source: str) -> str:
-    """Return ``NAME=CKPT``. Raises `ArgapError` for a name that `split_name` would not find again."""
-    if split_name(both := f"{name}={source}") != (name, source):
-        raise ArgapError(f"model name {name!r}: expected a plain name without /, = and :")
-    return both

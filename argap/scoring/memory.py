@@ -51,6 +51,10 @@ class MemorySource(Configured):
         return self.live.without_bos
 
     @property
+    def weights(self) -> int:
+        return self.live.model.num_parameters()
+
+    @property
     def longest(self) -> int | None:
         return self.config.longest(self.name, self.live.longest)
 
@@ -62,7 +66,7 @@ class MemorySource(Configured):
         """Raise `ArgapError` for windows that the model cannot take."""
         from argap.scoring.scorer import check_length
 
-        check_length(self.name, self.longest, data, bos=self.bos is not None)
+        check_length(self.name, self.longest, data, bos=self.bos)
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
         return RunIdentity(

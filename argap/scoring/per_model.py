@@ -1,9 +1,14 @@
-"""Parse settings for all models of a command or for one: ``--dtype float32``, ``--dtype NAME=float32``."""
+"""Parse what is given for all models of a command or for one by name: ``--dtype NAME=float32``, ``NAME=CKPT``."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from argap.errors import ArgapError
+
+NAMED = re.compile(r"([^/=:]+)=(.+)", re.DOTALL)
+"""``NAME=CKPT``."""
 
 
 class PerModel(NamedTuple):
@@ -48,3 +53,20 @@ def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) 
         else:
             default = value
     return PerModel(default, named)
+
+
+def split_name(source: str) -> tuple[str | None, str]:
+    """Split ``NAME=CKPT`` or ``NAME=RUN``; the name is None where there is none. A path that exists may have a ``=``.
+
+    >>> split_name("bf16=org/model"), split_name("runs/lr=0.1/final")
+    (('bf16', 'org/model'), (None, 'runs/lr=0.1/final'))
+    """
+    match = NAMED.fullmatch(source)
+    return (None, source) if match is None or Path(source).exists() else (match[1], match[2])
+
+
+def with_name(name: str, source: object) -> str:
+    """Return ``NAME=CKPT``. Raises `ArgapError` for a name that `split_name` would not find again."""
+    if split_name(both := f"{name}={source}") != (name, str(source)):
+        raise ArgapError(f"model name {name!r}: expected a plain name without /, = and :")
+    return both

@@ -6,25 +6,26 @@ Under ``torchrun``, shards are assigned round-robin to ranks; the output is iden
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from argap.errors import ArgapError, first_line
+from argap.checkpoints.family_code import family_code
+from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
-from argap.records import RunResult, SourceRecord
+from argap.records import Bos, RunResult, SourceRecord, ids_of
 from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
 from argap.scoring.bos import probe_bos
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
+    SHARD_TOKENS,
     Run,
     begin_run,
     finish_run,
@@ -40,6 +41,9 @@ from argap.tokens.runs import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+AND_BOS = ("", " and a BOS", " and the tokens before it")
+SHARD_WORK = 10**12
+"""Weights times tokens of a shard on a processor: half a minute's work of two cores in float32."""
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
@@ -59,18 +63,21 @@ def score(
     parallel = parallel or Parallel(0, 1, source.device())
     device = str(parallel.device)
     identity = source.identity(data, parallel)
-    record = new_record(source.name, source.origin, text, data.record, identity)
+    shard_tokens = _shard_tokens(source.weights) if device.startswith("cpu") else None
+    record = new_record(source.name, source.origin, text, data.record, identity, shard_tokens)
     run = begin_run(folder, record, overwrite=source.config.overwrite) if parallel.is_main else Run(folder, record)
     parallel.wait()  # until the main process has begun the run, or seen that it is finished
     if not parallel.is_main:
         run = read_run(folder)
-    own = {k: windows for k, windows in enumerate(shards_of(data)) if k % parallel.world == parallel.rank}
+    shards = enumerate(shards_of(data, run.record.shard_tokens))
+    own = {k: windows for k, windows in shards if k % parallel.world == parallel.rank}
     missing = missing_shards(folder, data, own)
     left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
     if run.finished and not left:
         return run
-    check_length(source.origin, source.longest, data, bos=source.bos is not None)
-    with source.loaded(device) as model, _beyond(source, data):
+    check_length(source.origin, source.longest, data, bos=source.bos)
+    too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
+    with source.loaded(device) as model, family_code(source.origin, model, data.longest, too_long):
         check_vocabulary(model, data, source.origin)
         batches = Batches(
             model,
@@ -103,18 +110,13 @@ def score(
     return run if parallel.is_main else read_run(folder)
 
 
-@contextmanager
-def _beyond(source: Local, data: EvaluationSet) -> Iterator[None]:
-    """Turn an error of a model's code on windows that only `max_length` allows into an `ArgapError`."""
-    try:
-        yield
-    except (IndexError, RuntimeError, ValueError) as error:
-        if source.config.max_length.of(source.name) is None:
-            raise
-        raise ArgapError(
-            f"{source.origin}: its code fails on windows of {data.longest} tokens ({first_line(error)}); "
-            "reduce `max_length` and `seq_len`"
-        ) from error
+def _shard_tokens(weights: int) -> int | None:
+    """Return the tokens of a shard that take a processor about `SHARD_WORK`; None for the usual shard.
+
+    Planned by size and not by the clock, so that a run has the same parts however often it is interrupted.
+    """
+    tokens = SHARD_WORK // max(1, weights)
+    return tokens if tokens < SHARD_TOKENS else None
 
 
 def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
@@ -146,16 +148,17 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
     advance(shard.uncounted)
 
 
-def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: bool) -> None:
+def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: Bos) -> None:
     """Raise `ArgapError` if the windows of ``data`` are longer than the ``longest`` that a model takes.
 
-    ``bos``: whether each has a BOS before it.
+    ``bos``: what is put before each.
     """
-    if longest is not None and data.longest + bos > longest:
+    before = len(ids_of(bos))
+    if longest is not None and data.longest + before > longest:
         raise ArgapError(
             f"{name}: takes at most {longest} tokens, the windows have {data.longest}"
-            f"{' and a BOS' if bos else ''}; use `seq_len={longest - bos}`, or `max_length={data.longest + bos}` if it "
-            "takes more than it says"
+            f"{AND_BOS[min(before, 2)]}; use `seq_len={longest - before}`, or `max_length={data.longest + before}` "
+            "if it takes more than it says"
         )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from argap.evaluation.windows import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.files.resumable import check_resumable, folder_name
-from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
+from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity, ids_of
 from argap.scoring.sources import Source
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.aligned import SegmentedText, open_segmented_text, open_text_of_runs
@@ -104,20 +104,24 @@ def open_models_text(
 def fitting(spec: EvaluationSpec, sources: Sequence[Source]) -> EvaluationSpec:
     """Return ``spec`` with windows that every model takes, if nobody said how long they are.
 
-    Windows of several tokenizers are cut to each one's models (`open_models_text`).
+    Windows of several tokenizers are cut to each one's models (`open_models_text`). Documents that are cut to one token
+    more than a window of their own, as a BOS takes the place of one, lose that token: it would be a window by itself,
+    in which nothing is scored.
     """
-    if spec.seq_len is not None or any(each.finished for each in sources):
+    if any(each.finished for each in sources):
         return spec
     longest = _longest(spec, sources[0].tokenizer, sources)
-    if len({each.tokenizer.fingerprint for each in sources}) > 1 or not 1 < longest < SEQ_LEN:
+    if spec.packing == "document" and spec.limit_document_tokens == longest + 1 > 2:
+        spec = replace(spec, limit_document_tokens=longest)
+    if spec.seq_len is not None or len({each.tokenizer.fingerprint for each in sources}) > 1:
         return spec
-    return replace(spec, seq_len=longest)
+    return replace(spec, seq_len=longest) if 1 < longest < SEQ_LEN else spec
 
 
 def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, sources: Sequence[Source]) -> int:
     """Return the longest window that every model of a tokenizer takes, BOS not counted; at most ``seq_len``."""
     limits = [
-        each.longest - (each.bos is not None)
+        each.longest - len(ids_of(each.bos))
         for each in sources
         if each.longest is not None and each.tokenizer.fingerprint == tokenizer.fingerprint
     ]

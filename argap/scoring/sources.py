@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.resumable import folder_name
-from argap.records import RunIdentity, SourceRecord
+from argap.records import Bos, RunIdentity, SourceRecord
 from argap.runtime.progress import say
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.text.tokenizer import Tokenizer
@@ -55,8 +55,8 @@ class Source(Named, Protocol):
         ...
 
     @property
-    def bos(self) -> int | None:
-        """Return the id of the token put before each window. Raises `ArgapError` if the tokenizer lacks it."""
+    def bos(self) -> Bos:
+        """Return what is put before each window. Raises `ArgapError` if the tokenizer lacks it."""
         ...
 
     @property
@@ -103,6 +103,11 @@ class Local(Source, Protocol):
     @property
     def without_bos(self) -> bool:
         """Whether it was trained on windows without a BOS, whatever its tokenizer does."""
+        ...
+
+    @property
+    def weights(self) -> int:
+        """About how many weights it has, by which the work on a processor is divided."""
         ...
 
     @property

@@ -15,7 +15,7 @@ from argap.files.checksums import check_files
 from argap.files.resumable import folder_name
 from argap.metric.documents import group_of, units_of
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
-from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
+from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, SEGMENTED, TYPES, WHOLE, schema_of
 from argap.slices.conditions import (
     TABLE,
     Condition,
@@ -33,11 +33,14 @@ from argap.slices.queries import as_text
 from argap.slices.sums import Sums, sums
 from argap.tokens.batches import Mask
 from argap.tokens.labels import WINDOWS
-from argap.tokens.runs import Run, open_run, token_parts
+from argap.tokens.runs import Run, named, open_run, token_parts
 from argap.tokens.table import TokenTable
 
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
 """Columns to break down by, besides those kept from the source."""
+SEGMENT, SEGMENT_BYTES = SEGMENTED
+INTERNAL = "internal "
+"""Prefix of columns that are read for others and not returned."""
 NONE = "none"
 """Bin of the tokens without a value or label."""
 
@@ -82,6 +85,8 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
     for candidate in candidates:
         if (candidate / "run.json").is_file() and (run := open_run(candidate)).model == model:
             return run
+    if recorded and (Path(recorded) / "run.json").is_file():  # compared as NAME=RUN
+        return named(open_run(recorded), model)
     raise ArgapError(
         f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
         "its tables and breakdowns need only the files that are here"
@@ -292,11 +297,30 @@ def select(
     parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
     columns = [name for name in columns if parts.get(name) != ""]  # a struct needs at least one field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]
+    segmented = table.record.evaluation.unit == "byte" and not {"nll", SEGMENT_BYTES}.isdisjoint(columns)
+    further = [SEGMENT, WHOLE] if segmented else []
+    chosen += [f"{quoted(name)} AS {quoted(INTERNAL + name)}" for name in further]
     query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
     if limit is not None:
         query += f" LIMIT {int(limit)}"
     try:
-        with streamed(table, list(dict.fromkeys([*columns, *named])), masks, fields) as connection:
-            return connection.sql(query).to_arrow_table()
+        with streamed(table, list(dict.fromkeys([*columns, *named, *further])), masks, fields) as connection:
+            found = connection.sql(query).to_arrow_table()
     except FailsOnToken as error:
         raise ArgapError(f"{error} ({' '.join(sql.split())})") from None
+    return _once_per_segment(found) if segmented else found
+
+
+def _once_per_segment(found: pa.Table) -> pa.Table:
+    """Leave NLL and bytes of a segment at the last of its tokens in the table, and drop the `INTERNAL` columns."""
+    segment, whole = (found[INTERNAL + name].to_numpy() for name in (SEGMENT, WHOLE))
+    last = np.append(segment[1:] != segment[:-1], True)[: len(segment)]
+    for k, name in enumerate(found.column_names):
+        if name == "nll":
+            fields = found[name].combine_chunks().flatten()
+            once = [pa.array(each.to_numpy(zero_copy_only=False), each.type, mask=~last) for each in fields]
+            names = [field.name for field in found.schema.field(name).type]
+            found = found.set_column(k, name, pa.StructArray.from_arrays(once, names=names))
+        elif name == SEGMENT_BYTES:
+            found = found.set_column(k, name, pa.array(np.where(last, whole, 0), pa.int32()))
+    return found.drop_columns([INTERNAL + name for name in (SEGMENT, WHOLE)])

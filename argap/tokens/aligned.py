@@ -98,11 +98,7 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     windows that do not hold the same bytes.
     """
     tokens = {t: read_token_ids(run) for t, run in runs.items()}
-    text = _read(spec, tokenizers)
-    unlike = _unlike(text, tokens, spec)
-    if text.separators is None and unlike:
-        cut = _read(spec, tokenizers, to_common_ends=True)  # as in runs that were scored together
-        text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
+    text, counted, unlike = _read_as(runs, spec, tokenizers, tokens)
     if unlike is not None:
         t, what = unlike
         scored = {run.folder: ", ".join(run.record.source.data) for run in runs.values()}
@@ -118,12 +114,41 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     offsets = {t: read_window_offsets(run) for t, run in runs.items()}
     reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
     if spec.limit_tokens is not None:
-        reached.append(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
+        reached.append(int(np.searchsorted(segments.tokens[counted], spec.limit_tokens, side="right")) - 1)
     segments = segments.first(min(reached))
     windows = _common_windows(runs, offsets, segments)
     of_runs = {t: run.record.evaluation.seq_len for t, run in runs.items()}
     limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
     return _segmented(text, tokenizers, segments, windows, limits)
+
+
+def _read_as(
+    runs: Mapping[int, Run], spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], tokens: Mapping[int, np.ndarray]
+) -> "tuple[_Text, int, tuple[int, str] | None]":
+    """Read the text of ``spec`` as ``runs`` did, whose ``tokens`` are given.
+
+    Runs that were scored together end each document at a common end, and their limits count the tokens of the reference
+    of that time, which may be any of them. Returns the text in which the limits explain where the runs end, else the
+    first that agrees with them, and the number of the tokenizer that limits count; if none agrees, the first and how it
+    differs.
+    """
+    limited = spec.limit_tokens is not None or spec.limit_document_tokens is not None
+    at_ends = (False, True) if spec.packing == "document" else (False,)
+    found: list[tuple[_Text, int]] = []
+    unlike: list[tuple[_Text, int, tuple[int, str]]] = []
+    for counted in sorted(range(len(tokenizers)), key=lambda t: t not in runs) if limited else (0,):
+        if found and counted not in runs:
+            break
+        for to_common_ends in at_ends:
+            text = _read(spec, tokenizers, to_common_ends=to_common_ends, counted=counted)
+            if (difference := _unlike(text, tokens, spec, counted)) is not None:
+                unlike.append((text, counted, difference))
+                continue
+            within = spec.limit_tokens is None or len(tokens.get(counted, ())) <= spec.limit_tokens
+            if not limited or (within and all(len(own) <= sum(text.lengths(t)) for t, own in tokens.items())):
+                return text, counted, None
+            found.append((text, counted))
+    return (*found[0], None) if found else unlike[0]
 
 
 def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], segments: Segments) -> np.ndarray:
@@ -171,10 +196,13 @@ class _Text(NamedTuple):
         return np.concatenate([document[tokenizer].ids for document in self.documents])
 
 
-def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False) -> _Text:
+def _read(
+    spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False, counted: int = 0
+) -> _Text:
     """Read the documents of ``spec`` that have reference tokens, up to ``limit_tokens``.
 
-    ``to_common_ends``: cut documents without a separator at the last common end of their tokens.
+    ``to_common_ends``: cut documents without a separator at the last common end of their tokens. ``counted``: number of
+    the tokenizer whose tokens the limits count.
     """
     separators = None if (spec.packing or PACKING) == "document" else list(map(separator_of, tokenizers))
     corpora = corpora_of(spec)
@@ -186,7 +214,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
         of_batch = zip(batch, in_tokens, kept_of(batch, tokenizers[0]), strict=True)
         for document, each, kept in of_batch:
             if spec.limit_document_tokens is not None:
-                each = up_to_common_end(each, spec.limit_document_tokens)
+                each = up_to_common_end(each, spec.limit_document_tokens, counted)
             if not len(each[0].ids):
                 continue
             text.metadata.append(replace(document, kept=kept))
@@ -197,7 +225,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
             elif to_common_ends:
                 each = up_to_common_end(each)
             text.documents.append(each)
-            taken += len(each[0].ids)
+            taken += len(each[counted].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 say_remarks(corpora)
                 return text
@@ -207,14 +235,16 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
     return text
 
 
-def _unlike(text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec) -> tuple[int, str] | None:
+def _unlike(
+    text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec, counted: int
+) -> tuple[int, str] | None:
     """Find the first run whose tokens differ from the text's, and describe the difference.
 
     ``tokens``: by tokenizer number. Returns None if tokens agree as far as both go, and no run is longer than a text
     read without limits.
     """
     whole = spec.limit_document_tokens is None
-    whole &= spec.limit_tokens is None or sum(text.lengths(0)) < spec.limit_tokens
+    whole &= spec.limit_tokens is None or sum(text.lengths(counted)) < spec.limit_tokens
     for t, own in tokens.items():
         of_text = text.tokens(t)
         both = min(len(own), len(of_text))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -39,6 +40,7 @@ FORMAT = 1
 OWN = "own-tokens"
 """Folder of the runs as scored, next to those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
 SHARD_TOKENS = 2**17
+"""Tokens of a part, about, unless the run's record says fewer: parts are what a killed run keeps."""
 LARGEST_LOGPROB = 1e-4
 """Highest log-prob accepted from another program: rounding can lift a certain token's above 0."""
 FLOATS = ["logprob"]
@@ -73,9 +75,9 @@ class Run:
         return self.record.finished
 
 
-def shards_of(data: EvaluationSet) -> list[range]:
-    """Split the windows into shards of consecutive whole windows, about `SHARD_TOKENS` tokens each."""
-    number = data.offsets[:-1] // max(SHARD_TOKENS, data.seq_len)
+def shards_of(data: EvaluationSet, tokens: int | None = None) -> list[range]:
+    """Split the windows into shards of consecutive whole windows, about ``tokens`` each, at most `SHARD_TOKENS`."""
+    number = data.offsets[:-1] // max(min(tokens or SHARD_TOKENS, SHARD_TOKENS), data.seq_len)
     starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
     return [range(a, b) for a, b in zip(starts, [*starts[1:], data.windows], strict=True)]
 
@@ -85,7 +87,12 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def new_record(
-    model: str, checkpoint: str, source: SourceRecord, evaluation: EvaluationRecord, identity: RunIdentity
+    model: str,
+    checkpoint: str,
+    source: SourceRecord,
+    evaluation: EvaluationRecord,
+    identity: RunIdentity,
+    shard_tokens: int | None = None,
 ) -> RunRecord:
     """Return ``run.json`` for a new run; ``checkpoint``: its name (its fingerprint is in ``identity``)."""
     return RunRecord(
@@ -97,6 +104,7 @@ def new_record(
         identity=identity,
         **environment(),
         finished=None,
+        shard_tokens=shard_tokens,
     )
 
 
@@ -117,6 +125,11 @@ def finish_run(run: Run, result: RunResult) -> Run:
 def read_run(folder: Path) -> Run:
     """Read a run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
     return Run(folder, read_record(folder / "run.json", RunRecord, newest=FORMAT))
+
+
+def named(run: Run, name: str | None) -> Run:
+    """Return the run under another name, unless that is None."""
+    return run if name is None else Run(run.folder, msgspec.structs.replace(run.record, model=name))
 
 
 def open_run(folder: str | Path) -> Run:

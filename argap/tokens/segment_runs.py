@@ -15,6 +15,7 @@ from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, MismatchError
 from argap.files.resumable import check_resumable, folder_name
 from argap.records import RunIdentity
+from argap.runtime.progress import say
 from argap.tokens.aligned import SegmentedText, open_text_of_runs
 from argap.tokens.labels import Labels, label, read_labels, with_counts, write_labels
 from argap.tokens.runs import (
@@ -82,7 +83,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
 def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
     """Label the text with training counts from the labels next to the reference's run, else from its recorded index.
 
-    If neither is available, every repeated bigram is a hit.
+    If neither is available in the reference's tokens, every repeated bigram is a hit.
     """
     labels = label(text.sets[0])
     beside = reference.folder.parent / "labels"
@@ -94,7 +95,11 @@ def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
             return text.labels(replace(labels, train_count=counts, record=record))
     index = reference.record.source.index
     if index is not None and Path(index).is_dir():
-        labels = with_counts(labels, text.sets[0].tokens, open_index(index))
+        opened, own = open_index(index), text.sets[0]
+        if opened.tokenizer_fingerprint == own.tokenizer_fingerprint:
+            labels = with_counts(labels, own.tokens, opened)
+        else:
+            say(f"{index}: counts tokens of {opened.tokenizer}, not of {own.tokenizer}; every repeated bigram is a hit")
     return text.labels(labels)
 
 

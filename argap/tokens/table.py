@@ -17,7 +17,19 @@ from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
 from argap.records import LabelsRecord, read_record
-from argap.records.columns import BY_MODEL, COLUMNS, COPIED, LABELLED, LOGPROB, RANK, UNIT, WEIGHT, ranks_of, schema_of
+from argap.records.columns import (
+    BY_MODEL,
+    COLUMNS,
+    COPIED,
+    LABELLED,
+    LOGPROB,
+    RANK,
+    UNIT,
+    WEIGHT,
+    WHOLE,
+    ranks_of,
+    schema_of,
+)
 from argap.runtime.threads import lazy
 from argap.text.content import content_bigrams, content_tokens, has_letters
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
@@ -179,6 +191,8 @@ class Columns:
             return self._of_models(name)
         if name == WEIGHT:
             return pa.array(self._rows.weight)
+        if name == WHOLE:
+            return pa.array(self._rows.weight[self._last])
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())

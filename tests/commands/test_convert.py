@@ -1,7 +1,8 @@
-"""``argap convert``: what it accepts of a pickle, what it writes, and that the result scores."""
+"""``argap convert``: what it accepts of pickles and distributed shards, what it writes, and that the result scores."""
 
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch.distributed.checkpoint import state_dict_saver
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from argap.checkpoints import find as checkpoint_module
 from argap.checkpoints.convert import convert
+from argap.checkpoints.distributed import read_distributed
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
 from argap.cli import app
 from argap.errors import ArgapError
+from tests.unit.models.hub.families import tiny
 
 SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
 
@@ -122,6 +126,151 @@ def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, conten
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def llama() -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+
+
+TITAN = {
+    "model.embed_tokens": "tok_embeddings",
+    "model.norm": "norm",
+    "lm_head": "output",
+    "model.layers": "layers",
+    **{f"self_attn.{part}_proj": f"attention.w{part}" for part in "qkvo"},
+    **{f"self_attn.{part}_norm": f"attention.{part}_norm" for part in "qk"},
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+
+
+def in_titan(model: Any) -> dict[str, torch.Tensor]:
+    """The weights in torchtitan's names; a Llama's queries and keys turn neighbouring components together."""
+    renamed = {}
+    for name, weight in model.state_dict().items():
+        heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
+        if heads and model.config.model_type == "llama":
+            weight = weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        for own, theirs in TITAN.items():
+            name = name.replace(f"{own}.", f"{theirs}.")
+        renamed[name] = weight
+    return renamed
+
+
+def save_distributed(folder: Path, state: dict[str, Any]) -> Path:
+    """As a trainer saves it, with its own state, some of which only a pickle without checks would open."""
+    trainer = {"optimizer": {"exp_avg": torch.ones(64, 32)}, "train_state": {"step": Malicious("touch opened")}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process
+        state_dict_saver.save(state | trainer, checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("pickles_read_here")
+@pytest.mark.parametrize("layout", ["transformers", "titan", "titan's Qwen3", "beside"])
+def test_a_distributed_checkpoint_is_joined(llama, tmp_path, layout: str) -> None:
+    """pytorch/torchtitan#1291: converted without reordering queries and keys, a Llama writes nonsense."""
+    own = tiny("qwen3", num_key_value_heads=2) if "Qwen3" in layout else llama
+    compiled = {f"_orig_mod.{name}": weight for name, weight in own.state_dict().items()}
+    state = in_titan(own) if "titan" in layout else {"app": {"model": compiled}}
+    source = tmp_path / "source"
+    own.config.save_pretrained(source if layout == "beside" else tmp_path)
+    shards = save_distributed(source / "pytorch_model_fsdp_0" if layout == "beside" else source, state)
+    if layout == "beside":
+        save_distributed(source / "optimizer_0", {})
+    with pytest.raises(ArgapError, match=f"a distributed checkpoint of torch; `argap convert {shards} OUT --config"):
+        find_checkpoint(source)
+    convert(str(source), tmp_path / "out", config=None if layout == "beside" else str(tmp_path / "config.json"))
+    model = load_model(find_checkpoint(tmp_path / "out"), dtype=torch.float32, device="cpu")
+    ids = torch.arange(20)[None]
+    torch.testing.assert_close(model(ids).logits, own(ids).logits, rtol=0, atol=1e-5)
+    assert len(read_distributed(shards)) == len(state if "titan" in layout else compiled)  # nothing of the trainer
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    assert record["files"].keys() == {".metadata", "__0_0.distcp"}
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("pickles_read_here")
+def test_distributed_shards_of_a_family_of_fla_are_joined(tmp_path) -> None:
+    """As flame writes them, with torchtitan; its models are not built to know their names."""
+    sizes = {"hidden_size": 32, "num_heads": 2, "num_hidden_layers": 2, "vocab_size": 64, "intermediate_size": 48}
+    config = {"model_type": "gla", **sizes}
+    shapes = {"model.embeddings.weight": (64, 32), "model.norm.weight": (32,), "lm_head.weight": (64, 32)}
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        shapes |= {
+            f"{at}.attn_norm.weight": (32,),
+            f"{at}.mlp_norm.weight": (32,),
+            f"{at}.attn.o_proj.weight": (32, 32),
+        }
+        shapes |= {f"{at}.attn.{part}_proj.weight": (16 if part in "qk" else 32, 32) for part in "qkvg"}
+        shapes |= {f"{at}.attn.gk_proj.0.weight": (16, 32), f"{at}.attn.gk_proj.1.weight": (16, 16)}
+        shapes |= {f"{at}.attn.gk_proj.1.bias": (16,), f"{at}.attn.g_norm_swish_gate.weight": (16,)}
+        shapes |= {f"{at}.mlp.gate_proj.weight": (48, 32), f"{at}.mlp.up_proj.weight": (48, 32)}
+        shapes |= {f"{at}.mlp.down_proj.weight": (32, 48)}
+    state = {name: torch.randn(shape) for name, shape in shapes.items()}
+    for name, prefixed in (("plain", state), ("behind", {f"model.{key}": value for key, value in state.items()})):
+        source = save_distributed(tmp_path / name, prefixed)
+        (source / "config.json").write_text(json.dumps(config))
+        convert(str(source), tmp_path / f"{name}-out")
+    plain, behind = (
+        load_model(find_checkpoint(tmp_path / f"{name}-out"), dtype=torch.float32, device="cpu")
+        for name in ("plain", "behind")
+    )
+    ids = torch.arange(20)[None]
+    torch.testing.assert_close(plain(ids).logits, behind(ids).logits, rtol=0, atol=0)
+    state.pop("lm_head.weight")
+    source = save_distributed(tmp_path / "headless", state)
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArgapError, match=r"model type gla: 1 are missing, the first is lm_head\.weight"):
+        convert(str(source), tmp_path / "out")
+
+
+@pytest.mark.usefixtures("pickles_read_here")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "a distributed checkpoint, which says nothing of the architecture; give `config=FILE`"),
+        (
+            {"config": {"num_hidden_layers": 3}},
+            "are not those of model type llama: 9 are missing, the first is model.layers",
+        ),
+        ({"config": {"intermediate_size": 40}}, r"has shape \[48, 32\], the config.json says \[40, 32\]"),
+        ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "model type t5 is an encoder-decoder"),
+        ({"config": {"model_type": "mistral"}}, "not those of model type mistral: 21 are missing"),
+        ({"config": {"model_type": "lama"}}, "does not know its model type 'lama'"),
+        ({"config": {}, "lost": "__0_0.distcp"}, "names '__0_0.distcp', expected a file beside it"),
+        ({"config": {}, ".metadata": b"none"}, "not the metadata of a distributed checkpoint"),
+        ({"config": {}, ".metadata": pickle.dumps(Malicious("touch opened"))}, "imports posix.system; .* was run"),
+        ({"config": {}, ".metadata": pickle.dumps({"a": 1})}, "holds a dict, expected torch's metadata"),
+        ({"config": {}, "__0_0.distcp": b"none"}, "not a whole distributed checkpoint"),
+    ],
+)
+def test_a_distributed_checkpoint_that_cannot_be_joined_is_one_line(
+    llama, tmp_path, monkeypatch, change: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = save_distributed(tmp_path / "source", in_titan(llama))
+    config = None
+    if "config" in change:
+        config = str(tmp_path / "config.json")
+        (tmp_path / "config.json").write_text(json.dumps(llama.config.to_dict() | change["config"]))
+    for name in change.keys() - {"config", "lost"}:
+        (source / name).write_bytes(change[name])
+    if "lost" in change:
+        (source / change["lost"]).unlink()
+    with pytest.raises(ArgapError, match=said) as refused:
+        convert(str(source), tmp_path / "out", config=config)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "opened").exists()
+
+
 def test_a_module_beside_the_pickle_is_not_imported(gpt2, tmp_path, monkeypatch) -> None:
     """In the checkpoint's own folder: ``python -m`` would look there first."""
     source = pickled(tmp_path / "source", gpt2)
@@ -132,6 +281,13 @@ def test_a_module_beside_the_pickle_is_not_imported(gpt2, tmp_path, monkeypatch)
     convert(".", tmp_path / "out")
     assert not (tmp_path / "created").exists()
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_an_adapter_is_named_for_what_it_is(tmp_path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
+    (tmp_path / "adapter_model.bin").touch()
+    with pytest.raises(ArgapError, match=r"an adapter \(LORA\) of org/base, not a model; merge them once"):
+        convert(str(tmp_path), tmp_path / "out")
 
 
 def test_a_broken_generation_config_is_named_before_the_weights_are_read(gpt2, tmp_path) -> None:

@@ -13,19 +13,22 @@ from safetensors.torch import load_file, save_file
 
 import argap
 from argap.checkpoints import find as checkpoint
+from argap.checkpoints.classes import auto_class
 from argap.checkpoints.find import find_checkpoint
-from argap.checkpoints.load import load_model, runs_native
+from argap.checkpoints.load import check_loadable, load_model, runs_native
 from argap.cli import main
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import build_evaluation_set
 from argap.files.weight_files import INDEX, indexed_files
+from argap.models.hub.registry import fla_models, runs_by_fla
 from argap.scoring import scorer
 from argap.scoring.batches import Batches
 from argap.scoring.heads import find_head
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.runs import open_run, read_logprobs
 from tests.builders.gguf_files import small_llama, write_gguf
+from tests.unit.models.hub.families import by_hand, tiny, windows
 
 METHODS = {
     "gptq": ({"quant_method": "gptq", "bits": 4}, "optimum|gptqmodel"),
@@ -55,6 +58,100 @@ def place(tmp_path_factory, tokenizer) -> Path:
 def score(place: Path, out: Path, model: Any, **options: Any) -> Any:
     given: dict[str, Any] = {"data": place / "text.jsonl", "seq_len": 32, "device": "cpu"}
     return argap.score(model, place / "full", out=out, **given | options)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an adapter": (
+        {"adapter_config.json": {"peft_type": "LORA", "base_model_name_or_path": "org/base"}},
+        r"an adapter \(LORA\) of org/base, not a model; merge .* peft, AutoPeftModelForCausalLM\.from_pretrained\("
+        r"'.*'\)\.merge_and_unload\(\)\.save_pretrained\('OUT'\), and use OUT with `tokenizer=org/base`",
+    ),
+    "another adapter": ({"adapter_config.json": {}}, r"an adapter \(of peft\) of another model, not a model"),
+    "DeepSpeed": ({"zero_to_fp32.py": {}}, "shards of DeepSpeed; run the zero_to_fp32.py in it"),
+    "shards": ({".metadata": {}}, "a distributed checkpoint of torch; `argap convert .* OUT --config FILE` joins it"),
+    "T5": ({"config.json": {"model_type": "t5"}}, "model type t5 is an encoder-decoder; expected a causal language"),
+    "BART": (
+        {"config.json": {"model_type": "bart", "is_encoder_decoder": True}},
+        "bart is an encoder-decoder; expected",
+    ),
+    "CLIP": ({"config.json": {"model_type": "clip"}}, "model type clip is not a language model; expected a causal"),
+    "DeBERTa": (
+        {"config.json": {"model_type": "deberta-v2"}},
+        "model type deberta-v2 is an encoder; expected a causal",
+    ),
+    "a newer type": (
+        {"config.json": {"model_type": "llama9"}},
+        r"transformers [\d.]+ does not know its model type 'llama9'; run `pip install -U transformers`",
+    ),
+    "no type": ({"config.json": {}}, "its config.json has no model_type, and its keys match no known layout"),
+    "a type of fla": (
+        {"config.json": {"model_type": "mamba3"}},
+        "runs model type mamba3, and only on a GPU; `device` is",
+    ),
+}
+"""Folders by the JSON files in them, beside empty weights, and the line that refuses them before any work."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_folder_that_cannot_be_scored_is_one_line_before_any_work(tmp_path, name: str) -> None:
+    """QwenLM/Qwen3-VL#157 is one of many reports of a list of 100 class names instead."""
+    files, said = REFUSED[name]
+    if "mamba3" in said:
+        pytest.importorskip("fla")
+    save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
+    if name == "shards":
+        (tmp_path / "model.safetensors").unlink()
+    for file, content in files.items():
+        (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(ArgapError, match=said) as refused:
+        check_loadable(find_checkpoint(tmp_path))
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_every_type_of_fla_is_known() -> None:
+    fla = pytest.importorskip("fla")
+    assert {"mamba3", "moba", "raven", "yoco", "deltaformer", "cat", "stickbreaking_attn"} <= fla_models()
+    assert len(fla_models()) == len(list(Path(fla.__file__).parent.glob("models/*/configuration_*.py")))
+    assert [runs_by_fla(each) for each in ("rwkv7", "gla", "mamba2", "llama", None)] == [True, *[False] * 4]
+
+
+def test_without_fla_an_unknown_type_says_that_it_may_be_one_of_its(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("argap.checkpoints.classes.fla_models", frozenset)
+    monkeypatch.setattr("argap.models.hub.registry.fla_models", frozenset)
+    with pytest.raises(ArgapError, match=r"its model type 'rwkv9'; .* `pip install 'argap\[fla\]'` if it is one of"):
+        auto_class("m", {"model_type": "rwkv9"})
+
+
+@pytest.mark.parametrize("family", ["llava", "mistral3", "qwen2_5_vl", "mllama", "voxtral"])
+def test_a_multimodal_model_is_scored_on_text(tmp_path, family: str) -> None:
+    """QwenLM/Qwen3-VL#157: AutoModelForCausalLM does not know the configuration of Qwen2-VL."""
+    tiny(family, multimodal=True).save_pretrained(tmp_path)
+    checkpoint = find_checkpoint(tmp_path)
+    check_loadable(checkpoint)
+    model, data = load_model(checkpoint, dtype=torch.float32, device="cpu"), windows(30, 7, 19, 12)
+    found = Batches(model, data, "cpu", 4, "m").score(range(4)).arrays()[0]
+    np.testing.assert_allclose(found, by_hand(model, data), atol=1e-4)
+
+
+def test_an_error_in_a_familys_code_names_the_family_and_the_setting(place, tmp_path, monkeypatch) -> None:
+    def fails(*given: Any, **named: Any) -> Any:
+        raise NotImplementedError('"rms" not implemented for\n this')
+
+    def run(**options: Any) -> Any:
+        return argap.score((), place / "full", data=place / "text.jsonl", seq_len=32, out=tmp_path / "out", **options)
+
+    monkeypatch.setattr("argap.scoring.batches.find_sharing", fails)
+    with pytest.raises(NotImplementedError):  # argap's own
+        run(device="cpu")
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaMLP.forward", fails)
+    with pytest.raises(ArgapError) as refused:
+        run(device="cpu", dtype="bfloat16", overwrite=True)
+    assert re.fullmatch(
+        r".*full: LlamaForCausalLM of transformers [\d.]+ fails on 32 tokens in bfloat16 on cpu \(NotImplementedError: "
+        r'"rms" not implemented for this\); try another `dtype`, `device` or `seq_len`; ARGAP_TRACEBACK=1 shows .*',
+        str(refused.value),
+    )
 
 
 def test_an_adapter_beside_a_model_is_refused(place, tmp_path) -> None:

@@ -143,6 +143,20 @@ def test_a_model_with_another_tokenizer(place, tmp_path, adds_bos):
     assert (without.nll == pytest.approx(figures.nll, abs=1e-5)) is not adds_bos
 
 
+def test_max_length_is_taken_at_its_word(place):
+    folder, tokenizer = place
+    model = make(3, tokenizer.vocab_size)
+    model.config.n_positions = 16  # its weights have more
+    with pytest.raises(ArgapError, match=r"takes at most 16 tokens, the windows have 32; use .* or `max_length=32`"):
+        RecallGap(folder / "out" / "reference").measure(model)
+    assert RecallGap(folder / "out" / "reference", max_length=32).measure(model).nll > 0
+    short = drawn_model(GPT2Config(vocab_size=tokenizer.vocab_size, n_positions=16, n_embd=8, n_layer=1, n_head=1), 0)
+    with pytest.raises(ArgapError, match=r"GPT2LMHeadModel of .* fails on 32 tokens .*; reduce `max_length`, or"):
+        RecallGap(folder / "out" / "reference", max_length=32).measure(short)
+    with pytest.raises(ArgapError, match="`max_length` 0: expected a positive whole number"):
+        RecallGap(folder / "out" / "reference", max_length=0)
+
+
 def test_measuring_leaves_no_trace(place):
     folder, tokenizer = place
     gap = RecallGap(folder / "out" / "reference")

@@ -5,8 +5,9 @@ import threading
 import time
 
 import pytest
+import torch
 
-from argap.runtime import progress
+from argap.runtime import device, progress
 from argap.runtime.threads import lazy, map_ahead, read_ahead
 
 
@@ -89,7 +90,7 @@ def test_work_whose_first_step_lasts_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(progress, "say", said.put)
     before = set(threading.enumerate())  # an earlier test may have left work in progress
     with progress.progress("training", 1200, "steps") as advance:
-        assert said.get(timeout=600) == "training: 0 of 1,200 steps, 0 steps/s"
+        assert said.get(timeout=600) == "training: 0 of 1,200 steps"
         advance(600)
         while "600 of 1,200 steps, " not in said.get(timeout=600):
             pass
@@ -113,6 +114,7 @@ def test_time_left_by_hand(seconds: float, share: float, left: str) -> None:
         (4000, 0.25, "1,000 of 4,000 tokens, 25 tokens/s, 25% done, 2:00 min left"),
         (None, None, "1,000 tokens, 25 tokens/s"),
         (None, 1.0, "1,000 tokens, 25 tokens/s"),
+        (None, 0.001, "1,000 tokens, 25 tokens/s"),
     ],
 )
 def test_a_line_shows_the_time_left(total: int | None, share: float | None, said: str) -> None:
@@ -135,3 +137,27 @@ def test_a_bar_takes_the_share_where_no_total_is_known(capsys, monkeypatch) -> N
         advance(600)
         advance(400)
     assert "50%" in capsys.readouterr().err
+
+
+def test_a_slow_dtype_is_said_where_the_processor_lacks_it(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(device, "computes_fast", lambda dtype: dtype == torch.float32)
+    device.say_if_slow("m", torch.float32, "cpu")
+    device.say_if_slow("m", torch.bfloat16, "cuda:0")
+    assert capsys.readouterr().err == ""
+    device.say_if_slow("m", torch.bfloat16, "cpu")
+    assert capsys.readouterr().err == (
+        "m: this processor has no instructions for bfloat16, in which products take many times as long as in float32\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "amx", "fast"), [("x86_64", True, True), ("x86_64", False, False), ("aarch64", False, True)]
+)
+def test_avx_512_alone_is_not_taken_for_bfloat16(monkeypatch, machine: str, amx: bool, fast: bool) -> None:
+    """torch says that it supports bfloat16 on each processor with AVX-512."""
+    monkeypatch.setattr(device.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert device.computes_fast(torch.bfloat16) is fast
+    assert device.computes_fast(torch.float32)

@@ -9,7 +9,7 @@ import pytest
 
 from argap.errors import ArgapError
 from argap.scoring.checkpoint import CheckpointSource
-from argap.scoring.find import split_name, with_name
+from argap.scoring.per_model import split_name, with_name
 from argap.scoring.sources import distinct
 
 

@@ -7,6 +7,7 @@ class.
 
 from typing import Any
 
+from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig, Spec
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, padded, renamed, taps
 
@@ -65,6 +66,11 @@ def _configure_published(options: Options) -> ArgapConfig:
     transformers spells these options at the top level.
     """
     mixer: dict[str, Any] = options.get("ssm_cfg", {})
+    if mixer.get("layer") == "Mamba2":
+        raise ArgapError(
+            f"{options.checkpoint}: Mamba-2 as mamba_ssm saves it; write it as transformers does, once, with `argap "
+            f"convert {options.checkpoint} OUT`, and use OUT"
+        )
     known = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": "auto", "conv_bias": True, "bias": False}
     fixed = {"layer": "Mamba1", "conv_bias": True, "bias": False}
     for name, value in mixer.items():

@@ -1,8 +1,12 @@
 """Families by model type, imported on first use, and the original implementation of each."""
 
 import importlib
+import re
 import warnings
 from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +28,33 @@ FAMILIES: dict[str, str] = {
     "rwkv": "argap.models.hub.rwkv:RWKV",
     "transformer": "argap.models.hub.fla:TRANSFORMER",
 }
-TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
-"""Model types that flash-linear-attention takes over from transformers when it is imported."""
-FLA_TYPES = frozenset(
-    (
-        *("abc", "comba", "forgetting_transformer", "gated_deltanet", "gated_deltaproduct", "gsa", "hgrn", "hgrn2"),
-        *("kda", "lightnet", "mesa_net", "mla", "mom", "nsa", "path_attn", "rodimus", "rwkv6", "rwkv7", "samba"),
-    )
-)
-"""Model types that only flash-linear-attention knows and that have no native form."""
+MODEL_TYPE = re.compile(r"^\s+model_type\s*=\s*['\"](\w+)['\"]", re.MULTILINE)
+"""A configuration class's declaration of its model type."""
+
+
+@cache
+def fla_models() -> frozenset[str]:
+    """Return the model types of the installed flash-linear-attention; none if it is not installed.
+
+    Read from its sources: to import its models takes seconds, and fails without Triton.
+    """
+    package = find_spec("fla")
+    folders = (package and package.submodule_search_locations) or ()
+    files = (path for folder in folders for path in Path(folder).glob("models/*/configuration_*.py"))
+    return frozenset(found[1] for path in files for found in MODEL_TYPE.finditer(path.read_text("utf-8")))
+
+
+def taken_over() -> dict[str, str]:
+    """Return the model types that flash-linear-attention takes over from transformers, with transformers' classes."""
+    from transformers.models.auto import configuration_auto
+
+    known: dict[str, str] = configuration_auto.CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
+    return {model_type: known[model_type] for model_type in fla_models() & known.keys()}
+
+
+def runs_by_fla(model_type: object) -> bool:
+    """Return whether only flash-linear-attention, as it is installed, knows a model type without a native form."""
+    return model_type in fla_models() and model_type not in FAMILIES and model_type not in taken_over()
 
 
 def find_family(config: Mapping[str, Any]) -> Family | None:
@@ -84,7 +106,7 @@ def needs_gpu(config: Mapping[str, Any]) -> bool:
     """Return whether ``backend=hf`` would run flash-linear-attention's Triton kernels for this ``config.json``."""
     family = find_family(config)
     original = None if family is None else family.original
-    return config.get("model_type") in FLA_TYPES or (original is not None and original.startswith("fla."))
+    return runs_by_fla(config.get("model_type")) or (original is not None and original.startswith("fla."))
 
 
 def register_fla(checkpoint: str) -> None:
@@ -110,5 +132,5 @@ def give_back() -> None:
     """
     import transformers
 
-    for model_type, config in TAKEN_OVER.items():
+    for model_type, config in taken_over().items():
         transformers.AutoConfig.register(model_type, getattr(transformers, config), exist_ok=True)

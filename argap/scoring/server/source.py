@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
-from argap.scoring.bos import Configured
+from argap.scoring.bos import Configured, bos_id
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.server.scoring import Server, score_server
 from argap.text.tokenizer import Tokenizer, load_tokenizer
@@ -44,6 +44,15 @@ class ServerSource(Configured):
         if source is None:
             raise ArgapError(f"{self.name}: a server does not report its tokenizer; name it with `tokenizer=T`")
         return load_tokenizer(source)
+
+    @property
+    def bos(self) -> int | None:
+        """Return the id of the token to send before each window; a rule of several tokens is not followed."""
+        asked = self.config.bos.of(self.name)
+        found = bos_id(self, asked)
+        if isinstance(found, tuple) and asked is not None:
+            raise ArgapError(f"{self.name}: `bos` {asked}: {len(found)} tokens; a server is sent one at most")
+        return None if isinstance(found, tuple) else found
 
     def check(self, parallel: "Parallel | None") -> None:
         if parallel is not None:

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from argap.checkpoints.family_code import family_code
 from argap.checkpoints.load import load_model
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.intervals import DocumentBootstrap, interval
+from argap.records import Bos, ids_of
 from argap.runtime.progress import progress
-from argap.scoring.bos import say_bos
+from argap.scoring.bos import say_bos, text_of
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_checkpoints
 from argap.synthetics.pretrained.records import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
@@ -55,13 +57,14 @@ def score_pretrained(
         bos = source.bos
         say_bos(source, config.bos.of(source.name), bos)
         if bos is not None:
-            before[source.name] = source.tokenizer.token_text(bos)
+            before[source.name] = text_of(source.tokenizer, bos)
         model = load_model(source.checkpoint, dtype=dtype, device=str(device))
-        limit = None if source.longest is None else source.longest - (bos is not None)
+        limit = None if source.longest is None else source.longest - len(ids_of(bos))
         _check(model, source.name, test, max(int(each.inputs.max()) for each in data), limit)
         with progress(f"scoring {source.name}", len(data) * test.examples, "examples") as advance:
             for pairs, each in zip(test.pairs, data, strict=True):
-                logprob, correct = _score(model, each.inputs, device, bos)
+                with family_code(source.name, model, each.inputs.shape[1]):
+                    logprob, correct = _score(model, each.inputs, device, bos)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
@@ -148,15 +151,15 @@ def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int
 
 @torch.inference_mode()
 def _score(
-    model: PreTrainedModel, inputs: np.ndarray, device: torch.device, bos: int | None = None
+    model: PreTrainedModel, inputs: np.ndarray, device: torch.device, bos: Bos = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log-probs (nats) of tokens 1 to N − 1, and whether each is the most probable token, ``[E, N − 1]``.
 
-    ``bos``: a token to put before each example.
+    ``bos``: what to put before each example.
     """
-    first = 0 if bos is None else 1
-    if bos is not None:
-        inputs = np.insert(inputs, 0, bos, axis=1)
+    before = ids_of(bos)
+    first = len(before)
+    inputs = np.concatenate([np.tile(np.array(before, dtype=inputs.dtype), (len(inputs), 1)), inputs], axis=1)
     size = max(1, LOGITS_AT_ONCE // (inputs.shape[1] * model.config.get_text_config().vocab_size))
     logprob, correct = [], []
     for start in range(0, len(inputs), size):

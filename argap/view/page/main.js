@@ -5,11 +5,11 @@ import { drawHeader } from "./header.js";
 import { breakdownsView } from "./breakdowns.js";
 import { announce, fill, h, name } from "./dom.js";
 import { installKeys } from "./keys.js";
-import { listen, setOverview, state } from "./state.js";
+import { listen, setOverview, state, unit } from "./state.js";
 import { overviewView } from "./overview.js";
 import { slicesView } from "./slices.js";
 import { tokensView } from "./tokens.js";
-import { plural, whole } from "./numbers.js";
+import { extent, plural, whole } from "./numbers.js";
 
 const VIEWS = { overview: overviewView, breakdowns: breakdownsView, slices: slicesView, tokens: tokensView };
 
@@ -54,7 +54,7 @@ function drawFooter(overview) {
   const { gap } = overview;
   const { evaluation, index } = gap;
   const facts = [
-    `${whole(evaluation.tokens)} tokens, ${whole(gap.all.n)} scored, in ${plural(evaluation.windows, "window")} of up to ${whole(evaluation.seq_len)}`,
+    `${extent(evaluation.tokens, gap.all.n, unit())}, in ${plural(evaluation.windows, "window")} of up to ${whole(evaluation.seq_len)}`,
     `${plural(gap.documents ?? evaluation.documents, "document")}`,
     index ? `training counts of ${whole(index.tokens)} tokens${index.proxy ? " (proxy)" : ""}, read ${passes(index.passes ?? 1)}` : "no training counts",
     `${gap.date.slice(0, 10)}, argap ${overview.version}`,

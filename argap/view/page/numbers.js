@@ -25,6 +25,9 @@ export const differenceRange = ([low, high]) => `${signed(low, 3)} to ${signed(h
 /** A share as tables print it: in parentheses where it must not be claimed. */
 export const shareText = ({ share, reason }, digits = 1) => (share === null ? DASH : reason ? `(${percent(share, digits)})` : percent(share, digits));
 
+/** How much text was read and how much of it scored, in the unit that is compared. */
+export const extent = (tokens, scored, unit) => `${whole(tokens)} tokens, ${whole(scored)} ${unit === "byte" ? "bytes " : ""}scored`;
+
 /** What `loss` writes. */
 export const lossName = (unit) => (unit === "token" ? "PPL (NLL)" : "bits/byte (NLL)");
 

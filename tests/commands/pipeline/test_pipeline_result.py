@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
+import argap
 from argap.errors import ArgapError
 from argap.files.atomic import read_json
 from argap.records import as_json, read_gap
@@ -132,6 +133,25 @@ def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
     assert [part.bin for part in other.named] == ["ar_hits", "late"]
     assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
     assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices={})).slices == ()
+
+
+def test_a_run_is_compared_under_another_name(place, scored, tmp_path, run_command):
+    """Even with itself; what reads the tokens of the result knows the name as well."""
+    out, gap = scored
+    result = argap.compare(
+        {"worse": out / "bad", "best": out / "good"}, f"first={out / 'good'}", out=tmp_path, base=out / "bad"
+    )
+    assert result.models == ["first", "worse", "best"]
+    assert result.record.on_all["worse"].delta == gap.on_all["bad"].delta
+    assert result.record.on_all["best"].delta == 0
+    assert {row.closed.base for row in result.record.rows if row.closed} == {"worse"}
+    assert set(result.tokens(limit=3)["nll"].type.names) == {"first", "worse", "best"}
+    score_models([place.bad], f"first={out / 'good'}", tmp_path / "scored", ScoreConfig(threshold=THRESHOLD))
+    assert label_result(tmp_path / "scored", place.index).models == ["first", "bad"]
+    code, _, said = run_command(
+        "compare", str(out / "good"), f"best={out / 'bad'}", "--ref", f"best={out / 'good'}", "--out", str(tmp_path)
+    )
+    assert (code, said.partition(" are both named best; ")[2]) == (1, "give one of them as NAME=RUN\n")
 
 
 def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):

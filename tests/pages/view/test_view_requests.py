@@ -130,9 +130,11 @@ SCORES = [Estimate("m", "all", "all", n, 1.0, nll, ppl) for n, nll, ppl in FIGUR
 def test_losses_are_written_as_in_tables(tmp_path, unit):
     (tmp_path / "numbers.mjs").write_text((PAGE / "numbers.js").read_text())
     given = [{"nll": each.nll, "ppl": each.ppl, "n": each.n} for each in SCORES]
-    call = f'[lossName("{unit}"), ...{json.dumps(given)}.map((each) => loss(each, "{unit}"))]'
-    script = f'import {{ loss, lossName }} from "./numbers.mjs"; console.log(JSON.stringify({call}))'
+    losses = f'{json.dumps(given)}.map((each) => loss(each, "{unit}"))'
+    call = f'[extent(3500, 14259, "{unit}"), lossName("{unit}"), ...{losses}]'
+    script = f'import {{ extent, loss, lossName }} from "./numbers.mjs"; console.log(JSON.stringify({call}))'
     done = subprocess.run(
         ["node", "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == [loss_name(unit), *(loss(each, unit) for each in SCORES)]
+    read = f"3,500 tokens, 14,259 {'bytes ' if unit == 'byte' else ''}scored"
+    assert json.loads(done.stdout) == [read, loss_name(unit), *(loss(each, unit) for each in SCORES)]

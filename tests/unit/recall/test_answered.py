@@ -14,6 +14,7 @@ from argap.recall.prompts import Protocol
 from argap.recall.run import run_recall
 from argap.records import as_json
 from argap.reports.pages.recall import write_recall_page
+from argap.scoring.config import ScoreConfig
 from tests.conftest import flip_bit, index_of
 
 CHECKPOINTS = Path(__file__).parents[3] / "argap" / "demo" / "checkpoints"
@@ -131,6 +132,8 @@ def test_finished_runs_stand_beside_checkpoints_the_copy_baseline_and_names(aske
         ({"protocol": Protocol(context=200)}, r"holds answers with `context` None, asked for 200;"),
         ({"protocol": Protocol(twice=True)}, r"holds answers with `twice` False, asked for True;"),
         ({"threshold": 1}, r"holds answers with `threshold` 0, asked for 1;"),
+        ({"config": ScoreConfig.of(bos={"hybrid": "own"})}, "holds answers with `bos` none, asked for 'own';"),
+        ({"config": ScoreConfig.of(bos={"hybrid": "Ġthe"})}, r"holds answers with `bos` none, asked for 'Ġthe';"),
         ({"index": None}, r"with `index` /on/another/machine/index, asked for none; give what"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,35 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import argap
-from argap.checkpoints.gguf import gguf_header, gguf_tokenizer
+from argap.checkpoints.gguf.header import read_header
+from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation.windows import open_evaluation_set
 from argap.integrations import RecallGap
 from argap.recall.examples import load_tasks
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.prompts import Protocol
 from argap.recall.run import run_recall
 from argap.recall.samples import RecallRun, read_samples
-from argap.records import read_record, write_record
+from argap.records import Bos, read_record, write_record
 from argap.scoring import bos as rule
 from argap.scoring.batches import Batches
 from argap.scoring.config import ScoreConfig
 from argap.scoring.find import find_source
+from argap.scoring.server.client import parse_address
+from argap.scoring.server.scoring import Server
+from argap.scoring.server.source import ServerSource
 from argap.synthetics.pretrained.records import PretrainedTest, read_scores
 from argap.synthetics.pretrained.scores import score_pretrained
 from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory
 from argap.tokens.runs import open_run, read_logprobs
 from tests.builders.gguf_files import small_llama, write_gguf
+from tests.unit.models.hub.families import by_hand
 
 BOS = 3
 """An ordinary entry of the demo's vocabulary; EOS is 0."""
+GLM = 5, 7
+"""Two more."""
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +120,68 @@ def test_a_template_names_the_bos_that_no_file_names(place, tmp_path) -> None:
     assert (tokenizer_in_memory(own).bos, tokenizer_in_memory(own).adds_bos) == (7, True)
 
 
-def test_more_than_one_token_is_not_put_and_that_is_told(place, tmp_path, capsys) -> None:
-    folder = Path(shutil.copytree(place / "plain", tmp_path / "glm"))
+@pytest.fixture(scope="module")
+def glm(place) -> Path:
+    """A Llama whose tokenizer puts two tokens before a text, as ChatGLM's puts [gMASK]<sop>."""
+    folder = Path(shutil.copytree(place / "plain", place / "glm"))
     backend = load_tokenizer(folder)._backend
-    backend.post_processor = template("<mask> <sop> $A", mask=5, sop=7)
+    backend.post_processor = template("<mask> <sop> $A", mask=GLM[0], sop=GLM[1])
     backend.save(str(folder / "tokenizer.json"))
-    score(tmp_path, tmp_path / "out", reference="glm", data=place / "text.jsonl")
-    first, last = (load_tokenizer(folder).token_text(token) for token in (5, 7))
-    said = (
-        f"glm: nothing before each window, though its tokenizer puts {first}{last} before a text; argap puts one token"
-    )
-    assert said in capsys.readouterr().err
-    assert open_run(tmp_path / "out" / "glm").record.identity.bos is None
+    return folder
+
+
+@pytest.mark.parametrize("asked", [None, "own"])
+def test_several_tokens_are_put_before_each_window(place, glm, tmp_path, capsys, asked: str | None) -> None:
+    """JustVugg/colibri#108: without the [gMASK]<sop> before its training sequences a GLM scores far too low."""
+    result = score(place, tmp_path / "out", reference="glm", bos=asked)
+    run, model, tokenizer = open_run(tmp_path / "out" / "glm"), small_llama(seed=5), load_tokenizer(glm)
+    text = "".join(map(tokenizer.token_text, GLM))
+    said = capsys.readouterr().err
+    assert f"glm: {text} before each window, as {'asked' if asked else 'its tokenizer does'}" in said
+    assert result.record.warnings[0] == f"before each window: {text} (glm)"
+    assert run.record.identity.bos == GLM
+    data = open_evaluation_set(run.record.source, tokenizer)
+    np.testing.assert_allclose(read_logprobs(run)[0], by_hand(model, data, *GLM), atol=1e-4)
+    score(place, tmp_path / "out", reference="glm", bos=asked)  # the same run
+    with pytest.raises(MismatchError, match="bos"):
+        score(place, tmp_path / "out", reference="glm", bos="none")
+    assert RecallGap(run.folder).measure(model).delta == pytest.approx(0, abs=1e-5)
+    with pytest.raises(ArgapError, match="the windows have 32 and the tokens before it; use `seq_len=30`, or `max_le"):
+        score(place, tmp_path / "long", reference="glm", bos=asked, max_length=32)
+
+
+def test_several_tokens_begin_what_other_commands_read(place, glm, tmp_path) -> None:
+    model, tokenizer, text = small_llama(seed=5), load_tokenizer(glm), "the cat sat on the mat"
+    ids = tokenizer.encode([text])[0].tolist()
+    lm = ArgapLM.create_from_arg_string(f"pretrained={glm},device=cpu,dtype=float32")
+    assert lm.tok_encode(text) == [*GLM, *ids]
+    ((alone, _),) = lm.loglikelihood([Instance("loglikelihood", {}, ("", text), 0)], disable_tqdm=True)
+    whole = torch.tensor([[*GLM, *ids]])
+    with torch.inference_mode():
+        rows = model(whole).logits[0, :-1].log_softmax(-1).gather(1, whole[0, 1:, None])[:, 0]
+    assert alone == pytest.approx(float(rows[1:].sum()), abs=1e-3)
+    given: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+    scores = score_pretrained([str(glm)], PretrainedTest(pairs=(2,), examples=4, length=16), **given)
+    assert scores.bos == {"glm": "".join(map(tokenizer.token_text, GLM))}
+    config = ScoreConfig.of(device="cpu")
+    tasks = load_tasks(["fda"], [], fixture=True, limit=1)
+    run_recall([str(glm)], tasks, tmp_path / "out", config=config, protocol=Protocol(context=100))
+    (record,) = (tmp_path / "out").glob("glm/*/run.json")
+    assert read_record(record, RecallRun).identity.bos == GLM
+
+
+def test_a_server_is_sent_one_token_at_most(glm, capsys) -> None:
+    config = ScoreConfig.of(tokenizer=str(glm))
+    source = ServerSource("served", Server(parse_address("http://host/v1"), "m"), config)
+    assert source.bos is None
+    rule.say_bos(source, None, source.bos)
+    assert "a server is sent one token at most: --bos" in capsys.readouterr().err
+    with pytest.raises(ArgapError, match="served: `bos` own: 2 tokens; a server is sent one at most"):
+        _ = replace(source, config=ScoreConfig.of(tokenizer=str(glm), bos="own")).bos
 
 
 def test_a_run_begins_its_windows_as_the_tokenizer_does(place, tmp_path, capsys) -> None:
+    """EleutherAI/lm-evaluation-harness#3295: a BOS that tokenizer_config.json asks for is not put, but for Gemma."""
     out, text = tmp_path / "out", load_tokenizer(place / "bos").token_text(BOS)
     result = score(place, out, {"without": place / "bos"}, bos={"without": "none"})
     said = capsys.readouterr().err
@@ -188,11 +244,11 @@ def test_a_gguf_file_says_it_in_its_header(place, tmp_path) -> None:
     for adds in (True, False):
         path = tmp_path / f"{adds}.gguf"
         write_gguf(path, model, place / "plain", add_bos=adds, eight_bits=False)
-        header = gguf_header(path)
-        assert header["tokenizer.ggml.add_bos_token"] is adds
-        assert header["general.architecture"] == "llama"
-        assert "tokenizer.ggml.tokens" not in header
-        assert header["llama.rope.freq_base"] == pytest.approx(10_000)
+        header = read_header(path)
+        assert header.values["tokenizer.ggml.add_bos_token"] is adds
+        assert header.architecture == "llama"
+        assert header.lists["tokenizer.ggml.tokens"].length == 8192
+        assert header.values["llama.rope.freq_base"] == pytest.approx(10_000)
         own = gguf_tokenizer(path)
         assert (own.bos, own.adds_bos) == (0, adds)
     assert find_source(str(tmp_path / "True.gguf")).bos == 0
@@ -200,7 +256,7 @@ def test_a_gguf_file_says_it_in_its_header(place, tmp_path) -> None:
     for cut in (10, 60, 200):
         (tmp_path / "cut.gguf").write_bytes(whole[:cut])
         with pytest.raises(FormatError, match=r"cut\.gguf: its header is not one of a GGUF file"):
-            gguf_header(tmp_path / "cut.gguf")
+            read_header.__wrapped__(tmp_path / "cut.gguf")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +280,7 @@ def packed(text: str) -> bytes:
 def test_recall_puts_it_before_each_prompt_and_records_it(place, tmp_path, capsys) -> None:
     tasks = load_tasks(["fda"], [], fixture=True, limit=2)
 
-    def golds(name: str, **options: Any) -> tuple[list[float], int | None]:
+    def golds(name: str, **options: Any) -> tuple[list[float], Bos]:
         config = ScoreConfig.of(device="cpu", **options)
         run_recall([str(place / "bos")], tasks, tmp_path / name, config=config, protocol=Protocol(context=100))
         (record,) = (tmp_path / name).glob("bos/*/run.json")
@@ -243,7 +299,10 @@ def test_recall_puts_it_before_each_prompt_and_records_it(place, tmp_path, capsy
 
 
 def test_lm_evals_requests_begin_as_its_own_adapter_begins_them(place) -> None:
-    """A choice, a text without context and a rolling text, against the model's own logits behind one BOS."""
+    """A choice, a text without context and a rolling text, against the model's own logits behind one BOS.
+
+    EleutherAI/lm-evaluation-harness#3333: with Gemma the BOS is put twice.
+    """
     model, tokenizer = small_llama(seed=3), load_tokenizer(place / "bos")
     text, context, answer = "the cat sat on the mat", "the cat sat on", " the mat"
     ids, n = tokenizer.encode([text])[0].tolist(), len(tokenizer.encode([context])[0])

@@ -28,7 +28,7 @@ from argap.files import parquet
 from argap.files.atomic import read_json
 from argap.records import SourceRecord
 from argap.runtime.trust import trusting
-from argap.scoring import batches
+from argap.scoring import batches, scorer
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.tokens import runs
@@ -356,3 +356,17 @@ def test_a_full_disk_is_one_line(gpt2, data, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert list((tmp_path / "tokens").iterdir()) == []
     assert run(gpt2, data, tmp_path).finished
+
+
+def test_on_a_processor_shards_are_half_a_minutes_work_of_the_model(gpt2, data, tmp_path, monkeypatch):
+    whole = run(gpt2, data, tmp_path / "whole")
+    assert whole.record.shard_tokens is None  # so small a model has shards of the usual size
+    monkeypatch.setattr(scorer, "SHARD_WORK", 130 * gpt2.weights)
+    small = run(gpt2, data, tmp_path / "small")
+    assert small.record.shard_tokens == 130
+    assert len(list((tmp_path / "small" / "tokens").iterdir())) == 4
+    monkeypatch.setattr(scorer, "SHARD_WORK", 10**12)  # as another version of argap might plan
+    before = contents(tmp_path / "small")
+    assert run(gpt2, data, tmp_path / "small").record.shard_tokens == 130
+    assert contents(tmp_path / "small") == before
+    np.testing.assert_allclose(read_logprobs(small)[0], read_logprobs(whole)[0], atol=2e-5)

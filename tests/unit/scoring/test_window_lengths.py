@@ -81,7 +81,8 @@ def test_max_length_is_taken_at_its_word(place, tmp_path) -> None:
 
 
 def test_learned_positions_end_where_they_end(place, tmp_path) -> None:
-    with pytest.raises(ArgapError, match=r"learned: its code fails on windows of 200 tokens \(index out of range"):
+    said = r"learned: GPT2LMHeadModel of .* fails on 200 tokens in float32 on cpu \(IndexError: index out of range"
+    with pytest.raises(ArgapError, match=said):
         score(place, tmp_path, "learned", seq_len=200, max_length=200)
 
 
@@ -92,6 +93,25 @@ def test_without_a_length_windows_are_as_long_as_every_model_takes(place, tmp_pa
     assert f"windows of {longest} tokens, the longest that every model takes; --seq-len" in capsys.readouterr().err
     score(place, tmp_path, "rotary", bos=bos)  # the same windows
     argap.score(place / "rotary", tmp_path / "rotary", out=tmp_path / "again", bos=bos, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"limit_document_tokens": 128}, 127),
+        ({"limit_document_tokens": 100, "seq_len": 99}, 99),
+        ({"limit_document_tokens": 100, "seq_len": 100}, 100),
+        ({"limit_document_tokens": 101, "seq_len": 99}, 101),
+    ],
+)
+def test_a_document_of_one_window_has_no_second_of_one_token(place, tmp_path, capsys, asked, given) -> None:
+    """Where a BOS takes the place of a token; what is scored stays."""
+    score(place, tmp_path, "rotary", bos="own", packing="document", **asked)
+    run = open_run(tmp_path / "rotary").record
+    assert run.source.limit_document_tokens == given
+    assert run.evaluation.windows == (2 if given == 101 else 1)
+    said = f"documents cut to {given} tokens, one window, not to {asked['limit_document_tokens']}: the last would be"
+    assert (said in capsys.readouterr().err) == (given != asked["limit_document_tokens"])
 
 
 def test_every_command_has_the_same_rule(place) -> None:

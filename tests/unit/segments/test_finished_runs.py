@@ -112,6 +112,30 @@ def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_
         score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
 
 
+@pytest.mark.parametrize("packing", ["packed", "document"])
+@pytest.mark.parametrize("limits", [{}, {"limit_tokens": 90}, {"limit_document_tokens": 25}])
+@pytest.mark.parametrize("first", ["gpt2", "llama"])
+def test_reference_and_model_may_be_exchanged(place, tmp_path, capsys, packing, limits, first):
+    """Limits count the tokens of the reference that was scored, the coarser or the finer ones."""
+    second = "llama" if first == "gpt2" else "gpt2"
+    chosen = ScoreConfig(
+        text=spec(place, packing=packing, **limits), index=str(place / "index") if first == "gpt2" else None
+    )
+    together = score_models([str(place / second)], str(place / first), tmp_path / "out", chosen)
+    runs = {name: str(tmp_path / "out" / OWN / name) for name in (first, second)}
+    exchanged = compare_runs([runs[first]], runs[second], tmp_path / "exchanged")
+    assert exchanged.reference == second
+    if first == "llama":  # without an index
+        with_run = score_models([str(place / first)], runs[second], tmp_path / "with-run")
+        assert with_run.on_all[first].n == exchanged.on_all[first].n
+    for name in (first, second):
+        own, other = together.on_all[name], exchanged.on_all[name]
+        assert other.n == own.n
+        assert other.nll == pytest.approx(own.nll, rel=1e-9)
+    assert exchanged.on_all[first].delta == pytest.approx(-together.on_all[second].delta, rel=1e-9)
+    assert ("counts tokens of" in capsys.readouterr().err) == (first == "gpt2")
+
+
 def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(place, scored, tmp_path):
     chosen, runs = spec(place, packing="document", seq_len=400), {}
     long = {name: save_long(place, tmp_path, name) for name in ("gpt2", "llama")}

@@ -210,13 +210,21 @@ def test_a_slice_has_the_segments_with_one_of_its_tokens(scored, tmp_path):
             assert nll[name, model] == pytest.approx(gap.on_hits[model].nll, abs=1e-12)
     assert of["all"].n == gap.on_all.n
     tokens = result.tokens().to_pylist()
-    for name, holds in (("has_t", lambda row: "t" in row["piece"]), ("hard", lambda row: row["nll"]["gpt2"] > 5)):
-        chosen = {row["segment"] for row in tokens if holds(row)}
+    hard = [row["segment"] for row in tokens if (row["nll"]["gpt2"] or 0) > 5]
+    for name, chosen in (("has_t", {row["segment"] for row in tokens if "t" in row["piece"]}), ("hard", set(hard))):
         ends = [row for row in tokens if row["segment_bytes"] and row["segment"] in chosen]
         assert 0 < len(ends) < len({row["segment"] for row in tokens})
         assert of[name].n == sum(row["segment_bytes"] for row in ends)
         lost = sum(row["nll"]["llama"] for row in ends)
         assert nll[name, "llama"] == pytest.approx(lost / of[name].n, abs=1e-6)
+        # Whatever is selected, a column's sum is the slice's.
+        where = {"has_t": "contains(piece, 't')", "hard": "nll.gpt2 > 5"}[name]
+        selected = result.tokens(where, models=["llama"], columns=["nll", "segment_bytes"]).to_pylist()
+        assert len(selected) > len(chosen)
+        assert sum(row["segment_bytes"] for row in selected) == of[name].n
+        assert sum(row["nll"]["llama"] or 0 for row in selected) == pytest.approx(lost)
+    everything = sum(row["nll"]["llama"] or 0 for row in tokens) / sum(row["segment_bytes"] for row in tokens)
+    assert everything == pytest.approx(gap.on_all["llama"].nll)
     compare_runs([str(out / "gpt2")], str(out / "llama"), tmp_path, threshold=2)  # the other way there is a gap
     found = open_result(tmp_path).discover("gpt2", min_share=0.01)
     assert found["n"].iloc[0] < gap.evaluation.scored

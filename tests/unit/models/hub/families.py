@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM, PretrainedConfig
 
 from argap.evaluation.windows import EvaluationSet
 from argap.models.hub.registry import give_back
 
 VOCABULARY = 64
 WIDTH = 32
-MOST_PARAMETERS = 10_000_000
+MOST_PARAMETERS = 20_000_000
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embed_dim", "dim_model"), WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
@@ -43,7 +43,11 @@ SIZES: dict[str, Any] = {
     "index_topk": 1024,
 }
 """Sizes by the names that configurations give them; each takes those that it has."""
+MROPE = {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}}
+"""Positions in three dimensions, for heads of 8."""
 MORE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("glm46v", "glm4v", "glm_ocr", "glmga", "paddleocr_vl"), MROPE),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), MROPE),
     "codegen": {"rotary_dim": 4},
     "cohere": {"logit_scale": 1.0},
     "falcon": {"head_dim": None},
@@ -73,7 +77,9 @@ def tiny_config(family: str, **options: Any) -> PretrainedConfig:
     for part in parts:
         if isinstance(inner := getattr(plain, part, None), PretrainedConfig):
             sizes[part] = {"model_type": inner.model_type, **_sizes(inner)}
-    given = sizes | MORE.get(family, {}) | options
+    given = sizes | options
+    for name, value in MORE.get(family, {}).items():
+        given[name] = given[name] | value if isinstance(value, dict) and name in given else value
     return type(plain)(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -88,15 +94,16 @@ def _sizes(plain: PretrainedConfig) -> dict[str, Any]:
     return found
 
 
-def tiny(family: str, **options: Any) -> Any:
+def tiny(family: str, *, multimodal: bool = False, **options: Any) -> Any:
     """Make a model of random float32 weights. Raises `MemoryError` where `SIZES` leaves it large."""
     config = tiny_config(family, **options)
+    auto = AutoModelForMultimodalLM if multimodal else AutoModelForCausalLM
     with torch.device("meta"):
-        parameters = AutoModelForCausalLM.from_config(config).num_parameters()
+        parameters = auto.from_config(config).num_parameters()
     if parameters > MOST_PARAMETERS:
         raise MemoryError(f"{family}: {parameters:,} parameters")
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = auto.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():  # so that logits differ from token to token
         for parameter in model.parameters():
             parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)

@@ -1,4 +1,4 @@
-"""Forward passes in plain PyTorch, for float64: Mamba and RWKV-4, and the recurrences of linear attention.
+"""Forward passes in plain PyTorch, for float64: Mamba, Mamba-2 and RWKV-4, and the recurrences of linear attention.
 
 Legend: B batch, T positions, H heads, K and V sizes of a head's keys and values.
 """
@@ -35,6 +35,33 @@ def mamba(w: Weights, ids: torch.Tensor, *, embedding: str, eps: float = 1e-5) -
         x, layer = x + out @ w[f"{at}out_proj.weight"].T, layer + 1
     head = w.get("lm_head.weight", w[embedding])
     return rms(x, w["backbone.norm_f.weight"], eps) @ head.T
+
+
+def mamba2(w: Weights, ids: torch.Tensor, *, groups: int = 2, eps: float = 1e-5) -> torch.Tensor:
+    """Logits of a Mamba-2 in mamba_ssm's names (arXiv 2405.21060, section 7); its norm is over each group of heads."""
+    x, layer = w["backbone.embedding.weight"][ids], 0
+    while f"backbone.layers.{layer}.norm.weight" in w:
+        at = f"backbone.layers.{layer}.mixer."
+        heads, inner = len(w[f"{at}D"]), len(w[f"{at}norm.weight"])
+        mixed, _, kernel = w[f"{at}conv1d.weight"].shape
+        states = (mixed - inner) // (2 * groups)
+        projected = rms(x, w[f"backbone.layers.{layer}.norm.weight"], eps) @ w[f"{at}in_proj.weight"].T
+        z, u, step = projected.split([inner, mixed, heads], dim=-1)
+        padded = F.pad(u.transpose(1, 2), (kernel - 1, 0))
+        u = F.silu(F.conv1d(padded, w[f"{at}conv1d.weight"], w[f"{at}conv1d.bias"], groups=mixed)).transpose(1, 2)
+        u, b, c = u.split([inner, groups * states, groups * states], dim=-1)
+        u = u.unflatten(-1, (heads, -1))
+        b, c = (part.unflatten(-1, (groups, -1)).repeat_interleave(heads // groups, 2) for part in (b, c))
+        step = F.softplus(step + w[f"{at}dt_bias"])
+        a, state, y = -w[f"{at}A_log"].exp(), torch.zeros(len(x), heads, u.shape[-1], states, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            write = (step[:, t, :, None] * u[:, t])[..., None] * b[:, t, :, None]
+            state = (step[:, t] * a).exp()[..., None, None] * state + write
+            y.append((state * c[:, t, :, None]).sum(-1))
+        out = (torch.stack(y, dim=1) + u * w[f"{at}D"][:, None]).flatten(2) * F.silu(z)
+        out = rms(out.unflatten(-1, (groups, -1)), torch.ones((), dtype=x.dtype), eps).flatten(2)
+        x, layer = x + (out * w[f"{at}norm.weight"]) @ w[f"{at}out_proj.weight"].T, layer + 1
+    return rms(x, w["backbone.norm_f.weight"], eps) @ w["backbone.embedding.weight"].T
 
 
 def rwkv4(w: Weights, ids: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.roformer import modeling_roformer
 
 import argap
 from argap.checkpoints import causality
@@ -67,6 +68,16 @@ def test_the_probe_finds_those_that_no_list_knows(tmp_path, tokenizer, monkeypat
     folder = saved(family, tmp_path, tokenizer)
     with pytest.raises(ArgapError, match=r"the logits of \w+ change with later tokens, so it sees"):
         load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+
+
+def test_a_decoder_that_its_library_gives_the_wrong_mask_is_refused(monkeypatch) -> None:
+    """huggingface/transformers#48745: four families attend to later tokens in 5.9 to 5.18, with is_decoder true."""
+    model = tiny("roformer", is_decoder=True)
+    causality.check_says_causal("m", model.config.to_dict())
+    causality.check_sees_no_future("m", model)
+    monkeypatch.setattr(modeling_roformer, "create_causal_mask", modeling_roformer.create_bidirectional_mask)
+    with pytest.raises(ArgapError, match="the logits of RoFormerForCausalLM change with later tokens"):
+        causality.check_sees_no_future("m", model)
 
 
 def test_the_probe_sees_attention_in_both_directions_in_any_library(monkeypatch) -> None:

@@ -51,12 +51,17 @@ def test_the_device_of_the_tensors_decides(package, monkeypatch) -> None:
 SCRIPT = """
 import sys, torch
 from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.live import live_model
 from argap.checkpoints.load import load_model
 from tests.unit.models.hub.families import tiny
+from transformers import AutoModelForCausalLM
 for family in sys.argv[2:]:
     folder = sys.argv[1] + "/" + family
     tiny(family).save_pretrained(folder)
-    model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+    if family == "kimi_linear":
+        model = live_model(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()).model
+    else:
+        model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
     ids = torch.arange(3, 40)[None]
     with torch.inference_mode():
         logits, shorter = (model(input_ids=each, use_cache=False).logits for each in (ids, ids[:, :-1]))

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 from argap.checkpoints.convert import convert
 from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.load import check_loadable, load_model
 from argap.errors import ArgapError
 from argap.models.hub.registry import find_family
-from tests.unit.models.hub.readings import mamba, rms
+from tests.unit.models.hub.readings import mamba, mamba2, rms
 
 # The keys of train/configs/experiment/reference/attn-360m.yaml in HazyResearch/based, small. Heads of 10: half is odd.
 ATTENTION: dict[str, Any] = {
@@ -54,6 +56,21 @@ MAMBA: dict[str, Any] = {
     "residual_in_fp32": True,
     "fused_add_norm": True,
     "pad_vocab_size_multiple": 16,
+}
+# What mamba_ssm's MambaConfig writes for state-spaces/mamba2-*, small: two groups of heads of 8.
+MAMBA2: dict[str, Any] = {
+    "d_model": 16,
+    "d_intermediate": 0,
+    "n_layer": 2,
+    "vocab_size": 61,
+    "ssm_cfg": {"layer": "Mamba2", "d_state": 4, "headdim": 8, "ngroups": 2},
+    "attn_layer_idx": [],
+    "attn_cfg": {},
+    "rms_norm": True,
+    "residual_in_fp32": True,
+    "fused_add_norm": True,
+    "pad_vocab_size_multiple": 16,
+    "tie_embeddings": True,
 }
 
 
@@ -101,6 +118,25 @@ def mamba_weights() -> dict[str, torch.Tensor]:
     return {**weights, "lm_head.weight": weights["backbone.embedding.weight"]}  # tied, as torch saves it
 
 
+def mamba2_weights() -> dict[str, torch.Tensor]:
+    shapes: dict[str, tuple[int, ...]] = {"backbone.embedding.weight": (64, 16), "backbone.norm_f.weight": (16,)}
+    for layer in range(2):
+        at = f"backbone.layers.{layer}.mixer"
+        shapes |= {
+            f"backbone.layers.{layer}.norm.weight": (16,),
+            f"{at}.in_proj.weight": (84, 16),  # gate and input of 32, twice 2 groups of 4 states, 4 heads
+            f"{at}.conv1d.weight": (48, 1, 4),
+            f"{at}.conv1d.bias": (48,),
+            f"{at}.dt_bias": (4,),
+            f"{at}.A_log": (4,),
+            f"{at}.D": (4,),
+            f"{at}.norm.weight": (32,),
+            f"{at}.out_proj.weight": (16, 32),
+        }
+    weights = drawn(shapes)
+    return {**weights, "lm_head.weight": weights["backbone.embedding.weight"]}
+
+
 def publish(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
     """As their trainer's checkpoint reaches the hub: a prefix, the counters of its metrics, a pickle."""
     folder.mkdir()
@@ -132,6 +168,28 @@ def test_a_published_checkpoint_converts_and_has_the_logits_of_a_plain_reading(
 
 
 @pytest.mark.usefixtures("pickles_read_here")
+@pytest.mark.parametrize("safe", [True, False])
+def test_mamba_2_converts_to_the_layout_of_transformers(tmp_path, ids, safe: bool) -> None:
+    """huggingface/transformers#34167: AutoModel ends in size mismatches on state-spaces/mamba2-130m."""
+    weights = mamba2_weights()
+    source = publish(tmp_path / "published", MAMBA2, weights)
+    if safe:
+        (source / "pytorch_model.bin").unlink()
+        save_file({name: weight.clone() for name, weight in weights.items()}, source / "model.safetensors")
+        with pytest.raises(ArgapError, match=f"Mamba-2 as mamba_ssm saves it; .* `argap convert {source} OUT`"):
+            check_loadable(find_checkpoint(source))
+    record = convert(str(source), tmp_path / "converted")
+    assert not record.native
+    checkpoint = find_checkpoint(tmp_path / "converted")
+    check_loadable(checkpoint)
+    model = load_model(checkpoint, dtype=torch.float32, device="cpu", backend="hf")
+    expected = mamba2({name: weight.double() for name, weight in weights.items()}, ids).float()
+    assert expected.std() > 0.3
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("pickles_read_here")
 def test_rotary_positions_over_all_of_a_head_differ(tmp_path, native, ids) -> None:
     """The half matters: the comparison above would notice its absence."""
     weights = attention_weights()
@@ -151,7 +209,10 @@ def test_rotary_positions_over_all_of_a_head_differ(tmp_path, native, ids) -> No
         ({**ATTENTION, "max_position_embeddings": 2048}, "option max_position_embeddings 2048 of flash_gpt"),
         ({**ATTENTION, "n_inner": 300}, "its config.json"),
         ({**MAMBA, "rms_norm": False}, "option rms_norm False of mamba_ssm"),
-        ({**MAMBA, "ssm_cfg": {"layer": "Mamba2"}}, "option ssm_cfg.layer 'Mamba2'"),
+        (MAMBA2, "the first is backbone.layers.0.mixer.dt_bias"),
+        ({**MAMBA2, "n_layer": 0}, "n_layer 0 in config.json of mamba_ssm"),
+        ({**MAMBA2, "ssm_cfg": {"layer": "Mamba2", "rmsnorm": False}}, "option ssm_cfg.rmsnorm False of mamba_ssm's"),
+        ({**MAMBA2, "d_intermediate": 64}, "option d_intermediate 64 of mamba_ssm's Mamba-2 is none of transformers'"),
         ({"n_layer": 2}, "config.json has no model_type, and its keys match no known family"),
     ],
 )

@@ -12,7 +12,7 @@ from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import MismatchError
 from argap.evaluation.windows import build_evaluation_set
-from argap.models.hub.registry import TAKEN_OVER, find_family, original_class, register_fla
+from argap.models.hub.registry import find_family, original_class, register_fla, taken_over
 from argap.records import SourceRecord
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
@@ -44,9 +44,10 @@ def test_other_checkpoints_load_as_before_fla_was_imported() -> None:
     pytest.importorskip("fla")
     gla = find_family({"model_type": "gla"})
     assert gla is not None
+    assert {"bitnet", "mamba", "mamba2"} <= taken_over().keys()
     for take_over in (lambda: register_fla("x"), lambda: original_class("x", gla)):
         take_over()
-        for model_type, name in TAKEN_OVER.items():
+        for model_type, name in taken_over().items():
             config = transformers.AutoConfig.for_model(model_type)
             assert type(config) is getattr(transformers, name)
     model = transformers.AutoModelForCausalLM.from_config(
