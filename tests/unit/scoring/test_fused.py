@@ -2,15 +2,17 @@
 
 import sys
 from collections.abc import Callable
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.llama import modeling_llama
 
 import argap.scoring.fused as fusion
+from argap.scoring.confirmed import confirmed
 from argap.scoring.fused import fuse, fuse_by_liger, fuse_rotary, fuse_windows, liger_patches
 from argap.scoring.operators import windows
 
@@ -203,3 +205,47 @@ def test_attention_in_windows_is_the_family_s(family: str, monkeypatch: pytest.M
             real = slice(None) if mask is None else padded
             torch.testing.assert_close(found[real], plain[name][real], rtol=1e-4, atol=1e-5)
         assert not fuse_windows(model, ids[:1, :5], family)  # no longer than the window
+
+
+class Chaotic(nn.Module):
+    """A trunk of twelve logistic maps, which amplify rounding errors about as trunks of random weights may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.tensor(3.875, dtype=torch.bfloat16))
+        self.step = lambda rate, x: rate * x * (1 - x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rate.dtype
+
+    @property
+    def base_model(self) -> "Chaotic":
+        return self
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        x = (input_ids / 1000).to(self.dtype)
+        for _ in range(12):
+            x = self.step(self.rate, x)
+        return SimpleNamespace(last_hidden_state=x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("rate", "kept"), [(1.0, True), (0.98, False)])
+def test_where_rounding_errors_are_amplified_float32_decides(rate: float, kept: bool) -> None:
+    """The same map in another order of operations is confirmed; another map is not."""
+    model: Any = Chaotic()
+    ids = torch.randint(100, 900, (1, 200), generator=torch.Generator().manual_seed(0))
+    own, weight = model.step, model.rate.data
+    plain = model(ids, False).last_hidden_state.float()
+
+    def patch() -> None:
+        model.step = lambda r, x: rate * (x * (1 - x)) * r
+
+    patch()
+    assert (model(ids, False).last_hidden_state.float() - plain).norm() > 0.1 * plain.norm()
+    model.step = own
+    assert confirmed(model, ids, patch, None) is kept
+    assert (model.step is own) is not kept
+    assert model.rate.data is weight or torch.equal(model.rate.data, weight)
+    assert model.dtype == torch.bfloat16
