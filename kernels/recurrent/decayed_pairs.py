@@ -31,7 +31,7 @@ CHUNK = 64
 RANGE = 40.0
 """The largest exponent of a factor: the product of two, exp(80), stays in float32 and bfloat16."""
 
-_BLOCKS = {"16": 16, "32": 32, "64": 64, "128": 64, "256": 64}
+_BLOCKS = {"16": 16, "32": 32, "64": 64, "128": 64}
 LAUNCHES = LaunchTable(
     "delta_rule: pairs with a decay for each channel",
     {

@@ -48,6 +48,8 @@ from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
 LARGEST_KEY_BYTES = 512
 """The largest key the kernels support: K 256 in float16 and bfloat16, 128 in float32."""
 
+LARGEST_DECAYED_KEY = 128
+"""The same if every channel has its own decay."""
 CHANNEL_CHUNK = 16
 """The longest chunk of the reference if every channel has its own decay: it holds K decays for each pair."""
 
@@ -80,8 +82,6 @@ LAUNCHES = LaunchTable(
     },
 )
 
-BY_CHANNEL = {"256": _launch(32, warps=4, stages=1, transposed=False)}
-"""With a decay for each channel the scan reads a third block of keys, for which there is no room otherwise."""
 NARROWER = {
     "256": (
         _launch(64, warps=4, stages=2, transposed=False),
@@ -129,13 +129,14 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
+    if log_decay is not None and log_decay.dim() == 4:
+        fits = fits and q.shape[-1] <= LARGEST_DECAYED_KEY
     if not (runs_kernels(q, k, v, beta, log_decay, state) and fits):
         options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
         return delta_rule_reference(q, k, v, beta, **options)
     if padded := -q.shape[-1] % 16 if q.shape[-1] > 128 else 0:
         # Triton 3.6 loads other keys of more than 128 channels wrongly on Hopper.
         q, k = F.pad(q, (0, padded)), F.pad(k, (0, padded))
-        log_decay = F.pad(log_decay, (0, padded)) if log_decay is not None and log_decay.dim() == 4 else log_decay
         state = None if state is None else F.pad(state, (0, 0, 0, padded))
         options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
         y, ht = delta_rule(q, k, v, beta, **options)
@@ -153,8 +154,6 @@ def delta_rule(
         inverse, sums = chunk_inverses(x.k, beta, norms, log_decay)
         scores = chunk_scores(x.q, x.k, sums) if x.shape_class in SCORES_FIRST else None
     launch = _scan_launch(x)
-    if decays is not None:
-        launch = BY_CHANNEL.get(x.shape_class, launch)
     _scan_kernel[(x.programs(launch),)](
         *strided(*read, x.v, x.y, dims=3),
         *(inverse, scores, norms, sums, decays, x.h0, ht, T, H, float(scale)),

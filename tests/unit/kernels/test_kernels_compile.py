@@ -107,8 +107,7 @@ def of_delta_rule() -> Iterator[Compilation]:
             for each in (launch, *narrower):
                 yield kernel, dtype, {**sizes, **without}, each
                 yield kernel, dtype, {**sizes, **without, **plain, "h0": None}, each
-                if kernel is scan or key == 16:
-                    each = delta_rule.BY_CHANNEL.get(str(key), each)
+                if key <= delta_rule.LARGEST_DECAYED_KEY if kernel is scan else key == 16:
                     yield kernel, dtype, {**sizes, **plain, **({"k": None} if kernel is inverse else {})}, each
     for key, dtype, launch in launches(decayed_pairs.LAUNCHES):
         sizes = {
