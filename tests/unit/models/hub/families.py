@@ -77,9 +77,10 @@ def tiny_config(family: str, **options: Any) -> PretrainedConfig:
     for part in parts:
         if isinstance(inner := getattr(plain, part, None), PretrainedConfig):
             sizes[part] = {"model_type": inner.model_type, **_sizes(inner)}
-    given = sizes | options
+    given = dict(sizes)
     for name, value in MORE.get(family, {}).items():
         given[name] = given[name] | value if isinstance(value, dict) and name in given else value
+    given |= options
     return type(plain)(**{name: value for name, value in given.items() if value is not None})
 
 
