@@ -124,8 +124,9 @@ def delta_rule(
         y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider.
         If β = 2 and one key repeats, S alternates and keeps every rounding error: bfloat16 is too coarse for that.
 
-    Runs kernels on a GPU if no gradient is needed and a key has at most `LARGEST_KEY_BYTES`: S and the inverse in
-    float32, products of float16 and bfloat16 on the tensor cores. Otherwise runs the reference, in float32 or wider.
+    Runs kernels on a GPU if no gradient is needed and a key has at most `LARGEST_KEY_BYTES`, with a decay for each
+    channel `LARGEST_DECAYED_KEY` channels: S and the inverse in float32, products of float16 and bfloat16 on the tensor
+    cores. Otherwise runs the reference, in float32 or wider.
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
