@@ -235,6 +235,7 @@ def probed(out: Path, smollm: str, gemma: str) -> dict[str, Any]:
     small = ["--tasks", "fda", "--limit", "2", "--context", "256"]
     recall, _, _ = command("recall", smollm, "--fixture", *small, "--out", str(out / "recall"))
     answered = json.loads((out / "recall" / "recall.json").read_text())
+    del answered["run"]
     pairs = ["--pairs", "4", "--examples", "16", "--length", "64"]
     mqar, printed, _ = command("synthetics", "score", smollm, gemma, *pairs, "--out", str(out / "mqar"), "--json")
     return {
