@@ -181,21 +181,23 @@ def _rate(seconds: dict[str, float], tokens: int) -> dict[str, float]:
     }
 
 
-def command(*arguments: str) -> tuple[float, str, str]:
-    """Run ``argap`` and return its seconds, its output and what it said."""
-    begun = time.perf_counter()
+def command(*arguments: str) -> tuple[dict[str, float], str]:
+    """Run ``argap`` and return its seconds and its output."""
+    begun, used = time.perf_counter(), os.times()
     done = subprocess.run([sys.executable, "-m", "argap", *arguments], capture_output=True, text=True, check=True)
-    return time.perf_counter() - begun, done.stdout, done.stderr
+    now = os.times()
+    cpu = now.children_user + now.children_system - used.children_user - used.children_system
+    return {"wall_s": round(time.perf_counter() - begun, 1), "cpu_s": round(cpu, 1)}, done.stdout
 
 
 def compare(out: Path, model: str, reference: str, *options: str) -> dict[str, Any]:
     """Return the first figures of ``argap score``, and the seconds until they are printed."""
     given = ["--ref", reference, "--data", "stdlib:heldout", "--limit-tokens", "2000", "--seq-len", "512"]
-    seconds, printed, _ = command("score", model, *given, "--out", str(out), "--json", *options)
+    seconds, printed = command("score", model, *given, "--out", str(out), "--json", *options)
     result = json.loads(printed)
     figures = {row["name"]: row for row in result["slices"]}
     return {
-        "wall_s": round(seconds, 1),
+        **seconds,
         "unit": result["unit"],
         "slices": {
             name: {"n": row["n"], "share": row["share_of_tokens"], "models": row["models"]}
@@ -231,15 +233,18 @@ def dtypes() -> dict[str, float]:
 
 
 def probed(out: Path, smollm: str, gemma: str) -> dict[str, Any]:
-    """Return the first figures of recall and MQAR, and the seconds until they are printed."""
+    """Return the first figures of ``argap score``, recall and MQAR, and the seconds until they are printed."""
+    scored = compare(out / "score", f"gemma={gemma}", f"smollm={smollm}")
     small = ["--tasks", "fda", "--limit", "2", "--context", "256"]
-    recall, _, _ = command("recall", smollm, "--fixture", *small, "--out", str(out / "recall"))
+    recall, _ = command("recall", smollm, "--fixture", *small, "--out", str(out / "recall"))
     answered = json.loads((out / "recall" / "recall.json").read_text())
+    del answered["run"]
     pairs = ["--pairs", "4", "--examples", "16", "--length", "64"]
-    mqar, printed, _ = command("synthetics", "score", smollm, gemma, *pairs, "--out", str(out / "mqar"), "--json")
+    mqar, printed = command("synthetics", "score", smollm, gemma, *pairs, "--out", str(out / "mqar"), "--json")
     return {
-        "recall": {"wall_s": round(recall, 1), "found": answered},
-        "mqar": {"wall_s": round(mqar, 1), "found": json.loads(printed)},
+        "score": scored,
+        "recall": {**recall, "found": answered},
+        "mqar": {**mqar, "found": json.loads(printed)},
     }
 
 
@@ -249,7 +254,7 @@ def main() -> None:
     made.add_argument("gemma", type=Path)
     made.add_argument("--llama-cpp", help="Python with llama-cpp-python")
     made.add_argument("--times", type=int, default=3)
-    made.add_argument("--probes", action="store_true", help="measure recall and MQAR alone")
+    made.add_argument("--probes", action="store_true", help="measure the first figures of commands alone")
     asked = made.parse_args()
     if asked.probes:
         with tempfile.TemporaryDirectory() as folder:
@@ -273,9 +278,9 @@ def main() -> None:
             "no BOS": compare(work / "none", gemma, smollm, "--bos", "none"),
         }
         save(asked.json, PACKAGES, **found)
-        seconds, _, _ = command("convert", str(asked.smollm), str(work / "smollm"))
+        seconds, _ = command("convert", str(asked.smollm), str(work / "smollm"))
         found["converted"] = {
-            "convert_s": round(seconds, 1),
+            "convert": seconds,
             "against the file": compare(work / "folder", f"folder={work / 'smollm'}", smollm, "--backend", "hf"),
         }
         save(asked.json, PACKAGES, **found)
