@@ -9,13 +9,11 @@ import pandas as pd
 
 from argap.errors import ArgapError
 from argap.files.resumable import environment
-from argap.metric.bins import bins_of, ladder_bounds
+from argap.metric.bins import bins_of
 from argap.metric.direction import direction
 from argap.metric.share import share_closed
 from argap.records import (
-    AR_HITS,
     GAP_FORMAT,
-    THRESHOLD,
     Bins,
     Closed,
     EvaluationRecord,
@@ -23,11 +21,9 @@ from argap.records import (
     GapRow,
     IndexRecord,
     Part,
-    SliceInfo,
     estimates_of,
 )
 from argap.slices.cells import CellFile, models_of
-from argap.slices.conditions import hits_of
 from argap.slices.figures import WHOLE, Key, Seeds, documents_of, slices_of_cells
 from argap.slices.margins import Margins
 from argap.slices.partitions import HITS, By, curve, groups, hits_by_threshold, in_order
@@ -116,25 +112,3 @@ def _closed(model: str, base: str | None, reference: str, on: tuple[Part, Part])
     if base is None or model in (base, reference):
         return None
     return Closed(base, *(share_closed(*(part[name].nll for name in (model, base, reference))) for part in on))
-
-
-def ladder(gap: Gap) -> dict[int | None, Part]:
-    """Return the AR hits at each rung, ascending in τ; None, the last: every repeated bigram.
-
-    A τ is missing if the cells, such as a suite's, have no bound there. Without training counts, and for results
-    restated against another reference, only the last or only the result's own τ may be known.
-    """
-    points = {int(part.bin): part for part in gap.curve}
-    if gap.index is None:
-        return {None: _named(gap.on_hits, None)}
-    if not points:
-        return {gap.threshold: _named(gap.on_hits, gap.threshold)}
-    most = max(points)  # its hits are all repeated bigrams: the curve ends there
-    rungs = sorted({0, *ladder_bounds(gap.index), gap.threshold or 0})
-    known = {tau: points[min(tau, most)] for tau in rungs if tau in points or tau > most}
-    return {tau: _named(part, tau) for tau, part in [*known.items(), (None, points[most])]}
-
-
-def _named(hits: Part, threshold: int | None) -> Part:
-    name = "repeated" if threshold is None else f"{AR_HITS} at {threshold}"
-    return Part(hits.moved(THRESHOLD, name).estimates.values(), SliceInfo(name, hits_of(threshold)))

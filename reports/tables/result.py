@@ -37,7 +37,7 @@ from argap.reports.tables.numbers import (
     threshold_text,
 )
 from argap.reports.tables.words import MANY, gap_word
-from argap.results.summary import ladder
+from argap.results.ladder import ladder
 
 ENDS = "95% interval"
 FEW = 20

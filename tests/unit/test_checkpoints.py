@@ -399,7 +399,7 @@ def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> No
     assert "copy: the same model as full, scored once; NAME=CKPT gives it a row" in capsys.readouterr().err
     assert score(place, out, tmp_path / "copy", dtype={"copy": "bfloat16"}).models == ["full", "copy"]
     score(place, tmp_path / "again", full)
-    with pytest.raises(ArgapError, match=r"are both named full; score one of them as NAME=CKPT"):
+    with pytest.raises(ArgapError, match=r"are both named full; give one of them as NAME=RUN"):
         argap.compare(tmp_path / "again" / "full", out / "full", out=tmp_path / "compared")
     with pytest.raises(ArgapError, match="two models have this name"):
         score(place, out, ["m=" + full, "m=" + str(place / "other")])
@@ -438,8 +438,8 @@ def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
     with pytest.raises(ArgapError, match="full: `bos` <s>: not in its vocabulary"):
         score(place, out, bare, bos="<s>")
     with pytest.raises(ArgapError, match=r"full: takes at most 128 tokens, .* 128 and a BOS; use `seq_len=127`"):
-        scorer.check_length("full", full.longest, windows, bos=True)
-    scorer.check_length("full", full.longest, windows, bos=False)
+        scorer.check_length("full", full.longest, windows, bos=0)
+    scorer.check_length("full", full.longest, windows, bos=None)
     assert not out.exists()
     (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "bos_token": {"content": eos}}))
     score(place, out, bare, bos={"bare": "own"})
