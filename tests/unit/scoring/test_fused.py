@@ -128,6 +128,7 @@ def rotated(request: pytest.FixtureRequest) -> Any:
     assert vars(family) == before
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is not interpreted, and the model is on the CPU")
 def test_argap_s_rotary_function_is_the_family_s(rotated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in Triton's interpreter, as if on a GPU."""
     plain, calls = hidden_states(rotated), []
