@@ -50,7 +50,8 @@ def passed(command: str, until: str | None = None) -> list[str]:
     from argap.cli import main
 
     found: dict[str, None] = {}
-    over: list[str] = []
+    over: list[str | None] = []
+    said = io.StringIO()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         module = frame.f_globals.get("__name__", "")
@@ -67,7 +68,7 @@ def passed(command: str, until: str | None = None) -> list[str]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
             main()
     except SystemExit as end:
         if end.code:

@@ -171,9 +171,7 @@ def _invert_kernel(
     p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
     # 1. For keys wider than BC channels, the products K_i K_jᵀ over all channels but the first BC.
     b_sums = None
-    if lower is not None:
-        p_l = lower + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
-        p_l += tl.arange(0, 16)[:, None] * BT + tl.arange(0, 16)[None, :]
+    o_l = (i_bh * tl.num_programs(0) + i_t) * (BT * BT) + tl.arange(0, 16)[:, None] * BT + tl.arange(0, 16)[None, :]
     for first in tl.static_range(BC, K, BC):
         b_k = ()
         for i in tl.static_range(4):
@@ -211,7 +209,7 @@ def _invert_kernel(
                 b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
                 b_a = tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3")
             else:
-                b_a = tl.load(p_l + 16 * i * BT + 16 * j)
+                b_a = tl.load(lower + o_l + 16 * i * BT + 16 * j)
             if norms is not None:
                 b_a *= b_r[i][:, None] * b_r[j][None, :]
             if g is not None:
