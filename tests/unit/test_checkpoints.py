@@ -134,7 +134,7 @@ def test_a_multimodal_model_is_scored_on_text(tmp_path, family: str) -> None:
     np.testing.assert_allclose(found, by_hand(model, data), atol=1e-4)
 
 
-def test_an_error_in_a_familys_code_names_the_family_and_the_setting(place, tmp_path, monkeypatch) -> None:
+def test_an_error_in_the_code_of_a_family_names_it_and_the_setting(place, tmp_path, monkeypatch) -> None:
     def fails(*given: Any, **named: Any) -> Any:
         raise NotImplementedError('"rms" not implemented for\n this')
 
