@@ -12,11 +12,14 @@ IMPORTED = [
     "argap.models.hub.registry", "argap.results.pipeline", "argap.scoring.checkpoint", "argap.train.run",
     "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweeps.jobs", "duckdb", "pyarrow.parquet",
 ]  # fmt: skip
+ROOT = str(Path(__file__).resolve().parents[2])
 COMMAND = "from argap.cli import main; main()"
 
 
 def begin(code: str, *arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> ForkServerProcess:
     """Start a process that runs ``code`` with ``arguments`` in ``folder``; what it says goes to files there."""
+    if ROOT not in sys.path:  # pytest imports tests by their paths, a new process by sys.path
+        sys.path.append(ROOT)
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(IMPORTED)
     home = {"ARGAP_HOME": os.environ["ARGAP_HOME"]}

@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2
 
+from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.scoring.batches import Batches
 from argap.scoring.operators import families
 from argap.scoring.operators.families import run_references, slow_functions, use_operators
@@ -69,8 +70,9 @@ def test_log_probs_are_the_family_s(
         everywhere = {name: replace(operator, on_cpu=True) for name, operator in families.FUNCTIONS.items()}
         monkeypatch.setattr(families, "FUNCTIONS", everywhere)
     model = tiny(family, **OPTIONS[family])
-    other, module = copy.deepcopy(model), sys.modules[type(model).__module__]
-    before, expected = dict(vars(module)), by_hand(model, WINDOWS)
+    other, plain, module = copy.deepcopy(model), copy.deepcopy(model), sys.modules[type(model).__module__]
+    use_torch_on_cpu(plain)  # flash-linear-attention may be installed
+    before, expected = dict(vars(module)), by_hand(plain, WINDOWS)
     batches = Batches(model, WINDOWS, "cpu", 3, family)
     assert batches.sharing == "any"
     assert patched(model)
