@@ -20,6 +20,7 @@ export function overviewView(overview) {
     drawFinding(finding, made, overview);
     tablePart.draw(made);
     curvePart.draw(thresholds());
+    sourcesPart.follow();
   };
   return {
     element,

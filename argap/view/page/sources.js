@@ -15,6 +15,8 @@ export function sources(overview) {
   const redraw = () => made && draw(title, body, made, overview);
   return {
     element,
+    /** Follow the directions of the models, which may become known after the sources. */
+    follow: () => body.classList.contains("waiting") || redraw(),
     async show() {
       element.hidden = overview.gap.rows.length < 2;
       const setting = { threshold: threshold(), reference: reference() };
