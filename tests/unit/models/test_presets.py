@@ -154,4 +154,4 @@ def test_every_architecture_learns(name: str) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < losses[0] - 0.8
+    assert losses[-1] < losses[0] - 0.6
