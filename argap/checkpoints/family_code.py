@@ -1,4 +1,4 @@
-"""Turn an error in a model's own code into one line that names its class and the setting, as it is no bug of argap."""
+"""Report an error in a model's own code in one line with its class and the setting: the bug is not in argap."""
 
 import sys
 import traceback

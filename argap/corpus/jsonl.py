@@ -122,7 +122,7 @@ class _Text:
         self._at += 1
 
     def value(self) -> bytes:
-        """Return the JSON of the value here and move behind it. Raises `ValueError` for what is not JSON."""
+        """Return the JSON of the value that begins here, and go on after it. Raises `ValueError` for anything else."""
         while True:
             try:
                 _, end = self._scan(self._text, self._at)

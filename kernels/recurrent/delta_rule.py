@@ -130,24 +130,24 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
-    if log_decay is not None and log_decay.dim() == 4:
+    by_channel = log_decay is not None and log_decay.dim() == 4
+    if by_channel:
         fits = fits and q.shape[-1] <= LARGEST_DECAYED_KEY
+    options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "chunk": chunk}
     if not (runs_kernels(q, k, v, beta, log_decay, state) and fits):
-        options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
-        return delta_rule_reference(q, k, v, beta, **options)
+        return delta_rule_reference(q, k, v, beta, state=state, **options)
     if padded := -q.shape[-1] % 16 if q.shape[-1] > 128 else 0:
         # Triton 3.6 loads other keys of more than 128 channels wrongly on Hopper.
         q, k = F.pad(q, (0, padded)), F.pad(k, (0, padded))
         state = None if state is None else F.pad(state, (0, 0, 0, padded))
-        options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "state": state, "chunk": chunk}
-        y, ht = delta_rule(q, k, v, beta, **options)
+        y, ht = delta_rule(q, k, v, beta, state=state, **options)
         return y, ht[:, :, :-padded]
     x = HeadTensors.of(q, k, v, state)
     _, H, T, K, V = x.shape
     ht = x.new_state(K, V)
     norms = inverse_norms(x.q, x.k) if normalize else None
     read, decays, sums = (x.q, x.k, x.k), None, None
-    if log_decay is not None and log_decay.dim() == 4:
+    if log_decay is not None and by_channel:
         pairs = decayed_pairs(x.q, x.k, log_decay, norms, scale)
         inverse, scores = invert_products(pairs.lower, beta, x.k.dtype), pairs.scores
         read, decays, norms, scale = (pairs.q, pairs.k, pairs.left), pairs.decays, None, 1.0
