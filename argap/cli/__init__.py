@@ -17,7 +17,7 @@ from argap.cli import checkpoints, index, models, recall, result, score, suite, 
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import keeping_interrupts
-from argap.runtime.streams import degrade_streams, ending_with_pipe
+from argap.runtime.streams import ending_with_pipe, guard_streams
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
@@ -71,7 +71,7 @@ def _options(
 def main() -> None:
     """Run the command line. (Typer itself turns Ctrl-C into 130.)"""
     command = None
-    degrade_streams()
+    guard_streams()
     try:
         with keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file

@@ -40,7 +40,13 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     _ = answers.overview  # so that the page loads at once
     app = view_app(answers, token=token, port=number)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+        app,
+        log_level="warning",
+        use_colors=False,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     address = f"http://{HOST}:{number}/?token={token}"
     ready(address)

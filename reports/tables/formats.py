@@ -2,11 +2,14 @@
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
+
+from argap.runtime.streams import OwnSequences, on_one_line, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,13 +97,16 @@ def terminal(table: Table) -> "RichTable":
     from rich.text import Text
 
     result = RichTable(
-        box=SIMPLE_HEAD, padding=0, title=Text(table.title) if table.title else None, title_justify="left"
+        box=SIMPLE_HEAD, padding=0, title=Text(visible(table.title)) if table.title else None, title_justify="left"
     )
+    rows = [tuple(map(on_one_line, row)) for row in table.rows]
     for k, (title, align) in enumerate(table.aligned()):
         # Headings break; a number never does.
-        width = max([HEADING, *(len(row[k]) for row in table.rows)])
-        result.add_column(Text("\n".join(wrap(title, width, break_long_words=False))), justify=align, no_wrap=True)
-    for k, row in enumerate(table.rows):
+        width = max([HEADING, *(len(row[k]) for row in rows)])
+        result.add_column(
+            Text("\n".join(wrap(visible(title), width, break_long_words=False))), justify=align, no_wrap=True
+        )
+    for k, row in enumerate(rows):
         result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
     return result
 
@@ -116,13 +122,14 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    drawn_on = cast("IO[str]", OwnSequences(sys.stdout))
+    console = Console(file=drawn_on)
     for table in tables:
         drawn = terminal(table)
         needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-        Console(width=max(console.width, needed)).print(drawn)
+        Console(file=drawn_on, width=max(console.width, needed)).print(drawn)
         if table.notes:
-            console.print(Text("\n".join(table.notes)))
+            console.print(Text(visible("\n".join(table.notes))))
 
 
 def markdown(table: Table) -> str:
