@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.errors import ArgapError, FormatError
+from argap.files.regular import LARGEST_JSON, check_regular
 
 LEFTOVER = re.compile(
     r"\.(?P<name>.+)\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL
@@ -237,6 +238,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_text(path: Path) -> str:
+    check_regular(Path(path), LARGEST_JSON)
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
