@@ -77,7 +77,9 @@ def main() -> None:
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
             command()
-    except (Exception, KeyboardInterrupt) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # also a panic of a library in Rust
         sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
 
 

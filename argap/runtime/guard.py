@@ -69,6 +69,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
+    if type(error).__name__ == "PanicException":  # a BaseException, of a library in Rust
+        return f"a library could not handle what it was given ({_reason(error)})"
     if isinstance(error, UnicodeEncodeError):
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"

@@ -113,6 +113,10 @@ def guard_streams() -> None:
     """Let stdout and stderr show control characters, and write what their encoding lacks as ASCII."""
     codecs.register_error(HANDLER, _replaced)
     codecs.register(_visible)
+    with suppress(OSError, ValueError, AttributeError):
+        if sys.stderr.fileno() == 2:  # a descriptor that `native_stderr_closed` does not close
+            own = open(os.dup(2), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors, buffering=1)  # noqa: SIM115
+            sys.stderr = own
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.endswith(VISIBLE):
             errors = stream.errors if is_unicode(stream) else HANDLER
@@ -143,6 +147,35 @@ def _visible(name: str) -> codecs.CodecInfo | None:
         codec.encode, codec.decode, codec.streamreader, codec.streamwriter, Encoder, codec.incrementaldecoder,
         name=codec.name + VISIBLE,
     )  # fmt: skip
+
+
+_native = threading.Lock()
+_closed: list[int] = []
+"""The real stderr, once for each block of `native_stderr_closed` in progress."""
+
+
+@contextmanager
+def native_stderr_closed() -> Iterator[None]:
+    """Discard what libraries write to file descriptor 2 themselves, as reports of panics, in any thread.
+
+    What Python prints is still shown: `guard_streams` gave it a descriptor of its own.
+    """
+    with _native:
+        if not _closed:
+            real = os.dup(2)
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), 2)
+        else:
+            real = _closed[0]
+        _closed.append(real)
+    try:
+        yield
+    finally:
+        with _native:
+            _closed.pop()
+            if not _closed:
+                os.dup2(real, 2)
+                os.close(real)
 
 
 @contextmanager
