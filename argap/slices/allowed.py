@@ -67,6 +67,10 @@ FUNCTIONS = {
         *("array_contains", "array_extract", "array_length", "list_contains", "list_extract", "list_has"),
         *("list_has_all", "list_has_any", "list_value", "row", "struct_extract", "&&", "@>", "<@"),
     ),
+    "dates": (
+        *("date_part", "date_trunc", "day", "dayofweek", "epoch", "hour", "minute", "month", "quarter", "second"),
+        *("week", "year"),
+    ),
     "others": ("constant_or_null", "hash", "if", "ifnull", "nullif"),
 }
 """Functions and operators by what they are for, as DuckDB's parser names them."""
