@@ -16,7 +16,7 @@ from argap import __version__
 from argap.cli import checkpoints, index, models, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
-from argap.runtime.signals import keeping_interrupts
+from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
 from argap.runtime.streams import ending_with_pipe, guard_streams
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
@@ -73,7 +73,7 @@ def main() -> None:
     command = None
     guard_streams()
     try:
-        with keeping_interrupts(), ending_with_pipe():
+        with ending_on_interrupt(), keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
             command()

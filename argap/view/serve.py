@@ -41,8 +41,7 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     app = view_app(answers, token=token, port=number)
     config = uvicorn.Config(
         app,
-        log_level="warning",
-        use_colors=False,
+        log_level="critical",  # `view_app` says what fails; at the end uvicorn would print what it cancels
         access_log=False,
         server_header=False,
         lifespan="off",
