@@ -17,6 +17,10 @@ class StopRequest:
     requested: bool = False
 
 
+_answering: list[StopRequest] = []
+"""The blocks of `listening` in progress."""
+
+
 class Stopped(KeyboardInterrupt):
     """Training stopped as requested, after a checkpoint."""
 
@@ -39,9 +43,11 @@ def listening() -> Iterator[StopRequest]:
 
     for number in before:
         signal.signal(number, request)
+    _answering.append(stop)
     try:
         yield stop
     finally:
+        _answering.remove(stop)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -81,9 +87,9 @@ def ending_on_interrupt() -> Iterator[None]:
     """End the process after Ctrl-C even if a library never returns from its work.
 
     Python handles a signal between two of its own instructions; a query, a tokenizer or a kernel may not come back to
-    one. So a thread learns of each SIGINT from the system, and ends the process `GRACE` seconds after one that raises
-    `KeyboardInterrupt`, wherever it then is, also while threads are joined at exit. Files stay whole or absent, as
-    after any kill. Where `listening` answers Ctrl-C, this does nothing.
+    one. So a thread learns of each SIGINT from the system, and ends the process `GRACE` seconds later wherever it then
+    is, also while threads are joined at exit. Files stay whole or absent, as after any kill. Inside `listening`, which
+    answers Ctrl-C itself, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -109,7 +115,7 @@ def _forget() -> None:
 def _end_after(reader: int) -> None:
     first: float | None = None
     while got := os.read(reader, 64):
-        if signal.SIGINT not in got or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        if signal.SIGINT not in got or _answering:
             continue
         if first is None:
             first = time.monotonic()
