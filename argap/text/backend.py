@@ -72,12 +72,12 @@ def check_parts(content: bytes, path: Path) -> None:
         unusual |= not known
     if growth > MOST_GROWTH:
         raise FormatError(
-            f"{path}: its replacements make up to {growth:,.0f} characters of one; expected {MOST_GROWTH}"
+            f"{path}: its replacements make up to {growth:,.0f} characters of one; expected at most {MOST_GROWTH}"
         )
     if (longest := parts.model.max_input_chars_per_word or 0) > LONGEST_WORD:
         raise FormatError(f"{path}: max_input_chars_per_word: expected at most {LONGEST_WORD:,}, found {longest:,}")
     if unusual:
-        run_child("argap.text.trial", path, path.absolute(), cpu=CPU, memory=MEMORY, written=0)
+        run_child("argap.text.trial", path, path, cpu=CPU, memory=MEMORY, written=0)
 
 
 def _flat(waiting: list[Any]) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json, write_json, write_text
+from argap.files.regular import check_regular
 from argap.runtime.trust import is_trusted
 from argap.text.backend import check_backend, load_backend, panics
 
@@ -245,6 +246,8 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     ``name``: the tokenizer's name in messages and records; by default ``source``. Raises `ArgapError` if there is no
     tokenizer, or only a slow one (argap needs the Rust tokenizers: they run in parallel and have a fingerprint).
     """
+    if not Path(source).is_dir():
+        check_regular(Path(source))
     path = tokenizer_folder(Path(source))
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
