@@ -88,6 +88,20 @@ def build_families(folder: Path) -> None:
     families.write(folder)
 
 
+def build_readers(folder: Path) -> None:
+    """Rewrite the table of everything that argap reads, in SECURITY.md."""
+    import readers
+
+    readers.write(folder)
+
+
+def build_functions(folder: Path) -> None:
+    """Rewrite the table of the functions that a condition may call."""
+    import readers
+
+    readers.write_functions(folder)
+
+
 GENERATED: dict[str, Generated] = {
     **{name: Generated(f"results/{name}", build_suite, ("table.*", "*/figures/*.svg")) for name in SUITES},
     **{
@@ -97,6 +111,8 @@ GENERATED: dict[str, Generated] = {
     "recall": Generated("results/recall", build_recall, ("*/*.svg",)),
     "architecture": Generated("docs", build_architecture, ("architecture.md", "images/architecture.svg")),
     "journeys": Generated("docs", build_journeys, ("architecture.md",)),
+    "readers": Generated("", build_readers, ("SECURITY.md",)),
+    "functions": Generated("docs", build_functions, ("slices.md",)),
     "families": Generated("docs", build_families, ("hub.md",)),
 }
 

@@ -7,13 +7,11 @@ its ``config.json``. ``conversion.json`` records the source and the hash of its 
 """
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from argap.checkpoints.distributed import METADATA, distributed_in
+from argap.checkpoints.distributed import COPIES, METADATA, distributed_in
 from argap.checkpoints.find import (
     CONVERSION,
     DOWNLOADED,
@@ -32,6 +30,7 @@ from argap.files.checksums import sha256_of
 from argap.files.resumable import environment
 from argap.files.weight_files import indexed_files, weight_files
 from argap.records import Record, write_record
+from argap.runtime.child import run_child
 from argap.runtime.progress import say
 from argap.text.tokenizer import copy_tokenizer, load_tokenizer
 
@@ -44,6 +43,10 @@ Rewriting = Callable[
     [str, Mapping[str, Any], "Mapping[str, torch.Tensor]"], "tuple[Mapping[str, Any], dict[str, torch.Tensor]]"
 ]
 """From a checkpoint's name, configuration and tensors to those that are written."""
+SECONDS, BYTES_PER_SECOND = 10, 5_000_000
+"""Processor time for reading a pickle."""
+MEMORY = 4 * 10**9
+"""Bytes that reading a pickle may take beyond four times its size."""
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
@@ -154,7 +157,7 @@ def _find(source: str, config: str | None) -> _Stored:
     settings = read_json(path)
     family = _published_family(settings, source)
     if shards is not None:
-        files = [shards / METADATA, *sorted(shards.glob("*.distcp"))]
+        files = [shards / METADATA, *sorted(filter(Path.is_file, shards.glob("*.distcp")))]
         return _Stored(folder, path, files, [shards], family, _rewrite_distributed)
     if is_mamba2(settings):
         safe = any(folder.glob("*.safetensors"))
@@ -230,7 +233,7 @@ def _pickles(folder: Path) -> list[Path]:
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):
         raise ArgapError(f"{folder}: already has safetensors; `argap score` reads it as it is")
-    found = pickles_of(path.name for path in folder.iterdir())
+    found = pickles_of(path.name for path in folder.iterdir() if path.is_file())
     if len(found) != 1:
         what = "no pickled weights" if not found else f"several pickles ({', '.join(found)})"
         raise ArgapError(f"{folder}: {what}; expected {PICKLE}")
@@ -274,12 +277,15 @@ def _rewrite_distributed(
 
 
 def unpickle(path: Path, target: Path) -> None:
-    """Write the tensors of a pickle as safetensors, in a separate process (`argap.checkpoints.unpickle`).
-
-    ``-P`` keeps it from importing modules of the working directory, which may be a downloaded checkpoint.
-    """
-    command = [sys.executable, "-P", "-m", "argap.checkpoints.unpickle", str(path.absolute()), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
-        raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
+    """Write the tensors of a pickle as safetensors, in a process with limits (`argap.checkpoints.unpickle`)."""
+    files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    stored = sum(each.stat().st_size for each in files)
+    run_child(
+        "argap.checkpoints.unpickle",
+        path,
+        path.absolute(),
+        target,
+        cpu=SECONDS + stored / BYTES_PER_SECOND,
+        memory=MEMORY + 4 * stored,
+        written=2**20 + COPIES * stored,
+    )

@@ -7,6 +7,7 @@ pieces with torch's own reader; `argap.checkpoints.weight_names` finds the weigh
 import pickle
 import re
 import warnings
+from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 METADATA = ".metadata"
+COPIES = 16
+"""Most bytes written for each byte of the files: tied tensors share storage there, and become copies."""
 TRAINER = re.compile(r"(optim\w*|lr_scheduler\w*|scheduler|dataloader|train_state|rng\w*|ema)\.")
 """Names of a trainer's own tensors."""
 SAFE = {
@@ -66,6 +69,13 @@ def read_distributed(folder: Path) -> "dict[str, torch.Tensor]":
     for place in dict.fromkeys(each.relative_path for each in metadata.storage_data.values()):
         if Path(place).name != place or not (folder / place).is_file():
             raise FormatError(f"{folder / METADATA}: names {str(place)[:200]!r}, expected a file beside it")
+    described = [each for each in metadata.state_dict_metadata.values() if isinstance(each, TensorStorageMetadata)]
+    size = sum(prod(each.size) * each.properties.dtype.itemsize for each in described)
+    stored = sum(path.stat().st_size for path in folder.glob("*.distcp"))
+    if size > COPIES * stored:
+        raise ArgapError(
+            f"{folder}: its tensors would take {size:,} bytes, from {stored:,}; expected each to be stored"
+        )
     # Only tensors: torch would unpickle the other entries without a check.
     tensors = {
         name: torch.empty(about.size, dtype=about.properties.dtype)

@@ -16,8 +16,8 @@ from argap import __version__
 from argap.cli import checkpoints, index, models, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
-from argap.runtime.signals import keeping_interrupts
-from argap.runtime.streams import degrade_streams, ending_with_pipe
+from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
+from argap.runtime.streams import ending_with_pipe, guard_streams
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
@@ -71,13 +71,15 @@ def _options(
 def main() -> None:
     """Run the command line. (Typer itself turns Ctrl-C into 130.)"""
     command = None
-    degrade_streams()
+    guard_streams()
     try:
-        with keeping_interrupts(), ending_with_pipe():
+        with ending_on_interrupt(), keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
             command()
-    except (Exception, KeyboardInterrupt) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # also a panic of a library in Rust
         sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
 
 

@@ -13,6 +13,7 @@ from argap.corpus import columnar, delimited, jsonl, shards, text
 from argap.corpus.document import NoText, Tally, TextDocument, TokenShard
 from argap.corpus.formats import EXPECTED, LINES, TEXT, Kind, NotRead, recognise, suffix_of
 from argap.errors import ArgapError, FormatError
+from argap.files.regular import check_regular
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
@@ -50,6 +51,8 @@ def find_files(
     ``headerless``: as in `recognise`. Raises `ArgapError` if nothing is left, and `FormatError` for a file that is
     broken or refused.
     """
+    if not root.is_dir():
+        check_regular(root)
     if root.is_file():
         kind = recognise(root, text_column, headerless=headerless)
         _check(file := CorpusFile(root, kind, root.name.split(".")[0]), text_column, keep)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.errors import ArgapError, FormatError
+from argap.files.regular import LARGEST_JSON, check_regular
 
 LEFTOVER = re.compile(
     r"\.(?P<name>.+)\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL
@@ -49,6 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         _make_folder(path.parent)
+        _tidy(path.parent)
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         allowed = temporary.stat().st_mode
         yield temporary
@@ -128,6 +130,19 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # a file is in the way
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what killed processes left directly in ``folder``, once per process."""
+    if folder not in _tidied:
+        _tidied.add(folder)
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if LEFTOVER.fullmatch(entry.name) and entry.name.endswith(".tmp") and _is_left(Path(entry.path)):
+                    _remove_left(Path(entry.path))
+
+
+_tidied: set[Path] = set()
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -237,6 +252,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_text(path: Path) -> str:
+    check_regular(Path(path), LARGEST_JSON)
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
+from argap.files.regular import check_regular
 from argap.files.remedies import remedy_for
 from argap.runtime.interrupt import current
 
@@ -51,7 +52,8 @@ class Checksummed(Protocol):
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hex."""
+    """Return the SHA-256 of a file's content in hex. Raises `FormatError` for anything but a file."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -133,6 +135,7 @@ def check(path: Path, expected: Checksummed, remedy: str) -> None:
 
 def crc32_of_blocks(path: Path) -> Iterator[str]:
     """Yield the CRC-32 of each `BLOCK` bytes of a file in hex."""
+    check_regular(path)
     block = memoryview(bytearray(BLOCK))
     with path.open("rb") as file:
         while size := file.readinto(block):

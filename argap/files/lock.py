@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.files.atomic import remove_leftovers
+from argap.files.regular import check_regular
 from argap.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _sign(handle: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    with suppress(OSError):
+    with suppress(OSError, FormatError):
+        check_regular(path)
         text = path.read_bytes()[:200].decode(errors="replace")
         return "".join(sign for sign in text if sign.isprintable()) or "another process"
     return "another process"

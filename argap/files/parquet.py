@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from argap.errors import FormatError, first_line
 from argap.files.atomic import replacing
+from argap.files.regular import check_regular
 from argap.files.remedies import remedy_for
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def read_portions(
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn read errors inside the block into `FormatError`."""
+    """Turn read errors inside the block into `FormatError`, and refuse anything but a file."""
+    check_regular(path)
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:

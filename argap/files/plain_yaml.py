@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from argap.errors import ArgapError
+from argap.files.regular import check_regular
 
 LARGEST = 1_000_000
 """Bytes of a file."""
@@ -45,9 +46,8 @@ class _Scalars(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a file. Raises `ArgapError` for one that is missing, not plain YAML, or not a mapping."""
+    check_regular(path, LARGEST)
     try:
-        if path.stat().st_size > LARGEST:
-            raise ArgapError(f"{path}: {path.stat().st_size:,} bytes; expected YAML of at most {LARGEST:,}")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ArgapError(f"{path}: not readable ({error.strerror})") from None

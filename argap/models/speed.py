@@ -25,6 +25,7 @@ from argap.records import Record
 from argap.runtime.device import use_device
 from argap.runtime.progress import say
 from argap.runtime.signals import exit_with_parent, interrupts_blocked
+from argap.runtime.streams import guard_streams
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -222,6 +223,7 @@ def measure_apart(case: SpeedCase) -> Speed:
 
 def _measure_in_worker(case: SpeedCase, sender: "Connection[Speed | Exception, Any]") -> None:
     """Send the row of the case, or the error that prevented it."""
+    guard_streams()
     exit_with_parent()
     try:
         sender.send(measure(case))

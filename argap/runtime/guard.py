@@ -22,10 +22,13 @@ INTERNAL = 70
 """Exit code of an internal error: EX_SOFTWARE of sysexits.h."""
 MACHINE = {
     getattr(errno, name)
-    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENOSPC", "EPERM", "EROFS")
+    for name in (
+        *("EACCES", "EBUSY", "EDQUOT", "EFBIG", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE"),
+        *("ENODEV", "ENOSPC", "ENOTDIR", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY"),
+    )
     if hasattr(errno, name)
 }
-"""Errors caused by the machine or by missing permissions, not by argap."""
+"""Errors caused by the machine, by missing permissions or by what lies in a folder, not by argap."""
 TOO_LARGE = re.compile(
     r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
     r"|array is too big"
@@ -66,6 +69,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
+    if type(error).__name__ == "PanicException":  # a BaseException, of a library in Rust
+        return f"a library could not handle what it was given ({_reason(error)})"
     if isinstance(error, UnicodeEncodeError):
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"

@@ -20,6 +20,7 @@ import torch
 from argap.errors import ArgapError
 from argap.runtime.device import use_device
 from argap.runtime.signals import exit_with_parent, interrupts_blocked
+from argap.runtime.streams import guard_streams
 from argap.runtime.trust import call_with_trust, is_trusted
 
 POLL_SECONDS = 0.2
@@ -114,6 +115,7 @@ _over: Event | None = None
 def _initialize(free: "SimpleQueue[torch.device]", over: Event, threads: int) -> None:
     """Assign a device to this process."""
     global _device, _over
+    guard_streams()
     _device, _over = use_device(str(free.get())), over
     torch.set_num_threads(threads)
     exit_with_parent()

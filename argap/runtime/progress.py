@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import IO, cast
+
+from argap.runtime.streams import OwnSequences, Shown, on_one_line
 
 SECONDS_TO_FIRST_LINE = 2.0
 SECONDS_BETWEEN_LINES = 20.0
@@ -14,8 +17,8 @@ LEAST = 0.01
 
 
 def say(message: str) -> None:
-    """Print one line to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print one line to stderr, with everything in it visible."""
+    print(on_one_line(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -54,8 +57,9 @@ def _bar(
         rate,
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total or 1, rate="")
+    drawn = cast("IO[str]", OwnSequences(sys.stderr))
+    with Progress(*columns, console=Console(file=drawn), transient=True) as bar, _shown():
+        task = bar.add_task(on_one_line(label), total=total or 1, rate="")
         started = time.monotonic()
         done = 0
 
@@ -66,6 +70,18 @@ def _bar(
             bar.update(task, completed=done if total else fraction() or 0, rate=f"{speed:,.0f} {unit}/s")
 
         yield advance
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Show control characters in what is printed inside the block, which a bar draws above itself."""
+    before = sys.stdout, sys.stderr
+    for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        setattr(sys, name, Shown(stream))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def _lines(

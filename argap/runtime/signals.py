@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ class StopRequest:
     """Whether a stop was requested."""
 
     requested: bool = False
+
+
+_answering: list[StopRequest] = []
+"""The blocks of `listening` in progress."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -38,9 +43,11 @@ def listening() -> Iterator[StopRequest]:
 
     for number in before:
         signal.signal(number, request)
+    _answering.append(stop)
     try:
         yield stop
     finally:
+        _answering.remove(stop)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -67,6 +74,57 @@ def _exit_after_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)  # nothing can assign jobs or stop this process any more
+
+
+GRACE = 15.0
+"""Seconds that a command has to end after Ctrl-C; a second Ctrl-C ends it at once."""
+AGAIN = 0.5
+"""Seconds after which a Ctrl-C is a second one, not the same, sent to a group of processes and to each."""
+
+
+@contextmanager
+def ending_on_interrupt() -> Iterator[None]:
+    """End the process after Ctrl-C even if a library never returns from its work.
+
+    Python handles a signal between two of its own instructions; a query, a tokenizer or a kernel may not come back to
+    one. So a thread learns of each SIGINT from the system, and ends the process `GRACE` seconds later wherever it then
+    is, also while threads are joined at exit. Files stay whole or absent, as after any kill. Inside `listening`, which
+    answers Ctrl-C itself, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    threading.Thread(target=_end_after, args=(reader,), name="interrupts", daemon=True).start()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_forget)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+
+
+def _forget() -> None:
+    """Let a forked child keep its signals to itself."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+
+
+def _end_after(reader: int) -> None:
+    first: float | None = None
+    while got := os.read(reader, 64):
+        if signal.SIGINT not in got or _answering:
+            continue
+        if first is None:
+            first = time.monotonic()
+            ending = threading.Timer(GRACE, os._exit, (130,))
+            ending.daemon = True
+            ending.start()
+        elif time.monotonic() - first > AGAIN:
+            os._exit(130)
+    os.close(reader)
 
 
 @contextmanager

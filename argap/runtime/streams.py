@@ -1,4 +1,8 @@
-"""What stdout and stderr do where they are not UTF-8, and when the reader of stdout goes away.
+"""What stdout and stderr write: no control sequence of a foreign text, and ASCII for what their encoding lacks.
+
+Names of models, domains and slices, pieces of text and other libraries' messages come from files that anyone may have
+made. Each stream encodes through `_Visible`, which writes control characters and direction marks as ``\\u001b``: one
+gate for whatever prints. What argap itself draws with such sequences goes through `OwnSequences`.
 
 Signs that a stream's encoding lacks are written as ASCII: ``Δ`` as ``d``, a dash as ``-``, ``τ`` as ``tau``, a
 superscript after ``^``, letters without their accents, and others as ``\\u65e5``. So no result is lost to a sign in
@@ -6,14 +10,16 @@ argap's own tables.
 """
 
 import codecs
-import encodings.ascii
 import io
 import os
+import re
 import select
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 PIPE_CLOSED = 141
 """Exit code after the reader of stdout has gone: 128 + SIGPIPE, as a shell shows it for git or cat."""
@@ -33,8 +39,53 @@ SIGNS = {
     **dict.fromkeys("‘’", "'"),
 }
 HANDLER = "argap.in_ascii"
-ASCII = "argap_ascii"
-"""ASCII under a name that the command-line library does not take for a misconfiguration and overrule with UTF-8."""
+VISIBLE = "-visible"
+"""End of the name of an encoding that shows control characters. (The command-line library overrules plain ASCII.)"""
+MARKS = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""Separators of lines, and marks that change the direction of text."""
+SHOWN = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0), *MARKS) if chr(code) not in "\t\n"}
+"""What is written for control characters: JSON's escapes, so that JSON stays what it is."""
+REDRAWN = re.compile(r"\r|(\x1b\[A)+\Z")
+"""What a progress bar of another library begins with to return to its line, or writes alone to go up to it."""
+_drawing = threading.local()
+
+
+def visible(text: str) -> str:
+    """Return text whose control characters and direction marks are written out; newlines and tabs stay.
+
+    >>> visible("a\\x1b[31mb\\u202ec")
+    'a\\\\u001b[31mb\\\\u202ec'
+    """
+    return text.translate(SHOWN)
+
+
+def on_one_line(text: str) -> str:
+    """Return `visible` text with its newlines written out too."""
+    return visible(text).replace("\n", r"\u000a")
+
+
+class Shown:
+    """A stream that shows control characters, for one that is not guarded itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class OwnSequences(Shown):
+    """A stream for what argap draws with control sequences itself; foreign parts of it must be `visible`."""
+
+    def write(self, text: str) -> int:
+        _drawing.own = True
+        try:
+            return self._stream.write(text)
+        finally:
+            _drawing.own = False
 
 
 def in_ascii(sign: str) -> str:
@@ -58,14 +109,18 @@ def is_unicode(stream: object) -> bool:
     return codecs.lookup(getattr(stream, "encoding", None) or "utf-8").name.startswith("utf")
 
 
-def degrade_streams() -> None:
-    """Let stdout and stderr write what their encoding lacks as ASCII."""
+def guard_streams() -> None:
+    """Let stdout and stderr show control characters, and write what their encoding lacks as ASCII."""
     codecs.register_error(HANDLER, _replaced)
-    codecs.register(_ascii)
+    codecs.register(_visible)
+    with suppress(OSError, ValueError, AttributeError):
+        if sys.stderr.fileno() == 2:  # a descriptor that `native_stderr_closed` does not close
+            own = open(os.dup(2), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors, buffering=1)  # noqa: SIM115
+            sys.stderr = own
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not is_unicode(stream):
-            plain = codecs.lookup(stream.encoding).name == "ascii"
-            stream.reconfigure(encoding=ASCII if plain else None, errors=HANDLER)
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.endswith(VISIBLE):
+            errors = stream.errors if is_unicode(stream) else HANDLER
+            stream.reconfigure(encoding=stream.encoding + VISIBLE, errors=errors)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
@@ -74,12 +129,53 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return "".join(map(in_ascii, error.object[error.start : error.end])), error.end
 
 
-def _ascii(name: str) -> codecs.CodecInfo | None:
-    if name != ASCII:
+def _visible(name: str) -> codecs.CodecInfo | None:
+    """Find the encoding ``name``, as spelt by `codecs.lookup`, if it ends in `VISIBLE`."""
+    inner, found, rest = name.replace("_", "-").rpartition(VISIBLE)
+    if not found or rest:
         return None
-    codec = encodings.ascii.getregentry()
-    codec.name = name
-    return codec
+    codec = codecs.lookup(inner)
+
+    class Encoder(codecs.IncrementalEncoder):
+        def encode(self, input: str, final: bool = False) -> bytes:
+            drawn = getattr(_drawing, "own", False)
+            kept = 0 if drawn or not (bar := REDRAWN.match(input)) else bar.end()
+            text = input if drawn else input[:kept] + visible(input[kept:])
+            return codec.encode(text, self.errors)[0]
+
+    return codecs.CodecInfo(
+        codec.encode, codec.decode, codec.streamreader, codec.streamwriter, Encoder, codec.incrementaldecoder,
+        name=codec.name + VISIBLE,
+    )  # fmt: skip
+
+
+_native = threading.Lock()
+_closed: list[int] = []
+"""The real stderr, once for each block of `native_stderr_closed` in progress."""
+
+
+@contextmanager
+def native_stderr_closed() -> Iterator[None]:
+    """Discard what libraries write to file descriptor 2 themselves, as reports of panics, in any thread.
+
+    What Python prints is still shown: `guard_streams` gave it a descriptor of its own.
+    """
+    with _native:
+        if not _closed:
+            real = os.dup(2)
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), 2)
+        else:
+            real = _closed[0]
+        _closed.append(real)
+    try:
+        yield
+    finally:
+        with _native:
+            _closed.pop()
+            if not _closed:
+                os.dup2(real, 2)
+                os.close(real)
 
 
 @contextmanager

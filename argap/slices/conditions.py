@@ -1,7 +1,8 @@
 """Conditions on tokens as DuckDB SQL.
 
 A condition is one boolean expression over the columns of `argap.tokens.table`. It cannot reach anything else:
-subqueries, aggregates and window functions are refused, and the connection neither reads files, loads extensions nor
+subqueries, aggregates, window functions and functions without a bound are refused (`argap.slices.allowed`), and the
+connection neither reads files, loads extensions nor
 changes settings.
 """
 
@@ -21,6 +22,7 @@ from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
 from argap.records.columns import BY_MODEL, COPIED, RANK, ranks_of, schema_of
 from argap.runtime.interrupt import current
+from argap.slices.allowed import LONGEST, refused_part
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
 from argap.tokens.table import TokenTable
@@ -30,9 +32,11 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
+    "memory_limit": "50%",
 }
 TABLE = "tokens"
-REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a star", "PARAMETER": "a parameter"}
+QUOTED = 200
+"""Most characters of a condition, or of what DuckDB says of it, in a message."""
 
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -73,9 +77,6 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
     with connect() as connection:
         expression = _parse(connection, where, schema)
         parts = list(_objects(expression))
-        for part in parts:
-            if what := REFUSED.get(part.get("class", "")):
-                raise _refusal(where, f"holds {what}; expected an expression over the columns of one token", schema)
         paths = [[name.lower() for name in part["column_names"]] for part in parts if "column_names" in part]
         columns = tuple(name for name in schema.names if any(name.lower() in path for path in paths))
         connection.register(TABLE, schema.empty_table())
@@ -110,7 +111,12 @@ def check_syntax(where: str) -> None:
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> dict[str, Any]:
-    """Parse a condition into its syntax tree. Raises `ArgapError` unless it is a single expression."""
+    """Parse a condition into its syntax tree.
+
+    Raises `ArgapError` unless it is a single expression of parts that `argap.slices.allowed` lists.
+    """
+    if len(where) > LONGEST:
+        raise _refusal(where, f"has {len(where):,} characters; expected at most {LONGEST:,}", schema)
 
     def tree(expression: str) -> dict[str, Any]:
         query = f"SELECT (\n{expression}\n) FROM {TABLE}"
@@ -129,6 +135,8 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     selected, *_ = [node.pop("select_list", []) for node in nodes]
     if len(nodes) != 2 or len(selected) != 1 or _bare(nodes[0]) != _bare(nodes[1]):
         raise _refusal(where, "is more than one expression", schema)
+    if what := refused_part(list(_objects(selected[0]))):  # before DuckDB plans it, which runs parts without columns
+        raise _refusal(where, f"holds {what}", schema)
     return selected[0]
 
 
@@ -152,14 +160,20 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 def reason(error: duckdb.Error) -> str:
     """Return the first line of DuckDB's message, without its error class."""
     line = first_line(error).removesuffix(" in FROM clause!")  # a condition has no FROM clause
-    return line.partition(" Error: ")[2] or line
+    return shortened(line.partition(" Error: ")[2] or line)
+
+
+def shortened(text: str) -> str:
+    """Return text on one line, cut where it is longer than a message should be."""
+    line = " ".join(text[: 4 * QUOTED].split())
+    return line if len(text) <= QUOTED else f"{line[:QUOTED]}…"
 
 
 def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
     models = [field.name for field in schema.field("nll").type]
     fields = ", ".join(f"nll.{quoted(model)}" for model in models[:2])
     known = ", ".join(map(quoted, schema.names))
-    return ArgapError(f'condition "{" ".join(where.split())}": {why}; known columns are {known} ({fields}, …)')
+    return ArgapError(f'condition "{shortened(where)}": {why}; known columns are {known} ({fields}, …)')
 
 
 def quoted(name: str) -> str:

@@ -43,6 +43,8 @@ class Key(NamedTuple):
     repeated: bool | None = None
 
 
+TOGETHER = 16
+"""Models scored at a time, besides the reference: their sums by slice and document take some 15 MB each."""
 WHOLE = Key(ALL, ALL)
 """All scored tokens, always the first part."""
 
@@ -209,20 +211,43 @@ def slices_of_cells(
         assert isinstance(cells, pd.DataFrame)
         unit = group_of(len(documents))[np.searchsorted(documents, cells["document"].to_numpy())]
         chosen = [(cells, unit, masks)]
-    models, units = models_of(cells), units_of(len(documents))
-    sums: dict[Key, np.ndarray] = {}
+    models = models_of(cells)
+    others = [model for model in models if model != reference]
+    together_at_most = len(models) if seeds else TOGETHER  # seeds of different models are pooled
+    scored: dict[Key, Part] = {}
+    for start in range(0, max(1, len(others)), together_at_most):
+        some = [reference, *others[start : start + together_at_most]]
+        names = [model for model in models if model in some]
+        of_some = _scored_together(chosen, names, reference, units_of(len(documents)), seeds, together)
+        for key, part in of_some.items():
+            before = [] if key not in scored else [*scored[key].estimates.values()]
+            scored[key] = Part([*before, *[*part.estimates.values()][1 if before else 0 :]], part.about)
+    return scored
+
+
+def _scored_together(
+    chosen: Sequence[tuple[pd.DataFrame, np.ndarray, Mapping[Key, np.ndarray]]],
+    models: Sequence[str],
+    reference: str,
+    units: int,
+    seeds: Seeds | None,
+    together: str | None,
+) -> dict[Key, Part]:
+    """Score `WHOLE` and the slices of some models; ``chosen``: cells, the unit of each, and the cells of each slice."""
+    sums: dict[Key, list[np.ndarray]] = {}
     for part, unit, of_part in chosen:
         columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
         for key, mask in {WHOLE: np.ones(len(part), dtype=bool), **of_part}.items():
             if key not in sums:  # every margin holds all tokens
                 rows = np.flatnonzero(mask)
-                added = [np.bincount(unit[rows], column[rows], minlength=units) for column in columns]
-                sums[key] = np.column_stack(added)
-    whole = sums.pop(WHOLE)
-    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], seeds=seeds)
-    for key, columns in sums.items():
-        scorer.add(key, columns[:, 0], columns[:, 1:])
-    return dict(zip([WHOLE, *sums], scorer.results(together=together), strict=True))
+                sums[key] = [np.bincount(unit[rows], column[rows], minlength=units) for column in columns]
+    whole, *added = sums.pop(WHOLE)
+    scorer = SliceScorer(models, reference, whole, np.column_stack(added), seeds=seeds)
+    keys = [WHOLE, *sums]
+    for key in keys[1:]:
+        n, *added = sums.pop(key)  # each is in memory once
+        scorer.add(key, n, np.column_stack(added))
+    return dict(zip(keys, scorer.results(together=together), strict=True))
 
 
 def documents_of(cells: pd.DataFrame | CellFile | Margins) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ LIBRARY = Path(__file__).parent / "library.yaml"
 BUILT_IN = ("all", "overall", "ar_hits", "other")
 """Names reserved in every result."""
 NAME = re.compile(r"\w[\w +-]*")
+LONGEST_NAME = 200
 
 
 class SliceSpec(Record, frozen=True):
@@ -81,8 +82,8 @@ def check_names(names: Iterable[str]) -> None:
     """Raise `ArgapError` for a name that is duplicate, built in, or not made of letters, digits, spaces, _, - and +."""
     seen: set[str] = set(BUILT_IN)
     for name in names:
-        if not NAME.fullmatch(name):
-            raise ArgapError(f"slice {name!r}: expected a name of letters, digits, spaces, _, - and +, not a path")
+        if len(name) > LONGEST_NAME or not NAME.fullmatch(name):
+            raise ArgapError(f"slice {name[:80]!r}: expected a name of letters, digits, spaces, _, - and +, not a path")
         if name in seen:
             what = "is built in" if name in BUILT_IN else "is the name of two slices"
             raise ArgapError(f"slice {name}: the name {what}; choose another")

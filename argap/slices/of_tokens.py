@@ -24,6 +24,7 @@ from argap.slices.conditions import (
     hits_of,
     literal,
     quoted,
+    shortened,
     streamed,
 )
 from argap.slices.figures import Key, SliceScorer
@@ -156,7 +157,9 @@ def score_slices(
     for each, of_slice in zip(slices, others, strict=True):
         text = _text(each.where, conditions[each.name])
         if not empty and not of_slice.n.any():
-            raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
+            raise ArgapError(
+                f"slice {each.name}: selects no token ({shortened(text)}){_uncounted(table, conditions[each.name])}"
+            )
         chosen.append((each._replace(where=text), of_slice))
     return _score(table, whole, hits, chosen, NAMED, together)
 

@@ -3,10 +3,8 @@
 Portions are read ahead, and several are processed at once, one thread each.
 """
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +16,7 @@ from argap.records.columns import MASK, UNIT
 from argap.runtime.interrupt import Interrupt, current
 from argap.runtime.threads import available_cores, gathered, map_ahead
 from argap.slices.arrow_conditions import Evaluated
-from argap.slices.conditions import TABLE, Condition, FailsOnToken, connect, quoted, reason
+from argap.slices.conditions import TABLE, Condition, FailsOnToken, connect, quoted, reason, shortened
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
 from argap.tokens.portions import THREADS
 from argap.tokens.rows import Rows
@@ -91,7 +89,7 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
                     held = f'CASE WHEN "{UNIT}" >= 0 THEN (\n{sql}\n) END'
                     connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {held}").fetchall()
                 except duckdb.Error as own:
-                    text = f"slice {name}: a condition fails on a token: {reason(own)} ({' '.join(sql.split())})"
+                    text = f"slice {name}: a condition fails on a token: {reason(own)} ({shortened(sql)})"
                     return FailsOnToken(text)
     return FailsOnToken(f"a condition fails on a token: {reason(error)}")
 
@@ -176,14 +174,12 @@ def bits_query(words: Sequence[Word], value: str | None) -> str | None:
 def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | None:
     """Evaluate a condition on the token alone, or on the previous token alone, for every entry of the vocabulary.
 
-    None for other conditions, for volatile ones (such as ``random()``), and for those that fail on an entry, as that
-    entry may not occur in the text.
+    None for other conditions, and for those that fail on an entry, as that entry may not occur in the text.
     """
     if not isinstance(condition, Condition) or not condition.columns:
         return None
     previous = condition.columns == ("previous",)
-    volatile = set(re.findall(r"\w+", condition.sql.lower())) & _volatile()
-    if volatile or not (previous or {"token", "piece"}.issuperset(condition.columns)):
+    if not (previous or {"token", "piece"}.issuperset(condition.columns)):
         return None
     token = pa.array(np.arange(len(table.pieces)), pa.int32())
     piece = pa.DictionaryArray.from_arrays(token, table.pieces)
@@ -194,11 +190,3 @@ def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | 
             return OfVocabulary(np.asarray(connection.execute(query).fetchnumpy()["holds"]), previous)
         except duckdb.Error:
             return None
-
-
-@cache
-def _volatile() -> frozenset[str]:
-    """Return the names of SQL functions whose value changes from call to call."""
-    with connect() as connection:
-        query = "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE stability = 'VOLATILE'"
-        return frozenset(name for (name,) in connection.execute(query).fetchall())

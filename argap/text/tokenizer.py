@@ -20,7 +20,9 @@ import numpy as np
 
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json, write_json, write_text
+from argap.files.regular import check_regular
 from argap.runtime.trust import is_trusted
+from argap.text.backend import check_backend, load_backend, panics
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -143,12 +145,8 @@ class Tokenizer:
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
     def _encoded(self, encode: Callable[..., Any], text: str | Sequence[str]) -> Any:
-        try:
+        with panics(f"{self.name}: the tokenizer cannot encode the text"):
             return encode(text, add_special_tokens=False)
-        except Exception as error:
-            if type(error) is not Exception:  # the Rust library raises plain Exceptions
-                raise
-            raise ArgapError(f"{self.name}: the tokenizer cannot encode the text ({error})") from None
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the token ids of a text, and where each token begins and ends in it (characters)."""
@@ -248,6 +246,8 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     ``name``: the tokenizer's name in messages and records; by default ``source``. Raises `ArgapError` if there is no
     tokenizer, or only a slow one (argap needs the Rust tokenizers: they run in parallel and have a fingerprint).
     """
+    if not Path(source).is_dir():
+        check_regular(Path(source))
     path = tokenizer_folder(Path(source))
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
@@ -299,12 +299,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:
-    import tokenizers
-
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the Rust library raises plain Exceptions
-        raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
+    backend = load_backend(folder / "tokenizer.json")
     # The BOS in ``config.json`` may be the default of another vocabulary.
     named = _setting(folder / "tokenizer_config.json", "bos_token")
     bos = backend.token_to_id(named) if isinstance(named, str) else None
@@ -356,11 +351,14 @@ def _download(name: str, *, offline: bool) -> Path:
 def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
     """Load a tokenizer that transformers reads or converts from an older format."""
     try:
-        tokenizer = auto_tokenizer(source, offline=offline)
+        with panics("not a readable tokenizer"):
+            tokenizer = auto_tokenizer(source, offline=offline)
     except ArgapError as error:
         raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
+    if tokenizer.is_fast:
+        check_backend(tokenizer.backend_tokenizer, name)
     return tokenizer_in_memory(tokenizer, name)
 
 

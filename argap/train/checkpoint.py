@@ -19,6 +19,7 @@ from argap.files.atomic import replacing_folder
 from argap.files.checksums import check_files, write_checksums
 from argap.files.configs import Whole
 from argap.files.record import Record, read_record, write_record
+from argap.files.regular import check_regular
 from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 from argap.train.optimizer import load_moments, moments
@@ -69,6 +70,8 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
     Raises `FormatError` if it is broken or belongs to another model.
     """
     try:
+        for name in FILES:
+            check_regular(folder / name)
         check_files(folder, [folder / name for name in FILES])
         position = read_record(folder / "state.json", Position)
         load_model(model, folder / "model.safetensors")

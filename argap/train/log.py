@@ -11,6 +11,7 @@ from argap.files.atomic import parse_json, write_text
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
 from argap.runtime.signals import Stopped
+from argap.runtime.streams import OwnSequences
 from argap.runtime.trackers import Trackers
 from argap.train.records import EvaluationLine, StepLine
 
@@ -46,7 +47,7 @@ class TrainLog:
         if not sys.stderr.isatty():
             say(text)
             return
-        sys.stderr.write(f"\r\033[K{text}")  # overwrite the previous line
+        OwnSequences(sys.stderr).write(f"\r\033[K{text}")  # overwrite the previous line
         sys.stderr.flush()
         self.line_open = True
 
@@ -63,7 +64,9 @@ class TrainLog:
 
     def note(self, text: str) -> None:
         """Print a separate line on stderr, below the progress."""
-        say(f"\n{text}" if self.line_open else text)
+        if self.line_open:
+            print(file=sys.stderr)
+        say(text)
         self.line_open = False
 
 

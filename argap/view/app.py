@@ -26,6 +26,8 @@ from argap.view.asked import Asked
 from argap.view.guard import Guard
 from argap.view.keep import KINDS, keep
 
+LONGEST = 300
+"""Seconds for an answer."""
 PAGE = Path(__file__).parent / "page"
 mimetypes.add_type("text/javascript", ".js")  # some systems register text/plain, which browsers refuse
 Compute = Callable[[Asked, Interrupt], Any]
@@ -89,7 +91,11 @@ def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Call
             async with anyio.create_task_group() as group:
                 group.start_soon(watch)
                 try:
-                    made = await anyio.to_thread.run_sync(answer, request, interrupt, abandon_on_cancel=True)
+                    with anyio.fail_after(LONGEST):
+                        made = await anyio.to_thread.run_sync(answer, request, interrupt, abandon_on_cancel=True)
+                except TimeoutError:
+                    interrupt.set()
+                    return JSONResponse({"error": f"not answered within {LONGEST} s; ask for less"}, refused)
                 except ArgapError as error:
                     return JSONResponse({"error": " ".join(str(error).split())}, refused)
                 except Exception as error:  # a mistake of argap's own, or of the machine: one line in the terminal too

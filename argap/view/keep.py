@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
 from argap.records import Estimate, Part, Unit
-from argap.reports.tables.formats import Table, latex, markdown
+from argap.reports.tables.formats import Table, csv_of_frame, csv_of_rows, latex, markdown
 from argap.reports.tables.numbers import DASH, nats, percent
 from argap.reports.tables.result import gap_table, slices_table
 from argap.results.frames import slice_frame
@@ -49,7 +48,7 @@ def keep(kind: str, ask: Asked, interrupt: Interrupt) -> tuple[bytes, str, str]:
     else:
         frame = _frame(kind, ask, interrupt)
         if wanted == "csv":
-            content = frame.to_csv(index=False).encode()
+            content = csv_of_frame(frame).encode()
         else:
             content = _arrow_bytes(pa.Table.from_pandas(frame, preserve_index=False), wanted)
     return content, FORMATS[wanted], f"{name}-{kind}.{wanted}"
@@ -91,15 +90,10 @@ def _tokens(wanted: str, ask: Asked, interrupt: Interrupt) -> bytes:
 
 
 def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
+    if wanted == "csv":
+        return csv_of_rows(rows.flatten())  # nll.MODEL
     out = io.BytesIO()
-    if wanted == "parquet":
-        pq.write_table(rows, out, compression="zstd")
-    else:
-        flat = rows.flatten()  # nll.MODEL
-        texts = {k: each.cast(pa.string()) for k, each in enumerate(flat.columns) if pa.types.is_dictionary(each.type)}
-        for k, each in texts.items():
-            flat = flat.set_column(k, flat.column_names[k], each)
-        pyarrow.csv.write_csv(flat, out)
+    pq.write_table(rows, out, compression="zstd")
     return out.getvalue()
 
 

@@ -40,7 +40,12 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     _ = answers.overview  # so that the page loads at once
     app = view_app(answers, token=token, port=number)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+        app,
+        log_level="critical",  # `view_app` says what fails; at the end uvicorn would print what it cancels
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     address = f"http://{HOST}:{number}/?token={token}"
     ready(address)

@@ -120,15 +120,21 @@ def _columns(run: Run) -> list[str]:
 def _of_model(
     model: str, run: pa.Table, rows: pa.RecordBatch, ids: np.ndarray, scored: np.ndarray, table: TokenTable
 ) -> ModelInWindow:
+    pieces = table.tokenizer.pieces
     nll = rows["nll"].field(model).to_numpy(zero_copy_only=False)
     top1 = rows["top1"].field(model).fill_null(-1).to_numpy(zero_copy_only=False)
     return ModelInWindow(
         model=model,
         nll=tuple(value if of else None for value, of in zip(nll.tolist(), scored.tolist(), strict=True)),
         right=tuple((top1 == ids).tolist()),
-        top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
+        top1=tuple("" if each < 0 else _piece(each, pieces) for each in top1.tolist()),
         rank=tuple(run[RANK.name].to_pylist()) if RANK.name in run.column_names else None,
     )
+
+
+def _piece(token: int, pieces: Sequence[str]) -> str:
+    """Return the text of a model's most likely token; its id where the vocabulary is padded beyond the tokenizer's."""
+    return shown(pieces[token]) if token < len(pieces) else f"⟨{token}⟩"
 
 
 def _value(value: Any) -> str:

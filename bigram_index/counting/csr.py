@@ -21,6 +21,7 @@ from argap.errors import ArgapError, FormatError
 from argap.files import checksums
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import Checksums
+from argap.files.regular import LARGEST_JSON, check_regular
 from argap.records import Record, read_record, write_record
 
 FOLDER = "csr"
@@ -100,6 +101,7 @@ def load(index: Path, manifest: Manifest) -> Csr:
 
     Raises `FormatError` for a damaged part, `ArgapError` if neither folder can be written.
     """
+    check_regular(index / FILE, LARGEST_JSON)
     identity = hashlib.sha256((index / FILE).read_bytes()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folders = [index / FOLDER, cache / "argap" / "index" / identity]

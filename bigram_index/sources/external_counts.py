@@ -21,6 +21,7 @@ from argap.bigram_index.manifest import refuse_existing
 from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
+from argap.files.regular import check_regular
 from argap.text.tokenizer import Tokenizer
 
 BATCH = 2**20  # bigrams of an ARPA file handled at a time
@@ -108,6 +109,7 @@ def _sorted_run(path: Path, first: np.ndarray, second: np.ndarray, count: np.nda
 
 
 def _read_counts(path: Path) -> Iterator[Batch]:
+    check_regular(path)
     try:
         if path.suffix == ".parquet":
             batches = pq.ParquetFile(path).iter_batches(batch_size=2**22)
@@ -164,6 +166,7 @@ def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
     The order is 0 for lines that are not counted; the fields are log10 of the probability and the words.
     """
     order = 0
+    check_regular(path)
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip("\r\n").split("\t")

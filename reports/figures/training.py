@@ -45,12 +45,13 @@ def learning_curves(result: SizeResult) -> Figure:
     axes = figure.subplots()
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
     reference = _running_loss(result, result.reference)
-    over = {model: _above(_running_loss(result, model), reference) for model in models}
-    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend lists models by final loss
+    drawn = {model: _above(_running_loss(result, model), reference) for model in models}
+    over = {model: losses for model, losses in drawn.items() if len(losses[0])}  # logs may share no step
+    for model in sorted(over, key=lambda model: -over[model][1][-1]):  # the legend lists models by final loss
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
-        drawn = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": max(1, int(shown.sum()) // 8)}
-        axes.plot(tokens[shown] / 1e6, loss[shown], label=plain(model), **drawn)
+        curve = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": max(1, int(shown.sum()) // 8)}
+        axes.plot(tokens[shown] / 1e6, loss[shown], label=plain(model), **curve)
         ends[model] = (float(tokens[-1]) / 1e6, float(loss[-1]))
     if over:
         _tell_curves(axes, over)

@@ -2,20 +2,24 @@
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
+
+from argap.runtime.streams import OwnSequences, on_one_line, visible
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from rich.table import Table as RichTable
 
 Form = Literal["terminal", "markdown", "latex"]
 """Output format of a table."""
-FORMULA = ("=", "+", "-", "@")
-"""First characters that a spreadsheet reads as a formula."""
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""First characters that a spreadsheet reads as a formula, behind white space too."""
 WIDEST = 1000  # characters; wider than any table
 HEADING = 9  # characters of a heading before it wraps
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
@@ -94,13 +98,16 @@ def terminal(table: Table) -> "RichTable":
     from rich.text import Text
 
     result = RichTable(
-        box=SIMPLE_HEAD, padding=0, title=Text(table.title) if table.title else None, title_justify="left"
+        box=SIMPLE_HEAD, padding=0, title=Text(visible(table.title)) if table.title else None, title_justify="left"
     )
+    rows = [tuple(map(on_one_line, row)) for row in table.rows]
     for k, (title, align) in enumerate(table.aligned()):
         # Headings break; a number never does.
-        width = max([HEADING, *(len(row[k]) for row in table.rows)])
-        result.add_column(Text("\n".join(wrap(title, width, break_long_words=False))), justify=align, no_wrap=True)
-    for k, row in enumerate(table.rows):
+        width = max([HEADING, *(len(row[k]) for row in rows)])
+        result.add_column(
+            Text("\n".join(wrap(visible(title), width, break_long_words=False))), justify=align, no_wrap=True
+        )
+    for k, row in enumerate(rows):
         result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
     return result
 
@@ -116,13 +123,14 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    drawn_on = cast("IO[str]", OwnSequences(sys.stdout))
+    console = Console(file=drawn_on)
     for table in tables:
         drawn = terminal(table)
         needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-        Console(width=max(console.width, needed)).print(drawn)
+        Console(file=drawn_on, width=max(console.width, needed)).print(drawn)
         if table.notes:
-            console.print(Text("\n".join(table.notes)))
+            console.print(Text(visible("\n".join(table.notes))))
 
 
 def markdown(table: Table) -> str:
@@ -183,7 +191,7 @@ def csv_of(records: Sequence[Mapping[str, Any]], fields: Collection[str] = ()) -
     out = io.StringIO()
     named = fields or dict.fromkeys(name for record in records for name in record)
     writer = csv.DictWriter(out, list(named), lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: _in_csv(name) for name in named})
     for record in records:
         writer.writerow({name: _in_csv(value) for name, value in record.items()})
     return out.getvalue()
@@ -194,10 +202,27 @@ def csv_of_frame(frame: "pd.DataFrame") -> str:
     return csv_of(frame.to_dict("records"), list(frame.columns))  # pyright: ignore[reportArgumentType]
 
 
+def csv_of_rows(table: "pa.Table") -> bytes:
+    """Return the rows of an Arrow table as CSV, for millions of them: text is whole, else as `csv_of` writes it."""
+    import pyarrow as pa
+    from pyarrow import compute, csv
+
+    made = io.BytesIO()
+    formula = f"^(\\s*[{''.join(FORMULA)}])".replace("-", "\\-")
+    columns = []
+    for column in table.columns:
+        of_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_string(of_type) or pa.types.is_large_string(of_type):
+            column = compute.replace_substring_regex(column.cast(of_type), formula, r"'\1")
+        columns.append(column)
+    csv.write_csv(pa.table(columns, names=[_in_csv(name) for name in table.column_names]), made)
+    return made.getvalue()
+
+
 def _in_csv(value: Any) -> Any:
     """Return a number with twelve digits, or text on one line, with an apostrophe before anything like a formula."""
     if isinstance(value, float):
-        return f"{value:.12g}"
+        return "" if isnan(value) else f"{value:.12g}"
     if not isinstance(value, str):
         return value
     text = " ".join(value.split())

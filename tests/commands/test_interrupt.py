@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,3 +130,64 @@ def test_it_serves_until_interrupted_without_torch(token_result):
     assert process.returncode == 130
     assert "Traceback" not in said
     assert said.endswith("torch: False\n")
+
+
+IN_A_LIBRARY = """
+import signal, sys, threading, time
+from argap import cli
+from argap.runtime import signals
+
+def command():
+    stuck = threading.Thread(target=time.sleep, args=(600,))  # as in a query that does not return
+    stuck.start()
+    print("begun", flush=True)
+    stuck.join()
+
+signals.GRACE = GRACE
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.commands = lambda: command
+cli._flags = lambda command, arguments: {}
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("grace", "times"), [(0.2, 1), (500, 2)], ids=["after a while", "at the second"])
+def test_an_interrupt_ends_what_does_not_return(grace: float, times: int):
+    code = IN_A_LIBRARY.replace("GRACE = GRACE", f"GRACE = {grace}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.7)
+        assert process.communicate(timeout=90) == ("", "")
+        assert process.returncode == 130
+
+
+STUCK_VIEW = """
+import signal, sys, time
+from argap.cli import main
+from argap.runtime import signals
+from argap.view import app
+signals.GRACE = 0.2
+app.COMPUTED["search"] = lambda ask, stop: time.sleep(600)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
+def test_the_viewer_ends_in_the_middle_of_an_answer(token_result):
+    command = [sys.executable, "-c", STUCK_VIEW, "view", str(token_result), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        origin, _, token = process.stdout.readline().strip().partition("/?token=")
+        port = int(origin.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            head = f"Host: 127.0.0.1:{port}\r\nCookie: argap-{port}={token}\r\n"
+            client.sendall(f"GET /api/search?text=a HTTP/1.1\r\n{head}\r\n".encode())
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert said == "Ctrl-C ends it.\n"

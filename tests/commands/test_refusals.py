@@ -1,8 +1,11 @@
 """What commands refuse: one line on stderr says why, nothing is printed or written, and the exit code is 1."""
 
+import json
+import os
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +23,30 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--seq-len 48 --batch-size none": "--batch-size none: expected a positive whole number up to 1,048,576, or …",
         "--seq-len 48 --index nowhere": "nowhere: no index there (no index.json); build one with `argap index build`",
         "--seq-len 100": "ref: takes at most 64 tokens, the windows have 100; use --seq-len 64, or --max-length …",
+    },
+    "index build text.txt --out out --tokenizer": {
+        "t/regex": "t/regex/tokenizer.json: not a usable tokenizer (Onig: Regex search error: retry-…",
+        "t/prefix": "t/prefix/tokenizer.json: not a usable tokenizer (range end index …",
+        "t/grows": "t/grows/tokenizer.json: its replacements make up to 1,000,000,000,000 characters of one; …",
+        "t/words": "t/words/tokenizer.json: max_input_chars_per_word: expected at most 1,000, found 1,000,000",
+        "t/nested": "t/nested/tokenizer.json: not a readable tokenizer (…",
+        "pipe": "pipe: a pipe; expected a file, which can be read twice",
+    },
+    "index": {
+        "build pipe --tokenizer m --out out": "pipe: a pipe; expected a file, which can be read twice",
+        "build /dev/zero --tokenizer m --out out": "/dev/zero: a device; expected a file, which can be read twice",
+        "from-counts pipe --tokenizer m --out out": "pipe: a pipe; expected a file, which can be read twice",
+        "from-arpa pipe --tokenizer m --tokens 9 --out out": "pipe: a pipe; expected a file, which can be read twice",
+        "info piped": "piped: no index there (no index.json); build one with `argap index build`",
+    },
+    "convert": {
+        "dir out": "dir: no pickled weights; expected pytorch_model.bin",
+        "pipe.gguf out": "pipe.gguf: a pipe; expected a file, which can be read twice",
+        "piped out": "piped: no config.json there; expected a checkpoint folder or a hub id",
+    },
+    "slice result --where": {
+        "\"len(repeat('a', 1500000000)) > 3\"": "condition …: holds the function repeat; docs/slices.md lists those …",
+        "\"sleep_ms(100000) IS NULL\"": "condition …: holds the function sleep_ms; docs/slices.md lists those that …",
     },
     "ref": {
         "remove mine": "mine: no reference of that name is recorded; recorded: none",
@@ -58,6 +85,11 @@ REFUSALS: dict[str, dict[str, str]] = {
         "bench attention --train 64 --out out": "64: expected LENGTHxBATCH, two positive integers, such as 1024x4",
         "bench attention --generate 0x4 --out out": "0x4: expected LENGTHxBATCH, two positive integers, such as 1024x4",
         "bench attention --device tpu --out out": "--device tpu: expected auto, cpu, cuda or cuda:N",
+    },
+    "train": {
+        "pipe": "pipe: a pipe; expected a file, which can be read twice",
+        "/dev/zero": "/dev/zero: a device; expected a file, which can be read twice",
+        "m": "m: a folder; expected a file, which can be read twice",
     },
     "train toy.yaml": {
         "--set lerning_rate=1": "--set lerning_rate: unknown key; known are …",
@@ -139,6 +171,14 @@ def place(tmp_path_factory, tokenizer, token_result, toy_tokenizer, toy_corpus) 
     (place / "body.jsonl").write_text('{"body": "to be"}\n')
     (place / "mine.npz").write_text("mine")
     (place / "result").symlink_to(token_result)
+    for name in ("pipe", "pipe.gguf", "piped/index.json", "piped/config.json"):
+        (place / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(place / name)
+    (place / "dir" / "pytorch_model.bin").mkdir(parents=True)
+    (place / "dir" / "config.json").write_text('{"model_type": "gpt2"}')
+    for name, parts in hostile_tokenizers().items():
+        (place / "t" / name).mkdir(parents=True)
+        (place / "t" / name / "tokenizer.json").write_text(parts if isinstance(parts, str) else json.dumps(parts))
     of_text = {"tokenizer": str(toy_tokenizer), "data": [str(toy_corpus)]}
     toy = {**of_text, **SETTINGS, "architecture": "attention", "hidden_size": 32, "num_layers": 2}
     evaluation = {"data": [str(toy_corpus)], "seq_len": 16}
@@ -146,6 +186,23 @@ def place(tmp_path_factory, tokenizer, token_result, toy_tokenizer, toy_corpus) 
     for name, values in (("toy", toy), ("suite", suite), ("sweep", SWEEP)):
         (place / f"{name}.yaml").write_text(yaml.safe_dump(values))
     return place
+
+
+def hostile_tokenizers() -> dict[str, Any]:
+    """Files of tokenizers that make the Rust library panic, abort or take all memory."""
+    vocab = {sign: k for k, sign in enumerate("abcdefghijklmnopqrstuvwxyz ")} | {"ab": 27}
+    model = {"type": "BPE", "vocab": vocab, "merges": []}
+    split = {"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False}
+    replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    words = {"type": "WordPiece", "vocab": vocab, "unk_token": "a", "continuing_subword_prefix": "##"}
+    whole = {"version": "1.0", "added_tokens": [], "model": model}
+    return {
+        "regex": whole | {"pre_tokenizer": split},
+        "prefix": whole | {"model": model | {"continuing_subword_prefix": "abcdefgh", "merges": ["a b"]}},
+        "grows": whole | {"normalizer": {"type": "Sequence", "normalizers": [replace] * 12}},
+        "words": whole | {"model": words | {"max_input_chars_per_word": 10**6}},
+        "nested": '{"model": {"type": "BPE"}, "normalizer": ' + "[" * 100_000,
+    }
 
 
 def files(place: Path) -> set[Path]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from argap.cli import main
 from argap.records import read_gap
+from argap.runtime.progress import progress, say
 from argap.runtime.streams import PIPE_CLOSED, ending_with_pipe, in_ascii
 
 Run = Callable[..., str]
@@ -85,3 +87,53 @@ def test_another_broken_pipe_is_not_hidden() -> None:
 
     with pytest.raises(BrokenPipeError), ending_with_pipe():
         exit_as_typer()
+
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b1m\x7f\b\r\u202etxt"
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["slice", "RESULT", "--where", "pos < 9", "--name", HOSTILE],
+        ["slice", "RESULT", "--where", "piece <> 'red\u202e\x9b1m\x1b'"],
+        ["slice", "RESULT", "--where", "piece <> 'red\u202e\x9b1m\x1b'", "--markdown"],
+        ["slice", "RESULT", "--where", f"piece = '{HOSTILE}' AND absent"],
+        ["compare", "m1", "--ref", HOSTILE],
+        ["score", HOSTILE, "--ref", "m1"],
+        ["train", "HOSTILE.yaml"],
+        ["train", "HOSTILE.yaml", "--set", f"{HOSTILE}=1"],
+        ["ref", "remove", HOSTILE],
+        ["index", "info", HOSTILE],
+        ["synthetics", "sweep", "HOSTILE.yaml"],
+        [HOSTILE],
+        ["score", f"--{HOSTILE}"],
+    ],
+    ids=lambda command: " ".join(command)[:20].replace("\x1b", "ESC"),
+)
+def test_foreign_texts_send_no_control_sequence(
+    token_result: Path, tmp_path: Path, run_command: Callable[..., tuple[int, str, str]], monkeypatch, command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("HOSTILE.yaml").write_text(f'"{json.dumps(HOSTILE)[1:-1]}": 1\nmodel: "{json.dumps(HOSTILE)[1:-1]}"\n')
+    _, printed, error = run_command(*(str(token_result) if word == "RESULT" else word for word in command))
+    assert "red" in printed + error
+    assert not CONTROLS.search(printed + error)
+
+
+def test_json_keeps_its_values(token_result: Path, run_command: Callable[..., tuple[int, str, str]]) -> None:
+    where = "piece <> '\x9b1m\u202e\x7f'"
+    _, printed, error = run_command("slice", str(token_result), "--where", where, "--name", "a", "--json")
+    assert printed, error
+    assert not CONTROLS.search(printed)
+    assert where in {each.get("where") for each in json.loads(printed)["slices"]}
+
+
+def test_what_is_printed_beside_a_bar_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress(f"reading {HOSTILE}", 10) as advance:
+        print(HOSTILE, file=sys.stderr)
+        say(HOSTILE)
+        advance(10)
+    assert "\x1b[31m" not in capsys.readouterr().err

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pages
 import pytest
+import readers
 
 from tests.conftest import figures_sketched
 
-BUILT = sorted(pages.GENERATED.keys() - {"families", "journeys"})  # parts of pages, with tests of their own
+PARTS = {"families", "journeys", "readers", "functions"}
+BUILT = sorted(pages.GENERATED.keys() - PARTS)  # parts of pages, with tests of their own
 
 
 def changed(name: str, to: Path) -> list[str]:
@@ -32,6 +34,22 @@ def test_generated_files_are_those_committed(name: str, tmp_path: Path) -> None:
     with figures_sketched() if name in pages.SUITES else nullcontext():
         found = changed(name, tmp_path)
     assert [file for file in found if not (name in pages.SUITES and "/figures/" in f"/{file}")] == []
+
+
+@pytest.mark.parametrize(("name", "page"), [("readers", "SECURITY.md"), ("functions", "slices.md")])
+def test_tables_in_pages_are_those_committed(name: str, page: str, tmp_path: Path) -> None:
+    each = pages.GENERATED[name]
+    shutil.copy(pages.ROOT / each.folder / page, tmp_path)
+    each.build(tmp_path)
+    assert (tmp_path / page).read_text() == (pages.ROOT / each.folder / page).read_text()
+
+
+def test_everything_that_is_read_has_a_row() -> None:
+    rows = [reader for row in readers.ROWS for reader in row.readers]
+    assert len(rows) == len(set(rows))
+    assert readers.found() - set(rows) == set(), "give each a guard, a limit and a test in tools/readers.py"
+    assert set(rows) - readers.found() == set()
+    assert [row.test for row in readers.ROWS if not (pages.ROOT / "tests" / row.test).is_file()] == []
 
 
 @pytest.mark.slow

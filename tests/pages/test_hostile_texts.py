@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from playwright.sync_api import Browser
 from argap.records import Examples, Gap, read_gap, read_record, save_gap, write_record
 from argap.reports.pages.page import TEMPLATES
 from argap.reports.pages.write import write_report
-from argap.reports.tables.formats import csv_of, latex, markdown
+from argap.reports.tables.formats import csv_of, csv_of_rows, latex, markdown
 from argap.reports.tables.result import tables_of
 from argap.result import open_result
 from tests.builders.browser import new_page, wait_for
@@ -124,3 +125,12 @@ def test_a_formula_is_text_in_csv(hostile: Path) -> None:
     assert {tuple(row[1:]) for row in rows} == {("-1.5", "-3")}  # numbers stay numbers
     for row in csv.reader((hostile / "table.csv").read_text().splitlines()):
         assert not [cell for cell in row if re.match(r"[=+@\t\r]|-\D", cell)]
+
+
+def test_no_cell_of_many_rows_is_a_formula() -> None:
+    texts = [*FORMULAS, "＝1", " =1", "the", " the", None]
+    columns = {"=name": texts, "domain": pa.array(texts).dictionary_encode(), "n": range(len(texts))}
+    head, *rows = csv.reader(csv_of_rows(pa.table(columns)).decode().splitlines(keepends=True))
+    assert head == ["'=name", "domain", "n"]
+    expected = [text if text in ("the", " the") else f"'{text}" for text in texts if text]
+    assert [row[0] for row in rows[:-1]] == [row[1] for row in rows[:-1]] == expected

@@ -95,6 +95,17 @@ def test_rows_equal_a_plain_recomputation(case):
     assert gap.on_hits.share_of_tokens == pytest.approx(share)
 
 
+def test_the_result_is_the_same_however_many_models_are_scored_at_once(monkeypatch) -> None:
+    labels = make_labels()
+    drawn = {f"m{k}": make_logprobs(labels, 1250, seed=k)["m"] for k in range(5)}
+    cells = build_cells(labels, {"m0": drawn.pop("m0"), "ref": make_logprobs(labels, 1250)["ref"], **drawn}, BINS)
+    together = summary(cells)
+    for at_once in (1, 2, 3):
+        monkeypatch.setattr("argap.slices.figures.TOGETHER", at_once)
+        again = summary(cells)
+        assert (again.rows, again.estimates) == (together.rows, together.estimates)
+
+
 def test_every_breakdown_adds_up_to_the_gap(case):
     _, _, _, gap = case
     for name in ("slice", "frequency", "distance", "position", "domain", "copy", "induction"):

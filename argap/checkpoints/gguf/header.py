@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from argap.errors import ArgapError, FormatError, extra
+from argap.files.regular import check_regular
 
 SUFFIX = ".gguf"
 ALIGNMENT = 32
@@ -24,6 +25,8 @@ TEXT, LIST = 8, 9
 READABLE = (2, 3)
 """Versions of the layout; the first, of 2023, has shorter counts."""
 MOST_AXES = 4
+LONGEST_TEXT = 2**26
+"""Bytes of a text; a chat template has some thousand."""
 
 
 class Listed(NamedTuple):
@@ -85,6 +88,7 @@ def check_gguf(path: Path) -> None:
 
     Raises `ArgapError` also without the package ``gguf``.
     """
+    check_regular(path)
     with open(path, "rb") as file:
         if (magic := file.read(4)) != b"GGUF":
             raise FormatError(f"{path}: not a GGUF file (begins with {magic!r})")
@@ -119,7 +123,7 @@ def _whole(path: Path) -> Iterator[None]:
     """Turn errors of a file that ends early, or has unknown types, into `FormatError`."""
     try:
         yield
-    except (struct.error, KeyError, OverflowError, MemoryError, TypeError) as error:
+    except (struct.error, KeyError, OverflowError, MemoryError, RecursionError, TypeError) as error:
         raise FormatError(f"{path}: its header is not one of a GGUF file ({error})") from None
 
 
@@ -151,7 +155,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
 
 def _text(file: BinaryIO) -> str:
     (length,) = struct.unpack("<Q", file.read(8))
-    found = file.read(length)
+    found = file.read(length) if length <= LONGEST_TEXT else b""
     if len(found) < length:
         raise OverflowError(f"a text of {length} bytes")
     return found.decode("utf-8", "replace")

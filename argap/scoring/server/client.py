@@ -9,6 +9,8 @@ import os
 import random
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
@@ -28,8 +30,14 @@ LONGEST_WAIT = 60.0
 CONNECT_TIMEOUT = 20.0
 TIMEOUT = 600.0
 """Seconds without a byte from the server."""
+ANSWER_TIMEOUT = 300.0
+"""Seconds from the first byte of an answer to its last, of whatever it consists."""
 LARGEST = 2**28
 """Most bytes of an answer."""
+HEAD = 2**20
+"""Bytes that a server may send besides: headers, interim answers, the frames of chunks and trailers."""
+LONGEST_HOST = 253
+LONGEST_REASON = 200
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which the same request may succeed."""
 CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
@@ -71,7 +79,15 @@ def parse_address(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
-    if not host or parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+    if (
+        not host
+        or len(host) > LONGEST_HOST
+        or max(map(len, host.split("."))) > 63
+        or parts.username is not None
+        or parts.password is not None
+        or parts.query
+        or parts.fragment
+    ):
         raise ArgapError(
             "the server's address: expected http[s]://HOST[:PORT]/v1, without user name, query or fragment; a key is "
             f"read from the environment variable {KEY}"
@@ -149,6 +165,7 @@ class Client:
             """Let `stop` close the connection from the moment it is open."""
             if event in CONNECTED:
                 opened.append(info["return_value"])
+                opened[-1].read = self._bounded(opened[-1].read)
                 with self._lock:
                     self._open.add(opened[-1])
                 if self._stopped.is_set():
@@ -165,19 +182,46 @@ class Client:
                     answer += block
                     if len(answer) > LARGEST:
                         break
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            if self._stopped.is_set():
-                raise Stopped from None
-            cause = _cause(error)
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                said = f"its certificate is not valid here ({cause.verify_message})"
-                raise ArgapError(f"{self.address}: {said}") from None
-            reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-            raise Transient(" ".join(reason.split()).rstrip(".")) from None
+        except (ArgapError, Stopped):
+            raise
+        except Exception as error:  # the library raises others than its own for what it did not foresee
+            raise self._failure(error, known=isinstance(error, httpx2.TransportError | httpx2.InvalidURL)) from None
         finally:
             with self._lock:
                 self._open.difference_update(opened)
         return self._read(response, bytes(answer))
+
+    def _failure(self, error: Exception, *, known: bool) -> Exception:
+        """Return what to raise for an error of a request; ``known``: one that may pass."""
+        if self._stopped.is_set():
+            return Stopped()
+        cause = _cause(error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return ArgapError(f"{self.address}: its certificate is not valid here ({cause.verify_message})")
+        reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(".")
+        return Transient(reason) if known else ArgapError(f"{self.address}: no valid HTTP ({reason})")
+
+    def _bounded(self, read: Callable[..., bytes]) -> Callable[..., bytes]:
+        """Return the ``read`` of a connection with a bound on all bytes of an answer, and on its time.
+
+        The library bounds neither interim answers and trailers nor the time of a body that comes byte by byte.
+        """
+        size, first = 0, 0.0
+
+        def bounded(max_bytes: int, timeout: float | None = None) -> bytes:
+            nonlocal size, first
+            left = first + ANSWER_TIMEOUT - time.monotonic() if size else TIMEOUT
+            if left <= 0:
+                raise ArgapError(f"{self.address}: its answer did not end within {ANSWER_TIMEOUT:.0f} s")
+            got = read(max_bytes, min(left, timeout or left))
+            first = first or time.monotonic()
+            size += len(got)
+            if size > 2 * LARGEST + HEAD:  # a chunk may be of one byte, and its frame of more
+                raise ArgapError(f"{self.address}: more than {2 * LARGEST + HEAD:,} bytes of an answer")
+            return got
+
+        return bounded
 
     def _read(self, response: "httpx2.Response", answer: bytes) -> Any:
         status = response.status_code

@@ -26,6 +26,8 @@ FLOOR = -9000.0
 """Servers write −∞, which JSON cannot represent, as -9999 or less."""
 SAID = 2000
 """Most characters of an answer to quote."""
+PADDED = 2**16
+"""Ids that a model's vocabulary may have beyond twice its tokenizer's: it may be padded, but not without end."""
 NEW_TOKENS = 4
 """Most new tokens in an answer: a character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
@@ -180,6 +182,10 @@ def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str
         scored.logprob[position] = _checked(entry[token].logprob, position, where)
         for key, other in entry.items():
             if other.rank == 1:
+                if key >= (most := 2 * tokenizer.vocab_size + PADDED):
+                    raise MismatchError(
+                        f"{where}: position {position}: id {key} is most likely; expected below {most:,}"
+                    )
                 scored.top1[position], scored.best[position] = key, _checked(other.logprob, position, where)
     return scored
 

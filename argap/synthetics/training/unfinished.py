@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from argap.errors import FormatError, first_line
 from argap.files.atomic import remove_leftovers, replacing
+from argap.files.regular import check_regular
 from argap.records import Record
 from argap.runtime.progress import say
 from argap.synthetics.training.config import RunConfig
@@ -88,6 +89,7 @@ def _position(path: Path) -> Position:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    check_regular(path)
     try:
         yield
     except (SafetensorError, OSError, RuntimeError, KeyError, msgspec.MsgspecError) as error:

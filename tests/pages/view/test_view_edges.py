@@ -14,6 +14,7 @@ from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
 from argap.view.serve import listen, serve
+from argap.view.windows import _piece
 from tests.conftest import copied, copied_without_tokens, flip_bit
 from tests.pages.view.conftest import HOSTILE, client_of, write_result
 
@@ -253,3 +254,8 @@ def test_two_listeners_get_two_ports():
     with listen(None) as one, listen(None) as other:
         assert one.getsockname()[1] != other.getsockname()[1]
         assert one.getsockname()[0] == "127.0.0.1"
+
+
+def test_an_id_beyond_the_tokenizer_is_shown_as_it_is() -> None:
+    """A model's vocabulary may be padded."""
+    assert [_piece(token, ["a", "b\n"]) for token in (0, 1, 2, 2**31 - 1)] == ["a", "b↵\n", "⟨2⟩", "⟨2147483647⟩"]

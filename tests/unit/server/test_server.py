@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,50 @@ def test_a_server_that_is_not_there_or_says_nothing_is_one_line(server, monkeypa
         monkeypatch.setattr(client, "TIMEOUT", 0.05)
         with pytest.raises(ArgapError, match=r"^http://127.*: timed out, 3 times; "):
             Client(address).complete({})
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (CHUNKED + b"-5\r\n", b"", "http://127"),
+        (CHUNKED + b"5\r\n12345\r\n0\r\n", b"X-More: 1\r\n", "of an answer|header|Header|too"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "bytes of an answer"),
+        (CHUNKED, b"1\r\n1\r\n", "bytes of an answer|an answer of more than 1,000 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"", "did not end within 0 s|timed out"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -7\r\n\r\n", b"", "http://127"),
+    ],
+    ids=["chunk size", "trailers", "interim answers", "chunks", "drip", "length"],
+)
+def test_a_hostile_server_is_one_line(monkeypatch, first: bytes, then: bytes, said: str) -> None:
+    for name, value in (("LARGEST", 1000), ("HEAD", 2000), ("ANSWER_TIMEOUT", 0.2), ("WAITS", ())):
+        monkeypatch.setattr(client, name, value)
+
+    def serve() -> None:
+        with suppress(OSError):
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.recv(1000)
+                accepted.sendall(first)
+                while not over.wait(0 if then else 0.05):
+                    accepted.sendall(then * 100 or b"1")
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ArgapError, match=said):
+            Client(f"http://127.0.0.1:{listening.getsockname()[1]}/v1").complete({})
+        over.set()
+        thread.join()
+
+
+def test_a_host_without_end_is_no_address() -> None:
+    for host in ("a" * 300, ".".join(["a" * 60] * 9)):
+        with pytest.raises(ArgapError, match="the server's address: expected"):
+            parse_address(f"http://{host}/v1")
 
 
 def test_what_passes_is_tried_again(server, place, tmp_path) -> None:

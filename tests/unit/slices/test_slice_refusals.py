@@ -9,7 +9,7 @@ from msgspec.structs import replace as replace_fields
 
 import argap
 from argap.errors import ArgapError
-from argap.slices.conditions import connect
+from argap.slices.conditions import connect, shortened
 from argap.slices.library import read_slices
 from tests.conftest import copied_without_tokens
 
@@ -57,20 +57,36 @@ def test_what_a_function_raises_is_raised(result):
         ("pos IN (SELECT 1)", "holds a subquery"),
         ("EXISTS (FROM read_csv('/etc/passwd'))", "holds a subquery"),
         ("(SELECT content LIKE '%root%' FROM read_text('/etc/passwd'))", "holds a subquery"),
-        ("read_text('/etc/passwd')", "table function"),
-        ("count(*) > 3", "aggregates"),
+        ("read_text('/etc/passwd')", "the function read_text; docs/slices.md lists"),
+        ("count(*) > 3", "the function count_star"),
         ("row_number() OVER () < 3", "holds a window function"),
         ("COLUMNS(*)", "holds a star"),
         ("$1", "holds a parameter"),
         ("COPY tokens TO '/tmp/leak.csv'", "does not parse"),
-        ("ATTACH '/tmp/leak.db'", "Type with name ATTACH does not exist"),
+        ("ATTACH '/tmp/leak.db'", "holds a cast to attach"),
         ("INSTALL httpfs", "does not parse"),
         ("LOAD httpfs", "does not parse"),
         ("piece = '\ud800'", "cannot be parsed"),
-        (f"1{' + 1' * 5000} > 0", "Max expression depth"),
         ("SET threads = 1", "does not parse"),
         ("PRAGMA threads = 1", "does not parse"),
         ("", "is empty"),
+        ("levenshtein(repeat(piece, 99999), piece) > 3", "the function levenshtein"),
+        ("length(repeat('a', 1500000000)) > 3", "the function repeat"),
+        ("system.main.repeat(piece, 3) = 'a'", "the function repeat"),
+        ("piece.repeat(3) = 'a'", "the function repeat"),
+        ("length(array_to_string(range(20000000), ',')) > 3", "the function range"),
+        ("sleep_ms(100000) IS NULL", "the function sleep_ms"),
+        ("len(replace(piece, 'a', 'aaaaaaaaaa')) > 3", "the function replace"),
+        ("len(list_transform([1], lambda x: x)) > 3", "the function list_transform"),
+        ("lambda x: x", "a lambda"),
+        ("random() < 0.5", "the function random"),
+        ("NULL::INT[100000] IS NULL", "a cast to array"),
+        ("piece COLLATE nocase = 'a'", "a collation"),
+        ("#1", "a reference"),
+        ("word ILIKE '%a%a%a%b'", "a pattern of more than 3 wildcards"),
+        ("word GLOB '*a*a*a*b'", "a pattern of more than 3 wildcards"),
+        ("word LIKE piece", "a pattern that is no literal text"),
+        (f"len(piece{' || piece' * 20}) > 3", "20 joins of texts"),
     ],
 )
 def test_conditions_that_are_refused(result, where, why):
@@ -78,10 +94,17 @@ def test_conditions_that_are_refused(result, where, why):
         with pytest.raises(ArgapError) as caught:
             refused()
         message = str(caught.value)
-        assert message.startswith(f'condition "{where}": ')
+        assert message.startswith(f'condition "{shortened(where)}": ')
         assert why in message
         assert 'known columns are "window", pos, document, domain' in message
         assert "\n" not in message
+
+
+def test_a_long_condition_is_not_quoted_whole(result):
+    for where, why in ((f"pos > 1{' AND pos > 1' * 10_000}", "has 120,007 characters"), ("1 + " * 5000 + "1", "depth")):
+        with pytest.raises(ArgapError, match=rf'^condition ".{{200}}…": .*{why}') as caught:
+            result.gap({"long": where})
+        assert len(str(caught.value)) < 1000
 
 
 def test_a_condition_that_fails_on_a_token_or_selects_none(result):
