@@ -102,8 +102,8 @@ class Trainer:
     ) -> Iterator[StepLine | EvaluationLine | Position]:
         """Train from ``position`` to the end, yielding log lines, positions to save and finally the last position.
 
-        Every process yields the same. Raises `DivergedError` naming the first step with a non-finite loss or gradient, and
-        `Stopped`, after a position, on ``interrupt``.
+        Every process yields the same. Raises `DivergedError` naming the first step with a non-finite loss or gradient,
+        and `Stopped`, after a position, on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len
