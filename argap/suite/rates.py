@@ -162,11 +162,9 @@ def _train(config: TrainConfig, folder: Path, tokens: Path, device: str) -> None
 def _ended(folder: Path, config: TrainConfig) -> bool:
     """Return whether the training in ``folder`` has ended. Raises `MismatchError` if it is not that of ``config``."""
     record, asked = read_train(folder), config.as_json()
-    for key in sorted(asked.keys() - set(MAY_DIFFER)):
-        if record.config.get(key) != asked[key]:
-            raise MismatchError(
-                f"{folder}: trained with {key} {record.config.get(key)}, asked for {asked[key]}; remove the folder"
-            )
+    for key in sorted(asked.keys() & record.config.keys() - set(MAY_DIFFER)):
+        if (found := record.config[key]) != asked[key]:
+            raise MismatchError(f"{folder}: trained with {key} {found}, asked for {asked[key]}; remove the folder")
     return record.finished is not None or (folder / "diverged").is_file()
 
 
