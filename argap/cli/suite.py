@@ -175,6 +175,34 @@ def trajectory(
 
 
 @app.command()
+def weights(
+    suite: SuiteFile,
+    to: Annotated[Path | None, typer.Option(help="Pack the weights in the work folder into archives here.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Unpack archives from here.")] = None,
+    size: SizeOption = None,
+    work: WorkOption = None,
+    out: OutOption = None,
+) -> None:
+    """Pack models into archives, one each, that SIZE/weights.json lists with their hashes; or unpack them."""
+    from argap.errors import ArgapError
+    from argap.suite.config import load_suite
+    from argap.suite.layout import Layout
+    from argap.suite.weights import export_weights, import_weights
+
+    loaded, layout = load_suite(suite, to_run=False), Layout(work or Path("runs") / suite.stem)
+    folder = out or Path("results") / suite.stem
+    if (to is None) == (source is None):
+        raise ArgapError("expected one of `to` and `from`")
+    for each in size or loaded.sizes:
+        if to is not None:
+            for asset in export_weights(loaded, suite.stem, each, layout, to, folder / each).assets:
+                typer.echo(f"{asset.sha256}  {asset.file}")
+        elif source is not None:
+            for model in import_weights(loaded, each, layout, source, folder / each):
+                typer.echo(f"{layout.work / each / model}")
+
+
+@app.command()
 def table(
     suite: SuiteFile,
     size: SizeOption = None,

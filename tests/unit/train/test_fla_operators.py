@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,20 @@ def test_keys_that_they_do_not_take_run_ours(operator: str, keys: int, called: b
     tolerance = 1e-5 if operator == "taylor_attention" else 1e-10
     torch.testing.assert_close(found, ours(q, k, v, **more)[0], rtol=tolerance, atol=tolerance)
     assert bool(theirs.called) == called
+
+
+@pytest.mark.parametrize(
+    ("operator", "per_position"), [("delta_rule", True), ("linear_attention", True), ("linear_attention", False)]
+)
+def test_decays_per_position_run_ours_where_they_refuse_them(operator: str, per_position: bool) -> None:
+    torch.manual_seed(6)
+    q, k, v = torch.randn(3, 1, 2, LENGTH, 64, dtype=torch.float64).unbind()
+    decay = -torch.rand(1, 2, LENGTH, dtype=torch.float64) if per_position else torch.tensor([-0.1, -0.3]).double()
+    more = {"beta": torch.rand(1, 2, LENGTH, dtype=torch.float64)} if operator == "delta_rule" else {}
+    theirs = Standin()
+    operators = replace(theirs.operators(), scalar_decays=False)
+    getattr(operators, operator)(q, k / k.norm(dim=-1, keepdim=True), v, log_decay=decay, **more)
+    assert bool(theirs.called) != per_position
 
 
 @pytest.mark.usefixtures("fla_models")
