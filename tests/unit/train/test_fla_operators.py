@@ -58,6 +58,9 @@ def recurrence(
     return torch.stack(outputs, dim=1), state
 
 
+FUNCTIONS = [field.name for field in fields(FlaOperators) if field.name != "scalar_decays"]
+
+
 class Standin:
     """Their functions by their documentation, in the dtype of the inputs, and the names of those called."""
 
