@@ -191,7 +191,7 @@ def collect_rates(suite: Suite, size: str, layout: Layout, out: Path, fraction: 
     if not passes:
         passes = read_rates(out / "rates.json").passes
     rates = Rates(FORMAT, suite_rate(suite, size), fraction, passes, tuple(kept))
-    write_record(out / "rates.json", rates)
+    write_record(out / "rates.json", rates, lines="rows")
     return rates
 
 
