@@ -5,6 +5,7 @@ import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -68,11 +69,12 @@ def deterministic_algorithms(enabled: bool = True) -> Iterator[None]:
     if not enabled:
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # a check for bugs, which writes every new tensor
+        settings.fill_uninitialized_memory = False  # a check for bugs, which writes every new tensor
         yield
     except RuntimeError as error:
         if "deterministic" not in str(error):
@@ -80,7 +82,7 @@ def deterministic_algorithms(enabled: bool = True) -> Iterator[None]:
         raise ArgapError(f"`deterministic=True`: {first_line(error)}; use `deterministic=False`") from None
     finally:
         torch.use_deterministic_algorithms(before[0])
-        torch.utils.deterministic.fill_uninitialized_memory = before[1]
+        settings.fill_uninitialized_memory = before[1]
 
 
 def computes_fast(dtype: torch.dtype) -> bool:

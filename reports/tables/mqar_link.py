@@ -39,13 +39,13 @@ def link_rows(runs: pd.DataFrame, gaps: Sequence[Gap]) -> list[LinkRow]:
 
     The gaps must share reference and text. The reference, whose gap is 0 by definition, is not among them.
     """
-    best = best_runs(runs).set_index(["name", "length", "width"])["accuracy"]
+    best = best_runs(runs).set_index(["name", "length", "width"])["accuracy"].to_dict()
     rows = []
     for name in dict.fromkeys(runs["name"]):
         found = next((gap for gap in gaps if name in [row.model for row in gap.compared]), None)
         if found is None or (hits := found.on_hits[name]).delta is None:
             continue
-        accuracies = tuple(float(best[name, length, width]) for length, width in cells_of(runs))
+        accuracies = tuple(best[name, length, width] for length, width in cells_of(runs))
         rows.append(LinkRow(name, accuracies, hits.delta, hits.delta_ci95))
     return sorted(rows, key=lambda row: row.gap)
 
@@ -57,12 +57,14 @@ def correlations(rows: Sequence[LinkRow]) -> list[RankCorrelation | None]:
     return [rank_correlation(each, gaps) for each in [*errors, [1 - row.mean for row in rows]]]
 
 
-def link_table(rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]], labels: Mapping[str, str] = {}) -> Table:
+def link_table(
+    rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]], labels: Mapping[str, str] | None = None
+) -> Table:
     """Return a row per mixer, and the rank correlation of each column with the AR gap below."""
     titles = ("Mixer", "AR hits, ΔNLL", "95% interval", *(f"N {n}, width {w}" for n, w in cells), "Mean")
     body = [
         (
-            labels.get(row.name, row.name),
+            (labels or {}).get(row.name, row.name),
             signed(row.gap),
             signed_range(row.ci95),
             *(percent(accuracy) for accuracy in (*row.accuracies, row.mean)),
