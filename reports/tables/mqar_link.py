@@ -1,6 +1,6 @@
 """Compare recall of random pairs in MQAR with AR gaps on text: does the one predict the other?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -57,14 +57,12 @@ def correlations(rows: Sequence[LinkRow]) -> list[RankCorrelation | None]:
     return [rank_correlation(each, gaps) for each in [*errors, [1 - row.mean for row in rows]]]
 
 
-def link_table(
-    rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]], labels: Mapping[str, str] | None = None
-) -> Table:
+def link_table(rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]]) -> Table:
     """Return a row per mixer, and the rank correlation of each column with the AR gap below."""
     titles = ("Mixer", "AR hits, ΔNLL", "95% interval", *(f"N {n}, width {w}" for n, w in cells), "Mean")
     body = [
         (
-            (labels or {}).get(row.name, row.name),
+            row.name,
             signed(row.gap),
             signed_range(row.ci95),
             *(percent(accuracy) for accuracy in (*row.accuracies, row.mean)),

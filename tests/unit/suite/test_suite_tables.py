@@ -125,9 +125,9 @@ def test_recall_of_pairs_beside_ar_gaps():
     assert [(row.name, row.accuracies, row.gap) for row in rows] == [
         ("a", (0.9,), 0.1), ("b", (0.5,), 0.3), ("c", (0.8,), 0.4), ("d", (0.2,), 0.5),
     ]  # fmt: skip
-    table = link_table(rows, cells_of(runs), {"a": "A"})
+    table = link_table(rows, cells_of(runs))
     assert table.columns == ("Mixer", "AR hits, ΔNLL", "95% interval", "N 64, width 64", "Mean")
-    assert table.rows[0] == ("A", "+0.100", "+0.000 to +0.100", "90.0%", "90.0%")
+    assert table.rows[0] == ("a", "+0.100", "+0.000 to +0.100", "90.0%", "90.0%")
     # Ranks of error 1 3 2 4: Σ d² = 2, ρ = 1 − 6·2 / (4·15) = 0.8.
     assert table.rows[-1][3].startswith("0.80 (−")
 
