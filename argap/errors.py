@@ -24,6 +24,10 @@ class MismatchError(ArgapError):
     """Two things that must agree (a tokenizer, an evaluation set, a configuration) and do not."""
 
 
+class DivergedError(ArgapError):
+    """A training whose loss or gradient is no longer finite."""
+
+
 class Interrupted(ArgapError):
     """A query was stopped because its answer is no longer wanted."""
 

@@ -79,6 +79,48 @@ def run(
 
 
 @app.command()
+def rates(
+    suite: SuiteFile,
+    size: SizeOption = None,
+    member: Annotated[list[str] | None, typer.Option("--member", help="Only this model. Repeatable.")] = None,
+    work: WorkOption = None,
+    out: OutOption = None,
+    factor: Annotated[
+        list[float] | None, typer.Option(help="Rate to try, relative to the suite's. Repeatable. [0.5, 1, 2]")
+    ] = None,
+    fraction: Annotated[float, typer.Option(help="Share of the training steps to take.")] = 0.1,
+    device: Device = "auto",
+    collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
+    trust_remote_code: TrustRemoteCode = False,
+    *,
+    output: Output,
+) -> None:
+    """Train each member briefly at several learning rates, and show which suits it best."""
+    from argap.reports.tables.formats import print_tables
+    from argap.reports.tables.rates import write_rates
+    from argap.suite.config import load_suite
+    from argap.suite.layout import Layout
+    from argap.suite.rates import FACTORS, run_rates
+
+    loaded, folder = load_suite(suite), out or Path("results") / suite.stem
+    found = run_rates(
+        loaded,
+        Layout(work or Path("runs") / suite.stem),
+        folder,
+        sizes=size or (),
+        members=member or (),
+        factors=factor or FACTORS,
+        fraction=fraction,
+        device=device,
+        collects=collect,
+    )
+    if output.as_json:
+        print_json(found)
+    elif collect:
+        print_tables(write_rates(loaded, folder), output.form)
+
+
+@app.command()
 def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: Json = False) -> None:
     """Show which models are trained and scored."""
     from argap.suite.config import load_suite
@@ -130,6 +172,34 @@ def trajectory(
         typer.echo(along.to_json(orient="records", indent=2))
     else:
         print_tables([table], output.form)
+
+
+@app.command()
+def weights(
+    suite: SuiteFile,
+    to: Annotated[Path | None, typer.Option(help="Pack the weights in the work folder into archives here.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Unpack archives from here.")] = None,
+    size: SizeOption = None,
+    work: WorkOption = None,
+    out: OutOption = None,
+) -> None:
+    """Pack models into archives, one each, that SIZE/weights.json lists with their hashes; or unpack them."""
+    from argap.errors import ArgapError
+    from argap.suite.config import load_suite
+    from argap.suite.layout import Layout
+    from argap.suite.weights import export_weights, import_weights
+
+    loaded, layout = load_suite(suite, to_run=False), Layout(work or Path("runs") / suite.stem)
+    folder = out or Path("results") / suite.stem
+    if (to is None) == (source is None):
+        raise ArgapError("expected one of `to` and `from`")
+    for each in size or loaded.sizes:
+        if to is not None:
+            for asset in export_weights(loaded, suite.stem, each, layout, to, folder / each).assets:
+                typer.echo(f"{asset.sha256}  {asset.file}")
+        elif source is not None:
+            for model in import_weights(loaded, each, layout, source, folder / each):
+                typer.echo(f"{layout.work / each / model}")
 
 
 @app.command()

@@ -1,13 +1,15 @@
 """Resolve the names of devices and dtypes, and choose the attention kernel for generation."""
 
+import os
 import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 from argap.runtime.progress import say
 
 ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -54,6 +56,33 @@ def resolve_dtype(name: str, device: str) -> str:
     if name not in DTYPES:
         raise ArgapError(f"`dtype` {name}: expected auto, {', '.join(DTYPES)}")
     return name
+
+
+@contextmanager
+def deterministic_algorithms(enabled: bool = True) -> Iterator[None]:
+    """Make PyTorch's operations give the same bits each time while the block runs.
+
+    cuBLAS needs a fixed workspace for that, which it reads from the environment before its first product in a process.
+    Kernels outside PyTorch are not covered, nor do other devices, versions or numbers of threads give the same bits.
+    Raises `ArgapError` for an operation that has no deterministic form.
+    """
+    if not enabled:
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        torch.use_deterministic_algorithms(True)
+        settings.fill_uninitialized_memory = False  # a check for bugs, which writes every new tensor
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        raise ArgapError(f"`deterministic=True`: {first_line(error)}; use `deterministic=False`") from None
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        settings.fill_uninitialized_memory = before[1]
 
 
 def computes_fast(dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from argap.synthetics.pretrained.records import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
-RESERVED = {"sizes": ("tokens",), "members": ("index", "runs", "trajectories", "mqar")}
+RESERVED = {"sizes": ("tokens",), "members": ("index", "mqar", "rates", "runs", "trajectories")}
 """Names that the work folder uses itself (`argap.suite.layout`)."""
 SEQ_LEN = 1024
 """Default tokens per window of the evaluation text."""

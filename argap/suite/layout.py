@@ -2,8 +2,8 @@
 
 ``tokens/`` holds packed tokens, shared by models with the same data. Each size has ``SIZE/index/``, the index of its
 training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (log-probs),
-``SIZE/trajectories/NAME/step-N/`` (log-probs of intermediate checkpoints, if all were kept) and ``SIZE/mqar/NAME.json``
-(MQAR scores, if the suite asks for them).
+``SIZE/trajectories/NAME/step-N/`` (log-probs of intermediate checkpoints, if all were kept), ``SIZE/mqar/NAME.json``
+(MQAR scores, if the suite asks for them) and ``SIZE/rates/NAME/lr-RATE/`` (its short trainings, `argap.suite.rates`).
 """
 
 from dataclasses import dataclass
@@ -44,6 +44,9 @@ class Layout:
 
     def trajectory(self, entry: Entry) -> Path:
         return self.work / entry.size / "trajectories" / entry.name
+
+    def rate(self, entry: Entry, lr: float) -> Path:
+        return self.work / entry.size / "rates" / entry.name / f"lr-{lr:g}"
 
     def mqar(self, entry: Entry) -> Path:
         return self.work / entry.size / "mqar" / f"{entry.name}.json"

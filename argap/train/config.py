@@ -96,6 +96,8 @@ class TrainConfig:
     (`argap.models.fla.operators`); auto: ``fla`` wherever it can run. A resumed run keeps its backend."""
     compile: Switch = "auto"
     """Whether to use torch.compile; auto: on CUDA."""
+    deterministic: bool = False
+    """Use only operations of PyTorch that give the same bits each time, which are slower on CUDA."""
     log_every: Count = 10
     checkpoint_every: Whole = 500
     """Steps between checkpoints; 0: checkpoint only on interruption."""

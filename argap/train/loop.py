@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, DivergedError
 from argap.runtime.device import DTYPES, resolve_dtype
 from argap.runtime.signals import Stopped, StopRequest
 from argap.runtime.torchrun import Parallel
@@ -102,8 +102,8 @@ class Trainer:
     ) -> Iterator[StepLine | EvaluationLine | Position]:
         """Train from ``position`` to the end, yielding log lines, positions to save and finally the last position.
 
-        Every process yields the same. Raises `ArgapError` naming the first step with a non-finite loss or gradient, and
-        `Stopped`, after a position, on ``interrupt``.
+        Every process yields the same. Raises `DivergedError` naming the first step with a non-finite loss or gradient,
+        and `Stopped`, after a position, on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len
@@ -164,7 +164,7 @@ def _check_finite(measured: Iterable[list[float]], first_step: int) -> None:
     for step, (loss, norm, *_) in enumerate(measured, start=first_step):  # the norm is the whole gradient's
         for name, value in (("loss", loss), ("norm of the gradient", norm)):
             if not math.isfinite(value):
-                raise ArgapError(
+                raise DivergedError(
                     f"step {step}: the {name} is {value}; expected a finite number. Nothing was saved after "
                     "the last checkpoint; try a smaller lr, a longer warm-up or a smaller grad_clip"
                 )

@@ -21,7 +21,7 @@ from argap.files.lock import alone_in
 from argap.files.resumable import discard_parts, environment
 from argap.models.fla.operators import Backend, choose_backend, use_fla
 from argap.records import write_record
-from argap.runtime.device import DTYPES, resolve_dtype
+from argap.runtime.device import DTYPES, deterministic_algorithms, resolve_dtype
 from argap.runtime.progress import say
 from argap.runtime.signals import listening
 from argap.runtime.torchrun import Parallel, join
@@ -79,7 +79,8 @@ def train(
                 f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
                 f"{data.fingerprint[:12]}; {ANOTHER}"
             )
-        return _train(config, backend, model, out, parallel, data, evaluation, log_to)
+        with deterministic_algorithms(config.deterministic):
+            return _train(config, backend, model, out, parallel, data, evaluation, log_to)
 
 
 def _set_backend(
@@ -182,7 +183,8 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
         _check_model(out)
         return None
     record = read_train(out)
-    old = record.config | {"backend": record.backend or "native"}  # the operators that ran, if auto chose
+    # The operators that ran, if auto chose, and the value of fields that are newer than the record.
+    old = {"deterministic": False} | record.config | {"backend": record.backend or "native"}
     for key, value in config.as_json().items():
         if old.get(key) != value and (key, value) != ("backend", "auto"):
             raise MismatchError(f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; {ANOTHER}")

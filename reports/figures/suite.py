@@ -1,5 +1,6 @@
 """Draw the figures of a suite: distances, prevalence, and the gap by distance and count."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,13 +11,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from argap.records import Bin
-from argap.reports.figures.drawing import WIDTH, decades, grid, panel_rows, plain, style
+from argap.reports.figures.drawing import (
+    COLOURS,
+    FAINT,
+    GREY,
+    WIDTH,
+    decades,
+    grid,
+    note,
+    panel_rows,
+    plain,
+    style,
+)
 from argap.reports.figures.hover import tell
 from argap.reports.figures.mqar import pretrained_figure
 from argap.reports.figures.panels import training_count
 from argap.reports.figures.result import Drawn, written
 from argap.reports.figures.training import learning_curves, recall_along_training
-from argap.reports.tables.numbers import nats, percent, seen, whole
+from argap.reports.tables.numbers import nats, percent, seen, short, whole
 from argap.reports.tables.overview import MANY
 from argap.slices.cells import PREFIX
 from argap.suite.repeats import power_law
@@ -26,6 +38,8 @@ COLUMNS, MANY_COLUMNS = 3, 5
 """Panels side by side; of more than `MANY` models."""
 SMALL = {"fontsize": 6.8, "fontweight": "normal"}
 """Text style that fits a title of 19 characters above one of five panels."""
+BYTES = 2
+"""Bytes of an element of the state, as in bfloat16."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
@@ -41,6 +55,10 @@ CAPTIONS = {
         "Recall of random pairs (appendix G of the paper): perplexity and accuracy of the value when its key returns, "
         "by the number of pairs in a window, with 95% intervals. Of many models, the three least and the three most "
         "perplexed are in colour."
+    ),
+    "recall_against_state": (
+        "NLL of the AR hits against the state that a sequence needs at the end of a window, at two bytes an element. "
+        "The line joins the models that no other surpasses with as small a state."
     ),
     "gap_by_distance_and_frequency": (
         "Nats lost to the reference on repeated bigrams, by the distance back to the nearest occurrence and by how "
@@ -64,6 +82,7 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Drawn]:
     }
     if len(result.gap.rows) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
+        figures["recall_against_state"] = recall_against_state(result)
     if (trajectory := result.trajectory()) is not None:
         gap = result.gap
         figures["recall_along_training"] = recall_along_training(trajectory, gap.models, result.reference, gap)
@@ -136,6 +155,57 @@ def prevalence(result: SizeResult) -> Figure:
     left.set_xlabel("Tokens that repeat a bigram")
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return figure
+
+
+@style()
+def recall_against_state(result: SizeResult) -> Figure:
+    """Draw each model's NLL on the AR hits against the bytes of its state, and the frontier of the two."""
+    hits = result.gap.on_hits
+    points = {
+        model: (BYTES * result.member(model).state_size, nll)
+        for model in result.gap.models
+        if (nll := hits[model].nll) is not None
+    }
+    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+    axes = figure.subplots()
+    best = frontier(points)
+    axes.step(*zip(*(points[model] for model in best), strict=True), where="post", color=FAINT, linewidth=1, zorder=1)
+    for model, (state, nll) in points.items():
+        colour = COLOURS[0] if model == result.reference else COLOURS[1] if model in best else GREY
+        axes.plot(state, nll, "o", color=colour, markersize=5)
+    axes.set_xscale("log")
+    decades(axes, "x", subs=(1, 2, 5))
+    axes.margins(x=0.08)
+    _name_points(axes, points)
+    grid(axes, "both")
+    axes.set_xlabel("State of a sequence (bytes)")
+    axes.set_ylabel("NLL of the AR hits (nats)")
+    shown = sorted(points, key=lambda model: points[model])
+    told = [(nll, f"{nats(nll)} nats, {short(state)} bytes") for state, nll in (points[model] for model in shown)]
+    tell(axes, [points[model][0] for model in shown], shown, {"AR hits": told}, guide=False)
+    return figure
+
+
+def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the points, by falling second value, that none with as small a first value lies below."""
+    best: list[str] = []
+    for name in sorted(points, key=lambda name: points[name]):
+        if not best or points[name][1] < points[best[-1]][1]:
+            best.append(name)
+    return best
+
+
+def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each name right of its point, or above or below it where a name is there already."""
+    taken: list[tuple[float, float]] = []
+    to_points = axes.transData
+    for name in sorted(points, key=lambda name: points[name][1]):
+        x, y = to_points.transform(points[name])
+        off = next(
+            (off for off in (0, 8, -8, 16, -16) if all(abs(x - a) > 90 or abs(y + off - b) > 8 for a, b in taken)), 0
+        )
+        taken.append((x, y + off))
+        note(axes, plain(name, 24), points[name], (5, off - 2.5), 7)
 
 
 @style()

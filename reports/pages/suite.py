@@ -12,6 +12,7 @@ from argap.reports.figures.suite import CAPTIONS, draw_suite
 from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import Table, markdown
+from argap.reports.tables.rates import write_rates
 from argap.reports.tables.suite import further_tables, suite_csv, tables_of_size
 from argap.suite.config import Suite
 from argap.suite.result import SizeResult, read_sizes
@@ -26,7 +27,7 @@ class Written(NamedTuple):
 
 
 def write_suite(suite: Suite, out: Path) -> Written:
-    """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
+    """Write ``table.md``, ``table.csv`` and perhaps ``rates.md`` to ``out``, report and figures to ``out/SIZE``.
 
     If writing a result was interrupted, it is put in place first. Sizes without a result are skipped; a note names the
     members missing from a size. Raises `FormatError` if there is no result, or a file is missing or invalid.
@@ -53,6 +54,7 @@ def write_suite(suite: Suite, out: Path) -> Written:
         write_report(result.folder, gap=result.gap.replaced({THRESHOLD: result.curve}), further=further)
     write_text(out / "table.md", "\n".join(sections))
     write_text(out / "table.csv", suite_csv(results))
+    write_rates(suite, out)
     return Written(results, written)
 
 

@@ -10,6 +10,7 @@ from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, im
 from argap.metric.threshold import PAPER_THRESHOLD
 from argap.records import Gap
 from argap.reports.tables.formats import Table, best_in, csv_of
+from argap.reports.tables.length import length_table
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
@@ -49,6 +50,7 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
         "Cost": cost_table(result),
         "Three thresholds": threshold_table(result),
         "Rare bigrams": rare_table(result),
+        "Beyond the training length": length_table(result),
         "Recall of pairs": recall_table(result),
         "Beside the paper": paper_table(result, labels),
     }

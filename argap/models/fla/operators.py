@@ -67,6 +67,9 @@ class FlaOperators:
     chunk_rwkv7: Operator
     chunk_simple_gla: Operator
     parallel_based: Callable[..., torch.Tensor]
+    scalar_decays: bool = True
+    """Whether ``chunk_gated_delta_rule`` and ``chunk_simple_gla`` train with a decay per head and position. Their
+    shared backward pass refuses it on Hopper GPUs with Triton 3.4.0 to 3.7.0, which computes it wrongly."""
 
     @classmethod
     def load(cls) -> "FlaOperators":
@@ -92,7 +95,7 @@ class FlaOperators:
         delta_rules: tuple[Any, ...] = chunk_delta_rule, chunk_gated_delta_rule, chunk_kda, chunk_rwkv7
         functions = chunk_gla, *delta_rules, chunk_simple_gla, parallel_based
         untraced: list[Any] = [torch.compiler.disable(function) for function in functions]
-        return cls(*untraced)
+        return cls(*untraced, scalar_decays=_trains_scalar_decays())
 
     def gla(
         self,
@@ -127,11 +130,13 @@ class FlaOperators:
         scale: float = 1.0,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute `argap.kernels.recurrent.delta_rule.delta_rule`, which itself runs for smaller and larger keys.
+        """Compute `argap.kernels.recurrent.delta_rule.delta_rule`.
 
-        ``beta`` is ``[B, H, T]``, ``log_decay`` ``[B, H, T]`` or ``[B, H, T, K]``.
+        That operator itself runs for smaller and larger keys, and without `scalar_decays` for them. ``beta`` is
+        ``[B, H, T]``, ``log_decay`` ``[B, H, T]`` or ``[B, H, T, K]``.
         """
-        if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
+        refused = log_decay is not None and log_decay.dim() == 3 and not self.scalar_decays
+        if refused or not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
             options = {"normalize": normalize, "norm_eps": norm_eps, "scale": scale, "chunk": chunk}
             return delta_rule(q, k, v, beta, log_decay=log_decay, **options)
         if normalize:
@@ -184,12 +189,14 @@ class FlaOperators:
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute `argap.kernels.recurrent.linear_attention.linear_attention`, which itself runs for smaller keys.
+        """Compute `argap.kernels.recurrent.linear_attention.linear_attention`.
 
-        ``log_decay [H]`` is a constant, ``[B, H, T]`` is not, and ``normalize`` is for sums without decay and step: the
-        mixers call it only so.
+        That operator itself runs for smaller keys, and without `scalar_decays` for them. ``log_decay [H]`` is a
+        constant, ``[B, H, T]`` is not, and ``normalize`` is for sums without decay and step: the mixers call it only
+        so.
         """
-        if q.shape[-1] < SMALLEST_KEY:
+        refused = log_decay is not None and log_decay.dim() == 3 and not self.scalar_decays
+        if refused or q.shape[-1] < SMALLEST_KEY:
             options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
             return linear_attention(q, k, v, log_decay=log_decay, step=step, skip=skip, **options)
         wide, skipped = at_least_float32(v.dtype), 0
@@ -228,6 +235,15 @@ class FlaOperators:
             return taylor_attention(q, k, v, normalize=normalize, keep_state=keep_state, chunk=chunk)
         y = self.parallel_based(*_by_position(q, k, v), use_norm=normalize)
         return y.transpose(1, 2).to(v.dtype), None
+
+
+def _trains_scalar_decays() -> bool:
+    """Return `FlaOperators.scalar_decays` of this machine."""
+    import triton
+    from fla.utils import IS_NVIDIA_HOPPER  # pyright: ignore[reportMissingImports]
+
+    version = tuple(int(part) for part in triton.__version__.split("+")[0].split(".")[:3] if part.isdecimal())
+    return not (IS_NVIDIA_HOPPER and (3, 4, 0) <= version < (3, 7, 1))
 
 
 def _by_position(*tensors: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from argap.bigram_index.store import open_index
-from argap.errors import FormatError
+from argap.errors import ArgapError, FormatError
 from argap.files.atomic import _machine, read_json, write_json
 from argap.slices.figures import slices_of_cells
 from argap.slices.partitions import hits_and_others
@@ -21,6 +21,7 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
+from argap.suite.weights import export_weights, import_weights
 from argap.tokens import runs
 from tests.builders.processes import said, torchrun
 from tests.commands.suite.conftest import command, text
@@ -375,3 +376,29 @@ def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
         assert index.tokenizer_fingerprint == tokenizer.fingerprint == data.tokenizer_fingerprint
     assert tokenizer.vocab_size == len(words)
     assert index.tokens < open_index(places.index("tiny")).tokens  # a word is at least one token of bytes
+
+
+def test_weights_travel_as_archives_with_their_hashes(place, tmp_path):
+    shutil.copy(place / "suite.yaml", tmp_path)
+    suite, work, out = load_suite(place / "suite.yaml"), Layout(place / "work"), tmp_path / "out" / "tiny"
+    made = export_weights(suite, "suite", "tiny", work, tmp_path / "assets", out)
+    assert [each.file for each in made.assets][:2] == ["suite-tiny-attention.tar", "suite-tiny-base_conv.tar"]
+    again = export_weights(suite, "suite", "tiny", work, tmp_path / "again", tmp_path / "out2")
+    assert again == made  # equal checkpoints, equal archives
+    (tmp_path / "assets" / "suite-tiny-base_conv.tar").unlink()  # only what is there is unpacked
+    result = command(tmp_path, "weights", "--from", str(tmp_path / "assets"))
+    assert result.output.split() == [
+        str(tmp_path / "work" / "tiny" / name) for name in [each.model for each in made.assets] if name != "base_conv"
+    ]
+    for name in ("model.safetensors", "train.json", "tokenizer.json"):
+        assert (tmp_path / "work/tiny/attention" / name).read_bytes() == (
+            place / "work/tiny/attention" / name
+        ).read_bytes()
+    path = tmp_path / "again" / "suite-tiny-base_conv.tar"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(FormatError, match=r"suite-tiny-base_conv.tar: SHA-256 \w{12}, expected .*; download it again"):
+        import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "again", out)
+    with pytest.raises(ArgapError, match=r"has none of the archives that .* lists"):
+        import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "nowhere", out)
+    with pytest.raises(ArgapError, match="no weights in"):
+        export_weights(suite, "suite", "tiny", Layout(tmp_path / "empty"), tmp_path / "assets", out)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ def recurrence(
         state = step(state, k[:, t], v[:, t], t)
         outputs.append((scale * q[:, t, :, None] @ state)[:, :, 0])
     return torch.stack(outputs, dim=1), state
+
+
+FUNCTIONS = [field.name for field in fields(FlaOperators) if field.name != "scalar_decays"]
 
 
 class Standin:
@@ -118,7 +121,9 @@ class Standin:
         return y / (weights.sum(-1).mT[..., None] + 1e-6) if use_norm else y
 
     def operators(self) -> FlaOperators:
-        return FlaOperators(**{field.name: getattr(self, field.name) for field in fields(FlaOperators)})
+        return FlaOperators(
+            **{field.name: getattr(self, field.name) for field in fields(FlaOperators) if field.name != "scalar_decays"}
+        )
 
 
 MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
@@ -201,6 +206,20 @@ def test_keys_that_they_do_not_take_run_ours(operator: str, keys: int, called: b
     tolerance = 1e-5 if operator == "taylor_attention" else 1e-10
     torch.testing.assert_close(found, ours(q, k, v, **more)[0], rtol=tolerance, atol=tolerance)
     assert bool(theirs.called) == called
+
+
+@pytest.mark.parametrize(
+    ("operator", "per_position"), [("delta_rule", True), ("linear_attention", True), ("linear_attention", False)]
+)
+def test_decays_per_position_run_ours_where_they_refuse_them(operator: str, per_position: bool) -> None:
+    torch.manual_seed(6)
+    q, k, v = torch.randn(3, 1, 2, LENGTH, 64, dtype=torch.float64).unbind()
+    decay = -torch.rand(1, 2, LENGTH, dtype=torch.float64) if per_position else torch.tensor([-0.1, -0.3]).double()
+    more = {"beta": torch.rand(1, 2, LENGTH, dtype=torch.float64)} if operator == "delta_rule" else {}
+    theirs = Standin()
+    operators = replace(theirs.operators(), scalar_decays=False)
+    getattr(operators, operator)(q, k / k.norm(dim=-1, keepdim=True), v, log_decay=decay, **more)
+    assert bool(theirs.called) != per_position
 
 
 @pytest.mark.usefixtures("fla_models")
@@ -309,7 +328,10 @@ def test_layers_share_their_compiled_code() -> None:
     graphs = []
     for layers in (2, 6):
         net = model("gla", layers)
-        use_fla(net, FlaOperators(**{field.name: untraced for field in fields(FlaOperators)}))
+        use_fla(
+            net,
+            FlaOperators(**{field.name: untraced for field in fields(FlaOperators) if field.name != "scalar_decays"}),
+        )
         objective = Objective(net.train(), torch.float32)
         plain = objective(ids[:, :-1], ids[:, 1:])[0]
         objective.compile_parts()

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json
 from argap.records import as_json
+from argap.runtime.device import deterministic_algorithms
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
 from argap.train.records import StepLine
@@ -117,6 +118,41 @@ def test_a_finished_run_is_not_repeated(toy_values: dict, tmp_path: Path) -> Non
     before = (tmp_path / "model.safetensors").stat().st_mtime_ns
     assert train(toy(toy_values), tmp_path, device="cpu") == record
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_deterministic_operations_run_during_training_only(
+    toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, seen = Trainer.step, []
+
+    def noted(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return step(self, windows, number)
+
+    monkeypatch.setattr(Trainer, "step", noted)
+    for deterministic in (True, False):
+        train(
+            toy(toy_values, steps=2, warmup_steps=0, deterministic=deterministic),
+            tmp_path / str(deterministic),
+            device="cpu",
+        )
+    assert seen == [True, True, False, False]
+    assert not torch.are_deterministic_algorithms_enabled()
+    lacking = "op does not have a deterministic implementation"
+    with pytest.raises(ArgapError, match=f"`deterministic=True`: {lacking}; use"), deterministic_algorithms():
+        raise RuntimeError(f"{lacking}\nmore")
+    with pytest.raises(RuntimeError, match="out of memory"), deterministic_algorithms():
+        raise RuntimeError("out of memory")
+
+
+def test_a_record_older_than_the_setting_is_resumed(toy_values: dict, tmp_path: Path) -> None:
+    record = train(toy(toy_values, steps=2, warmup_steps=0), tmp_path, device="cpu")
+    values = json.loads((tmp_path / "train.json").read_text())
+    del values["config"]["deterministic"], values["checksum"]
+    (tmp_path / "train.json").write_text(json.dumps(values))
+    assert train(toy(toy_values, steps=2, warmup_steps=0), tmp_path, device="cpu").finished == record.finished
+    with pytest.raises(MismatchError, match="holds a run with deterministic False, asked for True"):
+        train(toy(toy_values, steps=2, warmup_steps=0, deterministic=True), tmp_path, device="cpu")
 
 
 HELD_IN_STEP_45 = """
