@@ -142,8 +142,8 @@ class Answers:
         cells = self._cells(*self._of_hits)
         return self._once.get(("gap", setting), lambda: restate(own, cells, **setting._asdict()))
 
-    @property
-    def _partitions(self) -> list[str]:
+    @cached_property
+    def partitions(self) -> list[str]:
         """Return the partitions that the cells support."""
         return [by for by in get_args(By) if by == "slice" or by in self._keys]
 
@@ -178,7 +178,7 @@ class Answers:
             return self.result.parts(by)
         if by not in get_args(By):
             raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
-        if by not in self._partitions:
+        if by not in self.partitions:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> list[Part]:
@@ -237,7 +237,7 @@ class Answers:
         gap = self.gap(setting)
         if gap is self.result.record:
             return self.result
-        parts = {by: self.parts(by, setting) for by in self._partitions}
+        parts = {by: self.parts(by, setting) for by in self.partitions}
         restated = Result(self.result.folder, gap.replaced(parts))
         vars(restated)["cells"] = cells_at(self._cells(*self._of_hits), self.result.record, setting.threshold)
         return restated

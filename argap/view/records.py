@@ -58,6 +58,8 @@ class Overview(Record, frozen=True):
     grouped: tuple[str, ...]
     """Token columns that can break the gap down."""
     version: str
+    bundled: tuple[int, ...] | None = None
+    """The windows in a bundle (`argap.view.bundle`), where no server computes; None: all windows, and a server."""
 
 
 class Bar(Record, frozen=True):
