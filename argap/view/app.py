@@ -37,6 +37,7 @@ COMPUTED: dict[str, Compute] = {
     "breakdown": lambda ask, stop: ask.answers.breakdown(ask.text("by"), ask.setting, stop),
     "sources": lambda ask, _: ask.answers.sources(ask.setting),
     "slices": lambda ask, stop: ask.answers.slices(ask.named, ask.setting, ask.models, stop, empty=ask.flag("empty")),
+    "discover": lambda ask, stop: ask.answers.discover(ask.model, ask.reference, stop),
     "window": lambda ask, _: ask.answers.window(ask.whole("window"), [*ask.models, ask.reference]),
     "windows": lambda ask, _: ask.answers.worst_windows(ask.model, ask.reference),
     "losses": lambda ask, stop: ask.answers.largest_losses(
@@ -46,9 +47,16 @@ COMPUTED: dict[str, Compute] = {
 }
 
 
+CHANGES: dict[str, Compute] = {
+    "record": lambda ask, stop: ask.answers.record(ask.text("name"), ask.text("where"), stop),
+}
+"""What a POST changes (`argap.view.guard`)."""
+
+
 def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
     """Return the application that serves ``answers`` on 127.0.0.1 at ``port``, to browsers that have ``token``."""
     routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
+    routes += [Route(f"/api/{name}", _endpoint(_json(do), answers), methods=["POST"]) for name, do in CHANGES.items()]
     routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
     routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])

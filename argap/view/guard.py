@@ -2,7 +2,8 @@
 
 The server listens on 127.0.0.1. The ``Host`` header must name that address, which stops DNS rebinding (an attacker's
 name that resolves to 127.0.0.1). Data needs the token, which is in the first address only; after that it is in a
-cookie that scripts cannot read and other sites cannot send. Nothing can be written: only GET and HEAD are answered.
+cookie that scripts cannot read and other sites cannot send. GET and HEAD read; a POST, which records a slice, must
+also come from the page itself, by its ``Origin`` header.
 """
 
 import secrets
@@ -56,8 +57,11 @@ class Guard:
         headers = Headers(scope=scope)
         if headers.get("host") not in self._hosts:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost alone\n", 403)
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET and HEAD: a result is read, not changed\n", 405, {"Allow": "GET, HEAD"})
+        if scope["method"] == "POST":
+            if headers.get("origin") not in {f"http://{host}" for host in self._hosts}:
+                return JSONResponse({"error": "a request from another page"}, 403)
+        elif scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("only GET, HEAD and POST\n", 405, {"Allow": "GET, HEAD, POST"})
         given = QueryParams(scope["query_string"])
         if scope["path"] == "/" and "token" in given:
             return self._welcome(given)

@@ -33,6 +33,8 @@ class ShownToken:
     lines: tuple[str, ...]
     classes: str
     title: str
+    count: int | None = None
+    """Exposures of a repeated bigram, by which it is a hit or not at another τ; None for other tokens."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
     elif window.earlier is None and 0 <= focus - window.distance[focus] - k <= 1:
         classes.append("source")
     title = _tooltip(window, k, reference) if scored else CONTEXT
-    return ShownToken(lines(window.tokens[k]), " ".join(classes), title)
+    count = window.train_count[k] if window.train_count and window.repeated[k] else None
+    return ShownToken(lines(window.tokens[k]), " ".join(classes), title, count)
 
 
 def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:

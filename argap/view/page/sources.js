@@ -4,7 +4,7 @@ import { ask, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
 import { rows, WORDS } from "./figures.js";
 import { DASH, percent, plural, shareText } from "./numbers.js";
-import { models, reference, threshold, unit } from "./state.js";
+import { hue, models, reference, threshold, unit } from "./state.js";
 
 export function sources(overview) {
   const title = h("h2", { id: "sources-title" });
@@ -27,6 +27,7 @@ export function sources(overview) {
       body.classList.add("waiting");
       try {
         made = await ask("sources", setting, "sources");
+        element.hidden = made.by === "domain" && !overview.partitions.includes("domain"); // one domain alone
         redraw();
       } catch (error) {
         if (error instanceof Superseded) return undefined;
@@ -47,7 +48,7 @@ function draw(title, body, made, overview) {
   const directions = new Map((rows(overview) ?? []).map((row) => [row.model, row.direction]));
   const word = (model) => WORDS[directions.get(model) ?? null];
   const head = h("thead", {},
-    h("tr", {}, h("td"), h("td.wide"), chosen.map((model, k) => h("th.bar-head", { scope: "colgroup", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: `m${k}` }), name(model))))),
+    h("tr", {}, h("td"), h("td.wide"), chosen.map((model) => h("th.bar-head", { scope: "colgroup", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: hue(model) }), name(model))))),
     h("tr", {}, h("th.left", { scope: "col" }, made.by === "source" ? "Source" : "Domain"), h("th.wide", { scope: "col" }, `% of ${unit()}s`),
       chosen.map((model) => [h("th", { scope: "col" }, `% of ${word(model)}`), h("th", { scope: "col" }, `Share on ${overview.hits} without it`)])));
   const line = (title, share, row) => h("tr", {}, h("th.left", { scope: "row" }, title), h("td.wide", {}, percent(share)), of(row).map((each) => cells(each)));

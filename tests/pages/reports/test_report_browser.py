@@ -79,7 +79,7 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
         assert f"{100 * share:.1f}% of tokens" in page.inner_text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
         assert f"(at most {tau} times)" in page.inner_text("aside")
-        assert page.inner_text("#finding h1") == headlines(restated)[0][0]
+        assert page.inner_text("#finding h1") == headlines(restated)[0].sentence
         lines.add(page.evaluate(at))
         page.keyboard.press("ArrowRight")
     assert len(lines) == 4  # the result's own τ, 2, is one of them
