@@ -189,7 +189,8 @@ def report(
 
 def view(
     result: Annotated[
-        Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one size of a suite.")
+        Path,
+        typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one that holds several of them."),
     ],
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port on 127.0.0.1; 0: any free port [8717 if free].")
@@ -222,8 +223,10 @@ def view(
         typer.echo(address)
         typer.echo("Ctrl-C ends it.", err=True)
 
-    opened = open_result(result)
-    serve(opened, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready)
+    alone = (result / "gap.json").is_file() or not result.is_dir()
+    serve(
+        open_result(result) if alone else result, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready
+    )
 
 
 def paper(output: Output) -> None:

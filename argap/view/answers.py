@@ -13,7 +13,7 @@ import pandas as pd
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import COPY, INDUCTION, Gap, Part
+from argap.records import COPY, INDUCTION, NAMED, Gap, Part
 from argap.records.columns import BY_MODEL, schema_of
 from argap.reports.tables.overview import colour_order
 from argap.reports.tables.result import interval_notes
@@ -258,10 +258,11 @@ class Answers:
 
         Raises `ArgapError` for a name that is taken or is none, and for a condition that is refused or selects nothing.
         """
-        check_names([*(part.about.name for part in self.result.record.named), name])
+        recorded = self.result.record.parts(NAMED)
+        check_names([*(part.about.name for part in recorded), name])
         own = Setting(self.result.threshold, self.result.reference)
         added = self.slices([(name, where)], own, self.result.models, interrupt)
-        gap = record_slices(self.result.folder, [*self.result.record.named, *added])
+        gap = record_slices(self.result.folder, [*recorded, *added])
         changed = Result(self.result.folder, gap)
         vars(changed)["token_table"] = self.result.token_table
         self.result = changed

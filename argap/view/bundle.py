@@ -7,6 +7,7 @@ once. What can be asked is finite: τ at the bounds of the cells' bins, the part
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from itertools import chain, zip_longest
@@ -153,10 +154,23 @@ def _overview(answers: Answers, held: Sequence[int]) -> Overview:
     return replace(
         overview,
         gap=shown,
+        thresholds=tuple(_useful(overview)),
+        grouped=_grouped(answers),
         no_tokens=None if held else "This copy of the result has no tokens.",
         own_reference=overview.own_reference or ("this copy has the result's own reference only" if many else None),
         bundled=tuple(held),
     )
+
+
+def _useful(overview: Overview) -> Iterator[int]:
+    """Yield the τ that differ: up to the highest count that occurs, and every marked one, as the slider's steps."""
+    marked = [overview.gap.threshold or 0, *(mark.threshold for mark in overview.marks)]
+    highest = max(*marked, *overview.thresholds[-1:] if overview.counted is None else [overview.counted])
+    below = -1
+    for tau in overview.thresholds:
+        if tau <= highest or below < highest:
+            yield tau
+        below = tau
 
 
 def _public(shown: Shown) -> Shown:
@@ -168,26 +182,22 @@ def _public(shown: Shown) -> Shown:
 
 
 def _breakdowns(answers: Answers, reference: str, thresholds: Sequence[int | None]) -> Iterator[Asked]:
-    own = Setting(answers.result.threshold, reference)
-    for by in (*answers.partitions, *answers.grouped):
-        if by not in FOLLOWS_TAU and _known(answers, by, own):
-            yield Asked("breakdown", {"by": by, "reference": reference}, answers.breakdown(by, own, Interrupt()))
+    for by in (*answers.partitions, *_grouped(answers)):
+        follows = by in FOLLOWS_TAU
+        for tau in thresholds if follows else (answers.result.threshold,):
+            with suppress(ArgapError):  # without training counts there is none by frequency
+                found = answers.breakdown(by, Setting(tau, reference), Interrupt())
+                yield Asked(
+                    "breakdown", {"by": by, "reference": reference, "threshold": tau if follows else None}, found
+                )
     for tau in thresholds:
-        setting = Setting(tau, reference)
-        of_setting = {"reference": reference, "threshold": tau}
-        for by in FOLLOWS_TAU:
-            if by in answers.partitions and _known(answers, by, setting):
-                yield Asked("breakdown", {"by": by, **of_setting}, answers.breakdown(by, setting, Interrupt()))
-        yield Asked("sources", {**of_setting}, _public_sources(answers, setting))
+        found = _public_sources(answers, Setting(tau, reference))
+        yield Asked("sources", {"reference": reference, "threshold": tau}, found)
 
 
-def _known(answers: Answers, by: str, setting: Setting) -> bool:
-    """Return whether a result has a partition: without training counts there is none by frequency."""
-    try:
-        answers.breakdown(by, setting, Interrupt())
-    except ArgapError:
-        return False
-    return True
+def _grouped(answers: Answers) -> tuple[str, ...]:
+    """Return the columns that break the gap down, without that of the paths of this machine."""
+    return tuple(name for name in answers.grouped if name != "source")
 
 
 def _public_sources(answers: Answers, setting: Setting) -> Any:
@@ -230,7 +240,10 @@ def _write_page(folder: Path, name: str, held: Sequence[int]) -> None:
     page = (PAGE / "index.html").read_text(encoding="utf-8")
     for live, static in (
         ('<html lang="en">', f'<html lang="en" data-answers="{ANSWERS}">'),
-        ('<meta charset="utf-8">', f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        (
+            '<meta charset="utf-8">',
+            f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        ),
         ("<title>argap view</title>", f"<title>{escape(name)} · argap view</title>"),
         ('<p class="empty" role="status">Reading the result …</p>', AS_A_FILE),
     ):

@@ -14,12 +14,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CLOSED = "open the address that `argap view` printed: this one lacks its token, or the server was started again"
+RECORD = "/api/record"
+"""The one address that changes something: it stores a slice in the result."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
-    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{POLICY}; frame-src 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -57,15 +59,16 @@ class Guard:
         headers = Headers(scope=scope)
         if headers.get("host") not in self._hosts:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost alone\n", 403)
-        if scope["method"] == "POST":
-            if headers.get("origin") not in {f"http://{host}" for host in self._hosts}:
-                return JSONResponse({"error": "a request from another page"}, 403)
-        elif scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET, HEAD and POST\n", 405, {"Allow": "GET, HEAD, POST"})
+        allowed = ("POST",) if scope["path"].endswith(RECORD) else ("GET", "HEAD")
+        if scope["method"] not in allowed:
+            allow = ", ".join(allowed)
+            return PlainTextResponse(f"only {allow}: a result is read, apart from {RECORD}\n", 405, {"Allow": allow})
+        if allowed == ("POST",) and headers.get("origin") not in {f"http://{host}" for host in self._hosts}:
+            return JSONResponse({"error": "a request from another page"}, 403)
         given = QueryParams(scope["query_string"])
         if scope["path"] == "/" and "token" in given:
             return self._welcome(given)
-        if scope["path"].startswith("/api/") and not self._known(headers):
+        if "/api/" in scope["path"] and not self._known(headers):
             return JSONResponse({"error": CLOSED}, 403)
         return None
 

@@ -85,8 +85,8 @@ function draw(body, made, overview) {
     made.bars.filter(belongs).map((bar) => row(bar, made, chosen, others, x, width, overview))));
   const foot = h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "all"), h("td.wide", {}, whole(made.bars.reduce((sum, { part }) => sum + part.n, 0))), h("td", {}, "100%"), others.map(() => h("td.wide")), chosen.map((model) => [h("td"), h("td.value", {}, difference(total.get(model)))])));
   fill(body,
-    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "breakdown-title" }, h("table.parts", {}, head, rows, foot)),
-    chosen.length > 1 && h("p.row", {}, h("label", {}, h("input", { type: "checkbox", checked: own, onchange: (event) => update({ scale: event.target.checked ? "own" : null }, { replace: true }) }), " a scale of its own for each model")),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of the parts" }, h("table.parts", {}, head, rows, foot)),
+    chosen.length > 1 && h("p.row.own-scale", {}, h("label", {}, h("input", { type: "checkbox", checked: own, onchange: (event) => update({ scale: event.target.checked ? "own" : null }, { replace: true }) }), " a scale of its own for each model")),
     h("p.caption", {}, own && "Bars of different models have different scales. ", "A bar is a bin’s share of the tokens times ΔNLL: to the right the model is behind, to the left ahead; a model’s bars add up to its ΔNLL. Whiskers are 95% intervals. In parentheses: percent of that.",
       h("span.on-screen", {}, overview.no_tokens ? " The tokens behind the bins are not here." : " A bin leads to its tokens.")));
 }

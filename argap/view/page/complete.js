@@ -1,4 +1,4 @@
-// Completion of column names in a text box, after the WAI-ARIA pattern of a combobox with a list.
+// Completion of column names in a text box, with a list below it.
 
 import { fill, h } from "./dom.js";
 
@@ -11,7 +11,7 @@ export function completion(box, columns) {
   const list = h("ul.completions", { id: "completions", role: "listbox", "aria-label": "Columns", hidden: true });
   let shown = [];
   let at = -1;
-  for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-controls": "completions", "aria-expanded": "false" })) box.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ "aria-autocomplete": "list", "aria-controls": "completions" })) box.setAttribute(name, value);
 
   const before = () => box.value.slice(0, box.selectionStart).match(/(?:^|[\s(=<>,])([A-Za-z_]\w*)$/)?.[1] ?? "";
 
@@ -25,14 +25,12 @@ export function completion(box, columns) {
   function close() {
     [shown, at] = [[], -1];
     list.hidden = true;
-    box.setAttribute("aria-expanded", "false");
     box.removeAttribute("aria-activedescendant");
   }
 
   function draw() {
     fill(list, shown.map((each, k) => h("li", { id: `completion-${k}`, role: "option", "aria-selected": String(k === at), onpointerdown: (event) => (event.preventDefault(), insert(each.sql, before())) }, h("code", {}, each.name), h("span.faint", {}, each.says))));
     list.hidden = shown.length === 0;
-    box.setAttribute("aria-expanded", String(shown.length > 0));
     if (at >= 0) box.setAttribute("aria-activedescendant", `completion-${at}`);
     else box.removeAttribute("aria-activedescendant");
   }

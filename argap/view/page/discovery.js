@@ -33,7 +33,7 @@ export function discovery(overview, { use }) {
     };
     fill(element, h("section.found", { "aria-labelledby": "found-title" },
       h("div.heading", {}, h("h2", { id: "found-title" }, "Discovered for ", name(of)), h("button.quiet", { type: "button", onclick: () => fill(element) }, "Close")),
-      h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "found-title" }, h("table.parts", {},
+      h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of what was found" }, h("table.parts", {},
         h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Condition"), h("th", { scope: "col" }, "% of tokens"), h("th", { scope: "col" }, "Contribution"), h("th", { scope: "col" }, "Share"), h("th", { scope: "col", title: "overlap with the most similar leaf of trees grown on other halves; 1: the same" }, "Stability"), h("td"))),
         h("tbody", {}, made.parts.map(row)))),
       h("p.caption", {}, `Found in one half of the documents; figures of the other half. ${made.note}`)));

@@ -56,7 +56,7 @@ function draw(title, body, made, overview) {
   const shown = made.sources.flatMap((source) => of(source.models)).filter((each) => each.part !== null);
   const doubts = new Set(shown.filter((each) => each.hits !== null && each.reason).map((each) => each.reason));
   return fill(body,
-    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "sources-title" },
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of what is left out" },
       h("table.parts.sources", {}, head, h("tbody", {}, parts), h("tfoot", {}, line("all", 1, made.hits)))),
     h("p.caption", {}, `Each ${made.by} is left out in turn: its share of the gap or lead, and the share on ${overview.hits} in all other ${made.by}s; in the last row, in the whole text.`,
       shown.length < chosen.length * made.sources.length && " A model that is level has no share.",

@@ -44,7 +44,7 @@ export function table(overview) {
   const notes = h("div.notes");
   const element = h("section", { "aria-labelledby": "table-title" },
     h("div.heading", {}, h("h2", { id: "table-title" }, "Models"), keepers("table", () => ({}))),
-    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "table-title" }, h("table.models", {}, h("thead", {}, head), body)),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of the models" }, h("table.models", {}, h("thead", {}, head), body)),
     notes);
   return {
     element,

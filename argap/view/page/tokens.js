@@ -75,7 +75,7 @@ export function tokensView(overview) {
   }
 
   function beside(step) {
-    const number = windowAfter(shown.window?.window ?? Number(state().window ?? 0), step);
+    const number = windowAfter(state().window === null ? shown.window?.window ?? 0 : Number(state().window), step);
     if (number === null) return false;
     update({ window: String(number), pos: null });
     return true;

@@ -11,7 +11,7 @@ from argap.records import EarlierOccurrence, Gap
 from argap.reports.figures import threshold as threshold_figure
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
-from argap.reports.tables.overview import colour_order, colour_order, of_interest, overview
+from argap.reports.tables.overview import colour_order, of_interest, overview
 from argap.reports.tables.sentences import caption, detail, headline
 from argap.reports.tables.tokens import show_window, visible
 from tests.conftest import changed
