@@ -17,7 +17,7 @@ export function slicesView(overview) {
   const heading = (...more) => h("div.heading", {}, h("h1", { id: "slices-title" }, "Slices of the tokens"), more);
   const attributes = { "aria-labelledby": "slices-title" };
   if (overview.no_tokens || !live()) {
-    const words = overview.no_tokens ?? "This copy of the result has the slices below, at its own τ and reference. Others take argap view RESULT.";
+    const words = overview.no_tokens ?? `This copy of the result has slices against ${overview.gap.reference}, and their AR hits at its own τ. Others take argap view RESULT.`;
     return {
       element: h("section.slices", attributes, heading(), h("p.empty", {}, overview.no_tokens && "No slice can be computed here: ", words), results),
       show: () => fill(results, sliceTable(recorded(overview, []), overview)),
@@ -126,9 +126,9 @@ export function slicesView(overview) {
   };
 }
 
-/** The slices of the result, at its own τ and reference, apart from those shown already. */
+/** The slices of the result, at its own reference and τ, which a copy does not compute again; without those shown already. */
 function recorded(overview, shown) {
-  if (threshold() !== overview.gap.threshold || reference() !== overview.gap.reference) return [];
+  if ((live() && threshold() !== overview.gap.threshold) || reference() !== overview.gap.reference) return [];
   return overview.gap.slices.filter((each) => !shown.some((one) => one.where === each.where)).map((result) => ({ name: result.title || result.name, where: result.where, result, recorded: live() }));
 }
 
