@@ -35,7 +35,8 @@ def serve(result: Result | Path, *, port: int | None = None, browser: bool, read
         if package not in NEEDED:
             raise
         raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
-    if isinstance(result, Path) and not (found := results_in(result)):
+    found = results_in(result) if isinstance(result, Path) else []
+    if isinstance(result, Path) and not found:
         raise ArgapError(f"{result}: no gap.json, and no result below it; expected a folder that `argap score` wrote")
     listening = listen(port)
     number = listening.getsockname()[1]

@@ -69,7 +69,8 @@ function drawTabs(tabs, overview) {
 function draw(body, made, overview) {
   const chosen = models();
   const groups = made.by === "frequency" ? [["repeated in the window", (bar) => bar.part.repeated], ["not repeated", (bar) => !bar.part.repeated]] : [[null, () => true]];
-  const width = Math.round(Math.min(360, Math.max(110, ROOM / chosen.length - 100)));
+  const phone = innerWidth < 760;
+  const width = Math.round(Math.min(360, Math.max(phone ? 60 : 110, (phone ? innerWidth - 20 : ROOM) / chosen.length - (phone ? 210 / chosen.length : 100))));
   const endsOf = (some) => made.bars.flatMap(({ part }) => some.flatMap((model) => [of(part, model).contribution ?? 0, ...(of(part, model).contribution_ci95 ?? [])]));
   const fitted = (ends) => scale([Math.min(0, ...ends), Math.max(0, ...ends, Math.min(...ends) < 0 ? 0 : 1e-9)], [4, width - 4]);
   const own = state().scale === "own" && chosen.length > 1;

@@ -36,7 +36,7 @@ const COLUMNS = [
 ];
 
 /** The class of columns that a phone does not show. */
-const wide = (column) => ["parameters", "overall", "other", "part"].includes(column) && "wide";
+const wide = (column) => ["parameters", "overall", "ar_hits", "other", "part"].includes(column) && "wide";
 
 export function table(overview) {
   const body = h("tbody");

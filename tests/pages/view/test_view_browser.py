@@ -192,7 +192,7 @@ def test_a_phone_shows_the_share(page, address):
     open_settled(page, address)
     expect(page, "document.querySelector('.models .due').getBoundingClientRect().right < innerWidth", True)
     resize(page, 1440, 900)
-    expect(page, "document.querySelectorAll('.models tbody tr:first-child .wide').length", 4)
+    expect(page, "document.querySelectorAll('.models tbody tr:first-child .wide').length", 5)
     expect(page, "document.querySelector('.models .wide').offsetWidth > 0", True)
 
 
