@@ -27,8 +27,8 @@ from argap.runtime.interrupt import Interrupt
 from argap.runtime.progress import progress
 from argap.slices.conditions import TABLE, streamed
 from argap.slices.of_tokens import score_slices, shipped_slices
+from argap.view import POLICY
 from argap.view.answers import Answers, Setting
-from argap.view.guard import POLICY
 from argap.view.records import Matches, Overview, Shown
 from argap.view.search import lost_most_in
 from argap.view.windows import Window

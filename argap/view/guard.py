@@ -13,13 +13,11 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from argap.view import POLICY
+
 CLOSED = "open the address that `argap view` printed: this one lacks its token, or the server was started again"
 RECORD = "/api/record"
 """The one address that changes something: it stores a slice in the result."""
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-)
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; frame-src 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",

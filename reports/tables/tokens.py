@@ -83,7 +83,7 @@ def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, .
     logprobs = [window.logprob[name][k] for name in models]
     count = () if window.train_count is None else (f"{window.train_count[k]:,}",)
     return (
-        visible(window.tokens[k]),
+        visible(window.tokens[k]) if window.tokens[k].strip(" ") else "␣" * len(window.tokens[k]),
         _group(window, k) + " (shown)" * (k == window.focus),
         f"{window.distance[k]:,}" if window.repeated[k] else DASH,
         *count,
