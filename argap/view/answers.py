@@ -75,7 +75,7 @@ class Answers:
             own_reference=self._own_reference(),
             library=tuple(library()),
             columns=tuple(describe(schema, self.result.models)),
-            partitions=tuple(by for by in self.partitions if by == "slice" or len(gap.parts(by)) > 1),
+            partitions=tuple(by for by in get_args(By) if by == "slice" or len(gap.parts(by)) > 1),
             grouped=self.grouped,
             colours=tuple(colour_order(gap)),
             version=__version__,
