@@ -189,7 +189,8 @@ def report(
 
 def view(
     result: Annotated[
-        Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one size of a suite.")
+        Path,
+        typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one that holds several of them."),
     ],
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port on 127.0.0.1; 0: any free port [8717 if free].")
@@ -197,17 +198,35 @@ def view(
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Only print the address, as without a terminal.")
     ] = False,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the page as static files for any web server instead.")
+    ] = None,
+    windows: Annotated[
+        int | None, typer.Option(metavar="N", help="Windows of tokens in a bundle, those that lose most [24].")
+    ] = None,
 ) -> None:
     """Look at a result in the browser: tables, the threshold, breakdowns, slices and every token. Ctrl-C ends it."""
     from argap.result import open_result
+
+    if bundle is not None:
+        from argap.view.bundle import WINDOWS, write_bundle
+
+        if port is not None or no_browser:
+            raise ArgapError("--bundle serves nothing; give it without --port and --no-browser")
+        typer.echo(write_bundle(open_result(result), bundle, windows=WINDOWS if windows is None else windows))
+        return
+    if windows is not None:
+        raise ArgapError("--windows is a number for --bundle")
     from argap.view.serve import serve
 
     def ready(address: str) -> None:
         typer.echo(address)
         typer.echo("Ctrl-C ends it.", err=True)
 
-    opened = open_result(result)
-    serve(opened, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready)
+    alone = (result / "gap.json").is_file() or not result.is_dir()
+    serve(
+        open_result(result) if alone else result, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready
+    )
 
 
 def paper(output: Output) -> None:

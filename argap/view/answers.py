@@ -13,23 +13,26 @@ import pandas as pd
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import COPY, INDUCTION, Gap, Part
-from argap.records.columns import BY_MODEL, COLUMNS
+from argap.records import COPY, INDUCTION, NAMED, Gap, Part
+from argap.records.columns import BY_MODEL, schema_of
+from argap.reports.tables.overview import colour_order
 from argap.reports.tables.result import interval_notes
 from argap.result import Result
 from argap.results.by_source import NEEDED, BySource, by_source, sources_of
+from argap.results.compare import record_slices
 from argap.results.restated import cells_at, check_setting, restate, thresholds_of
 from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
 from argap.slices.conditions import hits_of
-from argap.slices.library import library
+from argap.slices.library import check_names, library
 from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices
 from argap.slices.partitions import By, partition
 from argap.tokens.labels import check_documents
 from argap.tokens.table import TokenTable
+from argap.view.columns import describe
 from argap.view.conditions import condition_of
 from argap.view.once import Once
-from argap.view.records import Bar, Breakdown, Mark, Matches, Overview, Shown, WindowScore
+from argap.view.records import Bar, Breakdown, Discovered, Mark, Matches, Overview, Shown, WindowScore
 from argap.view.search import find_text, lost_most
 from argap.view.thresholds import Thresholds, at_every_threshold
 from argap.view.windows import Window, WindowReader
@@ -59,6 +62,7 @@ class Answers:
         if gap.index is not None:
             scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
             marks = (Mark(PAPER_THRESHOLD, "the paper's τ"), Mark(scaled, "scaled to the training tokens"))
+        schema = schema_of(gap.models) if self._no_tokens() else self.result.token_table.schema()
         return Overview(
             name="/".join(self.result.folder.resolve().parts[-2:]).lstrip("/"),
             gap=Shown.of(gap),
@@ -70,8 +74,10 @@ class Answers:
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
             library=tuple(library()),
-            columns=COLUMNS if self._no_tokens() else self.result.token_table.columns,
+            columns=tuple(describe(schema, self.result.models)),
+            partitions=tuple(by for by in get_args(By) if by == "slice" or len(gap.parts(by)) > 1),
             grouped=self.grouped,
+            colours=tuple(colour_order(gap)),
             version=__version__,
         )
 
@@ -142,8 +148,8 @@ class Answers:
         cells = self._cells(*self._of_hits)
         return self._once.get(("gap", setting), lambda: restate(own, cells, **setting._asdict()))
 
-    @property
-    def _partitions(self) -> list[str]:
+    @cached_property
+    def partitions(self) -> list[str]:
         """Return the partitions that the cells support."""
         return [by for by in get_args(By) if by == "slice" or by in self._keys]
 
@@ -178,7 +184,7 @@ class Answers:
             return self.result.parts(by)
         if by not in get_args(By):
             raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
-        if by not in self._partitions:
+        if by not in self.partitions:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> list[Part]:
@@ -232,12 +238,43 @@ class Answers:
 
         return self._once.get(("slices", tuple(named), setting, tuple(chosen), empty), compute)
 
+    def discover(self, model: str, reference: str, interrupt: Interrupt) -> Discovered:
+        """Return the conditions that explain the gap of ``model`` to the result's own reference."""
+        from argap.slices.discover import HYPOTHESIS, discover
+
+        self.check(Setting(self.result.threshold, reference), [model])
+        if reference != self.result.reference:
+            raise ArgapError(f"`reference` {reference}: discovered is what explains a gap to {self.result.reference}")
+
+        def compute() -> Discovered:
+            with interruptible(interrupt):
+                found = discover(self.result.folder, self.result.record, model)
+            return Discovered(tuple(found.slices), found.stability, HYPOTHESIS)
+
+        return self._once.get(("discover", model), compute)
+
+    def record(self, name: str, where: str, interrupt: Interrupt) -> tuple[Part, ...]:
+        """Store a slice in ``gap.json`` beside those recorded, and return all of them; an earlier report is removed.
+
+        Raises `ArgapError` for a name that is taken or is none, and for a condition that is refused or selects nothing.
+        """
+        recorded = self.result.record.parts(NAMED)
+        check_names([*(part.about.name for part in recorded), name])
+        own = Setting(self.result.threshold, self.result.reference)
+        added = self.slices([(name, where)], own, self.result.models, interrupt)
+        gap = record_slices(self.result.folder, [*recorded, *added])
+        changed = Result(self.result.folder, gap)
+        vars(changed)["token_table"] = self.result.token_table
+        self.result = changed
+        vars(self).pop("overview", None)
+        return self.overview.gap.slices
+
     def restated(self, setting: Setting) -> Result:
         """Return the result at a setting, with its tables and breakdowns computed from the cells."""
         gap = self.gap(setting)
         if gap is self.result.record:
             return self.result
-        parts = {by: self.parts(by, setting) for by in self._partitions}
+        parts = {by: self.parts(by, setting) for by in self.partitions}
         restated = Result(self.result.folder, gap.replaced(parts))
         vars(restated)["cells"] = cells_at(self._cells(*self._of_hits), self.result.record, setting.threshold)
         return restated

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from argap.errors import ArgapError
 from argap.results.printed import encoded
@@ -39,6 +40,7 @@ COMPUTED: dict[str, Compute] = {
     "breakdown": lambda ask, stop: ask.answers.breakdown(ask.text("by"), ask.setting, stop),
     "sources": lambda ask, _: ask.answers.sources(ask.setting),
     "slices": lambda ask, stop: ask.answers.slices(ask.named, ask.setting, ask.models, stop, empty=ask.flag("empty")),
+    "discover": lambda ask, stop: ask.answers.discover(ask.model, ask.reference, stop),
     "window": lambda ask, _: ask.answers.window(ask.whole("window"), [*ask.models, ask.reference]),
     "windows": lambda ask, _: ask.answers.worst_windows(ask.model, ask.reference),
     "losses": lambda ask, stop: ask.answers.largest_losses(
@@ -48,12 +50,46 @@ COMPUTED: dict[str, Compute] = {
 }
 
 
-def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
+CHANGES: dict[str, Compute] = {
+    "record": lambda ask, stop: ask.answers.record(ask.text("name"), ask.text("where"), stop),
+}
+"""What a POST changes (`argap.view.guard`)."""
+
+
+App = ASGIApp
+"""An application of either kind: of one result, or of a folder of them."""
+
+
+def view_app(answers: Answers, *, token: str, port: int) -> App:
     """Return the application that serves ``answers`` on 127.0.0.1 at ``port``, to browsers that have ``token``."""
-    routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
-    routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
-    routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
+    return guarded([*_routes(answers), static("page")], token=token, port=port)
+
+
+def page_of(answers: Answers) -> App:
+    """Return the same without a guard, for an application that has one."""
+    return Starlette(routes=[*_routes(answers), static("page")])
+
+
+def guarded(routes: list[Any], *, token: str, port: int) -> App:
+    """Return an application that only browsers with ``token`` can read."""
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
+
+
+def static(folder: str, at: str = "/") -> Mount:
+    """Return the route of the files of a page."""
+    return Mount(at, StaticFiles(directory=PAGE.parent / folder, html=True))
+
+
+def answered(compute: Callable[[], Any]) -> Callable[[Request], Response]:
+    """Return an endpoint that answers in JSON without parameters."""
+    return lambda _: Response(encoded(compute()), media_type="application/json")
+
+
+def _routes(answers: Answers) -> list[Any]:
+    routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
+    routes += [Route(f"/api/{name}", _endpoint(_json(do), answers), methods=["POST"]) for name, do in CHANGES.items()]
+    routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
+    return [*routes, Route("/api/{rest:path}", _unknown)]
 
 
 def _json(compute: Compute) -> Respond:

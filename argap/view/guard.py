@@ -2,7 +2,8 @@
 
 The server listens on 127.0.0.1. The ``Host`` header must name that address, which stops DNS rebinding (an attacker's
 name that resolves to 127.0.0.1). Data needs the token, which is in the first address only; after that it is in a
-cookie that scripts cannot read and other sites cannot send. Nothing can be written: only GET and HEAD are answered.
+cookie that scripts cannot read and other sites cannot send. GET and HEAD read; a POST, which records a slice, must
+also come from the page itself, by its ``Origin`` header.
 """
 
 import secrets
@@ -12,12 +13,13 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from argap.view import POLICY
+
 CLOSED = "open the address that `argap view` printed: this one lacks its token, or the server was started again"
+RECORD = "/api/record"
+"""The one address that changes something: it stores a slice in the result."""
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    ),
+    "Content-Security-Policy": f"{POLICY}; frame-src 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -55,12 +57,16 @@ class Guard:
         headers = Headers(scope=scope)
         if headers.get("host") not in self._hosts:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost alone\n", 403)
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET and HEAD: a result is read, not changed\n", 405, {"Allow": "GET, HEAD"})
+        allowed = ("POST",) if scope["path"].endswith(RECORD) else ("GET", "HEAD")
+        if scope["method"] not in allowed:
+            allow = ", ".join(allowed)
+            return PlainTextResponse(f"only {allow}: a result is read, apart from {RECORD}\n", 405, {"Allow": allow})
+        if allowed == ("POST",) and headers.get("origin") not in {f"http://{host}" for host in self._hosts}:
+            return JSONResponse({"error": "a request from another page"}, 403)
         given = QueryParams(scope["query_string"])
         if scope["path"] == "/" and "token" in given:
             return self._welcome(given)
-        if scope["path"].startswith("/api/") and not self._known(headers):
+        if "/api/" in scope["path"] and not self._known(headers):
             return JSONResponse({"error": CLOSED}, 403)
         return None
 

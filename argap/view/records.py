@@ -2,6 +2,7 @@
 
 from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, Part, Record, Unit
 from argap.slices.library import SliceSpec
+from argap.view.columns import Column
 from argap.view.search import Match
 
 
@@ -53,11 +54,17 @@ class Overview(Record, frozen=True):
     own_reference: str | None
     """Why the reference cannot be switched; None if it can."""
     library: tuple[SliceSpec, ...]
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     """Token columns for conditions."""
+    partitions: tuple[str, ...]
+    """Partitions of `Breakdown` with several parts."""
     grouped: tuple[str, ...]
     """Token columns that can break the gap down."""
+    colours: tuple[str, ...]
+    """All models in the order of their colours (`argap.reports.tables.overview.colour_order`)."""
     version: str
+    bundled: tuple[int, ...] | None = None
+    """The windows in a bundle (`argap.view.bundle`), where no server computes; None: all windows, and a server."""
 
 
 class Bar(Record, frozen=True):
@@ -72,6 +79,15 @@ class Breakdown(Record, frozen=True):
 
     by: str
     bars: tuple[Bar, ...]
+
+
+class Discovered(Record, frozen=True):
+    """The conditions that explain a model's gap (`argap.slices.discover`)."""
+
+    parts: tuple[Part, ...]
+    """The leaves, then the wider conditions above them, each by contribution."""
+    stability: dict[str, float]
+    note: str
 
 
 class WindowScore(Record, frozen=True):

@@ -47,24 +47,46 @@ def lost_most(
 
     ``in_order``: the first ones in the text instead. Raises `ArgapError` for an invalid condition.
     """
-    condition = checked(table, where)
-    assert isinstance(condition, Condition)
-    own, other = (f"nll.{quoted(name)}" for name in (model, reference))
-    chosen = f'"window", pos, previous::VARCHAR AS previous, piece::VARCHAR AS piece, {own} AS lost, {other} AS other'
-    order = f'ORDER BY {"" if in_order else "lost - other DESC,"} "window", pos LIMIT {int(limit)}'
-    query = f"SELECT {chosen} FROM {TABLE} WHERE (\n{condition.sql}\n) {order}"
-    reader = TokenReader(table, list(dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])))
+    query, order, columns = _losses(table, where, model, reference, limit, in_order=in_order)
+    reader = TokenReader(table, list(dict.fromkeys(["window", "pos", "previous", "piece", "nll", *columns])))
     portions: list[pa.Table] = []
     for portion in query_portions(reader, query):
         portions.append(portion)
         if in_order and sum(map(len, portions)) >= limit:
             break
+    return _ordered(pa.concat_tables(portions), order)
+
+
+def lost_most_in(
+    rows: pa.Table, table: TokenTable, where: str, model: str, reference: str, *, limit: int
+) -> list[Match]:
+    """Return `lost_most` of ``rows``, some tokens of ``table`` with all of its columns."""
+    query, order, _ = _losses(table, where, model, reference, limit)
     with connect() as connection:
-        connection.register(TABLE, pa.concat_tables(portions))
-        rows = connection.execute(f"SELECT * FROM {TABLE} {order}").fetchall()
+        connection.register(TABLE, rows)
+        found = connection.sql(query).to_arrow_table()
+    return _ordered(found, order)
+
+
+def _losses(
+    table: TokenTable, where: str, model: str, reference: str, limit: int, *, in_order: bool = False
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return the query for the tokens with the largest losses, its order, and the columns that ``where`` names."""
+    condition = checked(table, where)
+    assert isinstance(condition, Condition)
+    own, other = (f"nll.{quoted(name)}" for name in (model, reference))
+    chosen = f'"window", pos, previous::VARCHAR AS previous, piece::VARCHAR AS piece, {own} AS lost, {other} AS other'
+    order = f'ORDER BY {"" if in_order else "lost - other DESC,"} "window", pos LIMIT {int(limit)}'
+    return f"SELECT {chosen} FROM {TABLE} WHERE (\n{condition.sql}\n) {order}", order, condition.columns
+
+
+def _ordered(rows: pa.Table, order: str) -> list[Match]:
+    with connect() as connection:
+        connection.register(TABLE, rows)
+        found = connection.execute(f"SELECT * FROM {TABLE} {order}").fetchall()
     return [
         Match(window, pos, _line(previous), _line(piece), "", nll=(lost, lost_other))
-        for window, pos, previous, piece, lost, lost_other in rows
+        for window, pos, previous, piece, lost, lost_other in found
     ]
 
 

@@ -4,6 +4,7 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 
 from argap.errors import ArgapError
@@ -16,8 +17,8 @@ PORT = 8717
 NEEDED = ("starlette", "uvicorn")
 
 
-def serve(result: Result, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
-    """Serve ``result`` until interrupted.
+def serve(result: Result | Path, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
+    """Serve ``result``, or the list of the results below a folder, until interrupted.
 
     ``port``: 0 for any free port; None for `PORT`, or any free port if that is taken. ``browser``: open the page.
     ``ready``: called with the address. Raises `ArgapError` if ``port`` is taken or a package is missing, and
@@ -28,17 +29,27 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
 
         from argap.view.answers import Answers
         from argap.view.app import view_app
+        from argap.view.folder import folder_app, results_in
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NEEDED:
             raise
         raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
+    found = results_in(result) if isinstance(result, Path) else []
+    if isinstance(result, Path) and not found:
+        raise ArgapError(f"{result}: no gap.json, and no result below it; expected a folder that `argap score` wrote")
     listening = listen(port)
     number = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    answers = Answers(result)
-    _ = answers.overview  # so that the page loads at once
-    app = view_app(answers, token=token, port=number)
+    interrupt = Interrupt()
+    warming = Thread(target=lambda: None)
+    if isinstance(result, Path):
+        app = folder_app(result, found, token=token, port=number)
+    else:
+        answers = Answers(result)
+        _ = answers.overview  # so that the page loads at once
+        app = view_app(answers, token=token, port=number)
+        warming = Thread(target=answers.warm, args=(interrupt,))
     config = uvicorn.Config(
         app,
         log_level="critical",  # `view_app` says what fails; at the end uvicorn would print what it cancels
@@ -49,8 +60,6 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     )
     address = f"http://{HOST}:{number}/?token={token}"
     ready(address)
-    interrupt = Interrupt()
-    warming = Thread(target=answers.warm, args=(interrupt,))
     warming.start()
     if browser:
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()

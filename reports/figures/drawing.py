@@ -32,6 +32,8 @@ FAINT = "#6b6b6b"
 GRID = "#dddddd"
 GREY = "#8f8f8f"
 """Colour of other models in figures of many."""
+PLAIN = "#64748b"
+"""Colour of bars of a model that has none of its own, in panels that carry the names."""
 SHARE = "#b8b8b8"
 """Colour of bars for shares of tokens, and for tokens that are not repeated."""
 MAX_NAME = 36
@@ -89,6 +91,7 @@ def variables() -> dict[str, str]:
     """Return the page's CSS variable for each colour used in figures, so that a dark scheme can change them."""
     named = {INK: "ink", FAINT: "faint", GRID: "grid", GREY: "other", SHARE: "share", "#ffffff": "paper"}
     names = {colour: f"var(--{name})" for colour, name in named.items()}
+    names |= {PLAIN: "var(--plain)", to_hex(Look(PLAIN, "", "").pale): "var(--plain-pale)"}
     for k, colour in enumerate(COLOURS):
         if colour not in names:
             names[colour.lower()] = f"var(--model-{k})"

@@ -40,11 +40,13 @@ class Panel(Record, frozen=True):
     series: tuple[Series, ...]
     guide: bool = True
     """Whether a line across the panel marks the point."""
+    ends: tuple[float, ...] = ()
+    """Where each frequency bin ends on the axis of ``at``; empty for other axes."""
 
 
 Values = Mapping[str, Sequence[tuple[float | None, str]]]
 """Each series' values in data coordinates, with their text."""
-_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool]]" = (
+_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool, int]]" = (
     WeakKeyDictionary()
 )
 
@@ -57,9 +59,13 @@ def tell(
     *,
     along: Literal["x", "y"] = "x",
     guide: bool = True,
+    bins: int = 0,
 ) -> None:
-    """Register a panel's values: at each of ``at`` (data coordinates on one axis) a heading and each series' value."""
-    _TOLD[axes] = (along, at, heads, series, guide)
+    """Register a panel's values: at each of ``at`` (data coordinates on one axis) a heading and each series' value.
+
+    ``bins``: the number of frequency bins, at 0, 1, 2 … on the axis of ``at``, along which τ moves.
+    """
+    _TOLD[axes] = (along, at, heads, series, guide, bins)
 
 
 def told(figure: Figure) -> tuple[Panel, ...]:
@@ -68,7 +74,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
     for number, axes in enumerate(figure.axes, 1):
         if axes not in _TOLD:
             continue
-        along, at, heads, series, guide = _TOLD[axes]
+        along, at, heads, series, guide, bins = _TOLD[axes]
         panels.append(
             Panel(
                 axes=number,
@@ -84,6 +90,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
                     for name, values in series.items()
                 ),
                 guide=guide,
+                ends=tuple(_fraction(axes, along, k + 0.5) for k in range(bins)),
             )
         )
     return tuple(panels)

@@ -117,7 +117,8 @@ def nll_by_frequency(gap: Gap) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
     number = bin_numbers(gap.bins.frequency)
-    look = highlight(_finite(gap), of_interest(gap))
+    of_each = highlight(gap.models, of_interest(gap))
+    look = {model: of_each[model] for model in _finite(gap)}
     grey = [model for model in look if look[model].colour == GREY]
     coloured = [model for model in look if model not in grey]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
@@ -128,12 +129,13 @@ def nll_by_frequency(gap: Gap) -> Figure:
         below.bar(x, [100 * part.share_of_tokens for part in parts], color=SHARE, width=0.8)
         bins = heads(parts, gap, seen)
         nll = {m: [(part[m].nll, f"{part[m].nll:.3f} nats") for part in parts] for m in coloured + grey}
-        tell(above, x, bins, nll)
+        tell(above, x, bins, nll, bins=len(gap.bins.frequency))
         tell(
             below,
             x,
             bins,
             {"Share": [(100 * part.share_of_tokens, percent(part.share_of_tokens, 2)) for part in parts]},
+            bins=len(gap.bins.frequency),
         )
         above.set_title(TITLES[repeated])
         for axes in (above, below):
@@ -169,7 +171,8 @@ def gap_by_frequency(gap: Gap) -> Figure:
             draw_bars(
                 axes, x, values, look[model], delta, full, [part[model].contribution_ci95 for part in parts], small=True
             )
-            tell(axes, x, heads(parts, gap, seen), {model: bar_values(parts, model, delta)})
+            values_of = {model: bar_values(parts, model, delta)}
+            tell(axes, x, heads(parts, gap, seen), values_of, bins=len(gap.bins.frequency))
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]

@@ -14,7 +14,20 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from argap.records import Gap, Part
-from argap.reports.figures.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
+from argap.reports.figures.drawing import (
+    COLOURS,
+    FAINT,
+    GREY,
+    INK,
+    PLAIN,
+    SHARE,
+    WIDTH,
+    Look,
+    highlight,
+    panel_rows,
+    plain,
+    style,
+)
 from argap.reports.figures.hover import tell
 from argap.reports.figures.panels import (
     bar_values,
@@ -31,14 +44,12 @@ from argap.reports.figures.panels import (
     value_of,
 )
 from argap.reports.tables.numbers import percent, seen, short, signed
-from argap.reports.tables.overview import ENDS, shown
+from argap.reports.tables.overview import ENDS, of_interest, shown
 from argap.reports.tables.result import share_cell
 
 ACROSS = 5
-LOOK = Look(COLOURS[0], "o", "-")
-"""One colour for all: the panels carry the names."""
-AHEAD = COLOURS[1]
-"""Shade of the cells in which a model is ahead."""
+AHEAD, BEHIND = COLOURS[:2]
+"""Shades of the cells in which a model is ahead and behind, as in `argap.view`."""
 DARK, PALE = "#1a1a1a", "#fefefe"
 """Text on shaded cells: fixed colours, not mapped to the page's scheme (`argap.reports.figures.drawing.variables`)."""
 LABELS = {
@@ -57,11 +68,12 @@ def small_frequency(gap: Gap) -> Figure:
     figure, panels = _panels(gap)
     number = bin_numbers(gap.bins.frequency)
     for row, axes in zip(shown(gap), panels, strict=True):
+        look = _look(gap, row.model)
         for repeated, shift in ((True, -0.22), (False, 0.22)):
             parts = by_frequency(gap, repeated)
             x = [number[part.bin] for part in parts]
             hits = [repeated and k < threshold_position(gap) for k in x]
-            colours = [LOOK.colour if hit else LOOK.pale if repeated else SHARE for hit in hits]
+            colours = [look.colour if hit else look.pale if repeated else SHARE for hit in hits]
             _bars(axes, [k + shift for k in x], parts, row.model, colours, width=0.44)
         _tell_frequency(axes, gap, row.model, number)
         draw_threshold(axes, gap)
@@ -80,8 +92,9 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     parts, deltas = gap.parts(by), deltas_to_share(gap)
     number = bin_numbers(getattr(gap.bins, by))
     x = [number[part.bin] for part in parts]
-    colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
     for row, axes in zip(shown(gap), panels, strict=True):
+        look = _look(gap, row.model)
+        colours = [look.pale if part.bin == "not repeated" else look.colour for part in parts]
         _bars(axes, x, parts, row.model, colours, width=0.8)
         tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, deltas[row.model])})
         every = max(1, len(x) // 3)
@@ -104,7 +117,7 @@ def domain_map(gap: Gap) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout=layout)
     axes = figure.subplots()
     top = float(np.abs(values).max()) or 1.0
-    shades = LinearSegmentedColormap.from_list("part", [AHEAD, "#ffffff", LOOK.colour])
+    shades = LinearSegmentedColormap.from_list("part", [AHEAD, "#ffffff", BEHIND])
     mesh = axes.pcolormesh(values, cmap=shades, vmin=-1.25 * top, vmax=1.25 * top, edgecolors="white", linewidth=1)
     for (k, j), value in np.ndenumerate(values):
         text = share_text(value, deltas[rows[k].model]).removesuffix(" nats")
@@ -138,6 +151,12 @@ def domain_map(gap: Gap) -> Figure:
     tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
     _below(figure, gap)
     return figure
+
+
+def _look(gap: Gap, model: str) -> Look:
+    """Return the look of a model in the figures of many; panels carry names, so the others need no colour."""
+    look = highlight(gap.models, of_interest(gap))[model]
+    return Look(PLAIN, "o", "-") if look.colour == GREY else look
 
 
 def _wrapped(part: Part, gap: Gap) -> str:
@@ -186,7 +205,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
             )
         )
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
-    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)
+    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values, bins=len(gap.bins.frequency))
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:

@@ -31,8 +31,13 @@ class State(Record, frozen=True):
     """Share of the scored tokens that are hits."""
     point: int
     """The number of its point on the curve."""
+    most: int
+    """τ as a number."""
+    bin: int
+    """The number of the last frequency bin of AR hits."""
     tables: tuple[TableText, ...]
-    headlines: tuple[tuple[str, str], ...]
+    headlines: tuple[tuple[str, str, str, str], ...]
+    """Of each model, the fields of `argap.reports.tables.sentences.Headline`."""
     overview: Overview | None
 
 
@@ -107,12 +112,15 @@ def _rest(whole: Estimate, hits: Estimate) -> Estimate:
 
 def _state(gap: Gap, point: int) -> State:
     assert gap.threshold is not None  # of a curve
+    highs = [each.high for each in gap.bins.frequency]
     return State(
         tau=threshold_text(gap.threshold),
         share=percent(gap.on_hits.share_of_tokens),
         point=point,
+        most=gap.threshold,
+        bin=highs.index(gap.threshold) if gap.threshold in highs else -1,
         tables=tuple(_text(table) for table in main_tables(gap)),
-        headlines=tuple((visible(sentence), visible(numbers)) for sentence, numbers in headlines(gap)),
+        headlines=tuple((n, visible(unit), visible(said), visible(detail)) for n, unit, said, detail in headlines(gap)),
         overview=overview(gap),
     )
 

@@ -15,7 +15,7 @@ from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
 from argap.reports.tables.overview import MANY, by_gap, overview
 from argap.reports.tables.provenance import provenance
-from argap.reports.tables.result import main_tables, recall_table, slices_table
+from argap.reports.tables.result import interval_notes, main_tables, recall_table, slices_table
 from argap.reports.tables.sentences import caption, headlines
 from argap.reports.tables.tokens import show_window
 
@@ -87,6 +87,7 @@ def render(
         reference=gap.reference,
         headlines=headlines(gap),
         overview=overview(gap),
+        doubts=interval_notes(gap)[1:],
         threshold=None if gap.threshold is None else threshold_text(gap.threshold),
         hits=gap.hits,
         share=percent(gap.on_hits.share_of_tokens),
@@ -105,10 +106,10 @@ def render(
         breakdowns=[
             (title, [_parts_table(gap, parts, title, rows[k : k + MANY]) for k in range(0, max(1, len(rows)), MANY)])
             for by, title in BREAKDOWNS.items()
-            if (parts := gap.parts(by)) and gap.on_all[gap.reference].nll is not None
+            if len(parts := gap.parts(by)) > 1 and gap.on_all[gap.reference].nll is not None
         ],
         sources=None
-        if sources is None or not gap.compared
+        if sources is None or not gap.compared or (sources.by == "domain" and len(gap.parts("domain")) < 2)
         else _without_each(sources, gap, [row.model for row in rows]),
         evaluation=gap.evaluation,
         unit=gap.unit,

@@ -74,7 +74,7 @@ def _sources(folder: Path, gap: Gap) -> "BySource | None":
 def card(gap: Gap) -> str:
     """Return a result as a section of a model card, in Markdown: the finding in words, tables and provenance."""
     summary = overview(gap)
-    sentences = [sentence for sentence, _ in headlines(gap)]
+    sentences = [each.sentence for each in headlines(gap)]
     if summary is not None:
         sentences = [f"{summary.title}.", *summary.sentences]
     parts = [

@@ -1,6 +1,5 @@
 """Summarise many models: a sentence or two about all of them, and one bar each, ordered by ΔNLL."""
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 from argap.records import Gap, GapRow
@@ -8,6 +7,8 @@ from argap.reports.tables.numbers import nats, percent, signed
 from argap.reports.tables.result import share_cell
 from argap.reports.tables.words import MANY, WORDS
 
+COLOURS = 7
+"""Colours of the figures (`argap.reports.figures.drawing.COLOURS`, which needs matplotlib)."""
 ENDS = 10
 """The summary and the panels show this many models with the lowest ΔNLL and this many with the highest, if that leaves
 out more than one."""
@@ -114,10 +115,24 @@ def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def of_interest(gap: Gap, drawn: Container[str] | None = None) -> list[str]:
-    """Return the models shown in colour in figures of many models.
+def of_interest(gap: Gap) -> list[str]:
+    """Return the models shown in colour in figures of many models, the same in all of them.
 
-    These are the reference and, among ``drawn`` (None: all), the two models closest to it in NLL and the two farthest.
+    These are the reference and, of the models whose share on the AR hits is resolved (of all, if none is), the two
+    with the lowest ΔNLL and the two with the highest.
     """
-    rows = [row for row in by_gap(gap) if drawn is None or row.model in drawn]
+    rows = by_gap(gap)
+    resolved = [row for row in rows if gap.on_hits[row.model].share is not None and not gap.on_hits[row.model].reason]
+    rows = resolved or rows
     return [gap.reference, *dict.fromkeys(row.model for row in rows[:2] + rows[-2:])]
+
+
+def colour_order(gap: Gap) -> list[str]:
+    """Return all models in the order of their colours: the same colour in every figure, and in `argap.view`.
+
+    With more models than the figures have colours, those of `of_interest` come first.
+    """
+    if len(gap.models) <= COLOURS:
+        return list(gap.models)
+    first = of_interest(gap)
+    return sorted(gap.models, key=lambda model: model not in first)

@@ -1,9 +1,11 @@
 """Put the result into words: one sentence per model for each case of the metric, and the captions of the figures."""
 
+from typing import NamedTuple
+
 from argap.metric.direction import contains_zero
 from argap.records import Estimate, Gap
 from argap.reports.tables.numbers import DASH, nats, percent, signed, signed_range
-from argap.reports.tables.overview import ENDS, MANY, shown
+from argap.reports.tables.overview import COLOURS, ENDS, MANY, shown
 from argap.reports.tables.result import interval_cell
 from argap.reports.tables.words import OF, word
 
@@ -34,8 +36,8 @@ CAPTIONS = {
 """Caption of each figure of the report, by file name."""
 MANY_CAPTIONS = {
     "gap_by_frequency": (
-        "Where the difference lies, by training frequency, the lowest ΔNLL first. Blue: AR hits. Pale: other repeated "
-        "bigrams. Grey: not repeated. A panel's bars add up to the model's ΔNLL, which is above it with the "
+        "Where the difference lies, by training frequency, the lowest ΔNLL first. Full colour: AR hits. Pale: other "
+        "repeated bigrams. Grey: not repeated. A panel's bars add up to the model's ΔNLL, which is above it with the "
         "percentage on the AR hits. Whiskers are 95% intervals."
     ),
     "gap_by_distance": (
@@ -52,13 +54,16 @@ MANY_CAPTIONS = {
     ),
 }
 """Captions of figures that show more than `MANY` models as small multiples."""
-IN_COLOUR = "In colour: the reference, and of the models drawn the two closest to it and the two farthest from it."
+IN_COLOUR = (
+    "In colour, the same in every figure: the reference, and of the models with a resolved share the two with the "
+    "lowest ΔNLL and the two with the highest."
+)
 AT_THE_ENDS = (
     "Of {models} models, the {ends} with the lowest ΔNLL and the {ends} with the highest are shown; the tables of "
     "parts have all of them."
 )
-SEVEN = 7  # keep in sync with `argap.reports.figures.drawing.COLOURS`, which is not imported here
 COLOURED = ("nll_by_frequency", "share_by_threshold")
+"""Figures in which all other models are grey."""
 ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
 """The singular of `argap.records.Gap.hits`."""
 
@@ -70,12 +75,35 @@ def caption(gap: Gap, name: str) -> str:
     text = MANY_CAPTIONS.get(name, CAPTIONS[name]).format(unit=gap.unit)
     if name in MANY_CAPTIONS and len(shown(gap)) < len(gap.deltas):
         text += f" {AT_THE_ENDS.format(models=len(gap.deltas), ends=ENDS)}"
-    return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > SEVEN else text
+    return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > COLOURS else text
 
 
-def headlines(gap: Gap) -> list[tuple[str, str]]:
-    """Return a sentence and its numbers for each compared model."""
-    return [(headline(row.model, gap), detail(row.model, gap)) for row in gap.compared]
+class Headline(NamedTuple):
+    """What a result says of one model."""
+
+    number: str
+    """The one to read first: the share on the AR hits, or ΔNLL where that must not be claimed."""
+    unit: str
+    """What the number counts, in words."""
+    sentence: str
+    detail: str
+
+
+def headlines(gap: Gap) -> list[Headline]:
+    """Return a number, a sentence and its numbers for each compared model."""
+    return [
+        Headline(*_number(row.model, gap), headline(row.model, gap), detail(row.model, gap)) for row in gap.compared
+    ]
+
+
+def _number(model: str, gap: Gap) -> tuple[str, str]:
+    """Return the largest number of a headline, and what it counts."""
+    whole, hits, towards = gap.on_all[model], gap.on_hits[model], gap.directions.get(model)
+    if whole.delta is None or towards is None:
+        return "∞", f"nats per {gap.unit} {'behind' if gap.on_all[model].nll is None else 'ahead'}"
+    if hits.share is None or hits.reason or not hits.n:
+        return signed(whole.delta), f"nats per {gap.unit}, {towards}"
+    return percent(hits.share, 0), f"of the {word(gap, model)} on {gap.hits}"
 
 
 def headline(model: str, gap: Gap) -> str:

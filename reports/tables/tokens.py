@@ -33,6 +33,8 @@ class ShownToken:
     lines: tuple[str, ...]
     classes: str
     title: str
+    count: int | None = None
+    """Exposures of a repeated bigram, by which it is a hit or not at another τ; None for other tokens."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, .
     logprobs = [window.logprob[name][k] for name in models]
     count = () if window.train_count is None else (f"{window.train_count[k]:,}",)
     return (
-        visible(window.tokens[k]),
+        visible(window.tokens[k]) if window.tokens[k].strip(" ") else "␣" * len(window.tokens[k]),
         _group(window, k) + " (shown)" * (k == window.focus),
         f"{window.distance[k]:,}" if window.repeated[k] else DASH,
         *count,
@@ -136,7 +138,8 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
     elif window.earlier is None and 0 <= focus - window.distance[focus] - k <= 1:
         classes.append("source")
     title = _tooltip(window, k, reference) if scored else CONTEXT
-    return ShownToken(lines(window.tokens[k]), " ".join(classes), title)
+    count = window.train_count[k] if window.train_count and window.repeated[k] else None
+    return ShownToken(lines(window.tokens[k]), " ".join(classes), title, count)
 
 
 def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:

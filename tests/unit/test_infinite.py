@@ -114,7 +114,7 @@ def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) 
     assert where is not None
     assert (where.rows[0][0], *where.rows[0][3:5]) == ("m", "—ᵃ", "—")
     assert "ᵃ unresolved: a log-prob is −∞." in where.notes
-    assert ("ΔNLL of m to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
+    assert ("∞", "nats per token behind", "ΔNLL of m to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
     frame = result.table().set_index(["model", "slice"])
     assert frame.loc[("m", "overall"), "nll"] == np.inf
     assert frame.loc[("other", "overall"), "delta"] == pytest.approx(gap.deltas["other"])
@@ -145,7 +145,8 @@ def test_a_reference_that_rules_a_token_out(write: Callable[[str], Result]) -> N
     assert result.record.deltas == {}
     assert [each.infinite for each in result.record.on_all.estimates.values()] == [True, False, False]
     assert headlines(result.record) == [
-        (f"ΔNLL of {model} to ref is not finite: a log-prob is −∞.", "") for model in ("m", "other")
+        ("∞", "nats per token ahead", f"ΔNLL of {model} to ref is not finite: a log-prob is −∞.", "")
+        for model in ("m", "other")
     ]
     write_report(result.folder)
 

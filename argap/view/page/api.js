@@ -1,4 +1,6 @@
-// Answers of the server. A request whose answer nobody waits for any more is aborted, which stops its query there too.
+// Answers of the server, or of a bundle. A request whose answer nobody waits for any more is aborted, which stops its query there too.
+
+import { bundled, stored } from "./bundle.js";
 
 const asked = new Map();
 
@@ -14,7 +16,7 @@ export function address(path, parameters = {}) {
     }
   }
   const text = query.toString();
-  return `/api/${path}${text && `?${text}`}`;
+  return `api/${path}${text && `?${text}`}`;
 }
 
 /** Ask for JSON. `lane`: a later request in the same lane aborts this one. Throws an Error with the server's line. */
@@ -26,17 +28,30 @@ export async function ask(path, parameters = {}, lane = null) {
   }
   let response;
   try {
+    if (bundled) {
+      const made = await stored(path, parameters);
+      if (controller.signal.aborted) throw new Superseded();
+      return made;
+    }
     response = await fetch(address(path, parameters), { signal: controller.signal, credentials: "same-origin" });
     const made = await response.json();
     if (!response.ok || made.error) throw new Error(made.error ?? `the server answered ${response.status}`);
     return made;
   } catch (error) {
     if (error.name === "AbortError") throw new Superseded();
-    if (!response) throw new Error("the server does not answer; is `argap view` still running?");
+    if (!response && !bundled) throw new Error("the server does not answer; is `argap view` still running?");
     throw error;
   } finally {
     if (lane && asked.get(lane) === controller) asked.delete(lane);
   }
+}
+
+/** Ask for something that changes the result. Throws as `ask` does. */
+export async function send(path, parameters) {
+  const response = await fetch(address(path, parameters), { method: "POST", credentials: "same-origin" });
+  const made = await response.json();
+  if (!response.ok || made.error) throw new Error(made.error ?? `the server answered ${response.status}`);
+  return made;
 }
 
 /** Give up what is under way in a lane. */

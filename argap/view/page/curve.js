@@ -1,10 +1,10 @@
 // The share of the gap or lead over τ: the chosen models in colour with their intervals, all others grey. Below it, the hits.
 
-import { fill, h, svg } from "./dom.js";
+import { fill, h, name, svg } from "./dom.js";
 import { of } from "./figures.js";
 import { logPosition, usefulThresholds } from "./header.js";
 import { percent, percentRange, plural, short, whole } from "./numbers.js";
-import { models, reference, threshold, update } from "./state.js";
+import { hue, models, reference, threshold, update } from "./state.js";
 import { path, scale, ticks, widthOf } from "./chart.js";
 
 const MARGIN = { left: 44, right: 132, top: 14 };
@@ -37,7 +37,7 @@ export function curve(overview) {
       }
     },
     fail(error) {
-      fill(drawing, h("p.empty", {}, error.message));
+      fill(drawing, h("p.empty", {}, "No curve: ", error.message));
     },
   };
 }
@@ -61,9 +61,9 @@ function draw(element, words, made, overview, width) {
   }
   const labels = [];
   for (const each of series) {
-    const k = chosen.indexOf(each.model);
+    const colour = hue(each.model);
     const line = path(points.map((point, i) => [at(point.threshold), raw(each.due[i]) === null ? null : y(raw(each.due[i]))]));
-    if (k < 0) {
+    if (!chosen.includes(each.model)) {
       layers.others.push(svg("path.other", { d: line }, svg("title", {}, each.model)));
       continue;
     }
@@ -71,13 +71,13 @@ function draw(element, words, made, overview, width) {
     if (band.length) {
       const top = band.map((p) => `${p.x},${y(p.ends[1])}`);
       const bottom = band.map((p) => `${p.x},${y(p.ends[0])}`).reverse();
-      layers.chosen.push(svg("polygon.band", { class: `m${k}`, points: [...top, ...bottom].join(" ") }));
+      layers.chosen.push(svg("polygon.band", { class: colour, points: [...top, ...bottom].join(" ") }));
     }
-    layers.chosen.push(svg("path.line", { class: `m${k}`, d: line }));
+    layers.chosen.push(svg("path.line", { class: colour, d: line }));
     const now = raw(each.due[points.findIndex((point) => point.threshold === threshold())] ?? null);
-    if (now !== null) layers.marks.push(svg("circle.dot", { class: `m${k}`, cx: at(threshold()), cy: y(clamp(now, low, high)), r: 4.5 }));
+    if (now !== null) layers.marks.push(svg("circle.dot", { class: colour, cx: at(threshold()), cy: y(clamp(now, low, high)), r: 4.5 }));
     const last = each.due.map(raw).findLast((value) => value !== null);
-    if (last !== undefined && right > 40) labels.push({ y: y(clamp(last, low, high)), text: each.model, k });
+    if (last !== undefined && right > 40) labels.push({ y: y(clamp(last, low, high)), text: each.model, colour });
   }
   spread(labels, 15, MARGIN.top, MARGIN.top + HEIGHT);
   const foot = MARGIN.top + HEIGHT + 34;
@@ -91,7 +91,7 @@ function draw(element, words, made, overview, width) {
     overview.marks.filter((mark) => logPosition(mark.threshold) <= logPosition(known.at(-1))).map((mark) => svg("g.mark", {}, svg("line", { x1: at(mark.threshold), x2: at(mark.threshold), y1: MARGIN.top, y2: foot + SHARE }), svg("title", {}, `${mark.title}: τ = ${whole(mark.threshold)}`))),
     svg("line.now", { x1: at(threshold()), x2: at(threshold()), y1: MARGIN.top, y2: foot + SHARE }),
     svg("g", { "clip-path": "url(#panel)" }, layers.chosen), layers.marks,
-    labels.map((each) => svg("text.label", { class: `m${each.k}`, x: width - right + 8, y: each.y + 4 }, clip(each.text))),
+    labels.map((each) => svg("text.label", { class: each.colour, x: width - right + 8, y: each.y + 4 }, clip(each.text))),
     svg("line.axis", { x1: MARGIN.left, x2: width - right, y1: y(0), y2: y(0) }),
     svg("text.tick", { x: MARGIN.left, y: foot - 2 }, `share of the tokens that are ${overview.hits}`),
     svg("text.tick", { x: MARGIN.left - 8, y: s(shareHigh) + 4, "text-anchor": "end" }, percent(shareHigh, 0)),
@@ -106,14 +106,31 @@ function draw(element, words, made, overview, width) {
         event.currentTarget.setPointerCapture(event.pointerId);
         move(event);
       },
-      onpointermove: (event) => event.buttons && move(event),
+      onpointermove: (event) => (event.buttons ? move(event) : tell(event)),
+      onpointerleave: () => (tip.hidden = true),
     }));
+  const tip = h("div.tip", { hidden: true });
+  const guide = drawn.appendChild(svg("line.guide", { y1: MARGIN.top, y2: foot + SHARE, visibility: "hidden" }));
+  /** The figures of the chosen models at the τ under the pointer. */
+  const tell = (event) => {
+    if (event.pointerType !== "mouse") return;
+    const px = event.clientX - element.getBoundingClientRect().left;
+    const i = points.reduce((best, point, k) => (Math.abs(at(point.threshold) - px) < Math.abs(at(points[best].threshold) - px) ? k : best), 0);
+    const place = at(points[i].threshold);
+    fill(tip, h("b", {}, `τ = ${whole(points[i].threshold)}`), h("span.faint", {}, `${percent(points[i].ar_hits.share_of_tokens)} of the tokens`),
+      series.filter((each) => chosen.includes(each.model)).map((each) => h("span", {}, h("span.swatch", { class: hue(each.model) }), " ", name(each.model), ` ${percent(raw(each.due[i]))}`, each.due[i]?.share_ci95 && h("span.faint", {}, ` (${percentRange(each.due[i].share_ci95)})`))));
+    tip.hidden = false;
+    tip.style.left = `${Math.max(0, Math.min(place + 12, width - tip.offsetWidth - 4))}px`;
+    for (const end of ["x1", "x2"]) guide.setAttribute(end, place);
+    guide.setAttribute("visibility", "visible");
+  };
+  drawn.addEventListener("pointerleave", () => guide.setAttribute("visibility", "hidden"));
   const move = (event) => {
     const px = event.clientX - element.getBoundingClientRect().left;
     const value = known.reduce((best, each) => (Math.abs(at(each) - px) < Math.abs(at(best) - px) ? each : best));
     update({ tau: value === overview.gap.threshold ? null : String(value) }, { replace: true });
   };
-  fill(element, drawn);
+  fill(element, drawn, tip);
   fill(words, made.intervals ? "Bands are 95% intervals. " : "Intervals are on their way. ", "τ moves in the steps of the cells’ bins; dashed lines are the published rules. ",
     overview.marks.map((mark, k) => [k ? "; " : "", `${whole(mark.threshold)}: ${mark.title}`]), overview.marks.length ? "." : "",
     series.length > chosen.length ? ` Grey: ${plural(series.length - chosen.length, "other model")}.` : "");

@@ -14,7 +14,7 @@ export function drawHeader(overview) {
   fill(
     document.getElementById("header"),
     h("div.bar", {},
-      h("p.title", {}, h("span.mark", {}, "argap"), " ", h("strong", {}, name(overview.name))),
+      h("p.title", {}, location.pathname.startsWith("/r/") && window.parent === window ? h("a.mark", { href: "../../" }, "All results") : h("span.mark", {}, "argap"), " ", h("strong", {}, name(overview.name))),
       nav,
       h("div.tools", {},
         h("button.quiet", { type: "button", onclick: copyLink, title: "Copy a link to this view (c)" }, "Copy link"),

@@ -22,7 +22,23 @@ const LISTED = [
 const SWITCH = "argap single keys";
 let dialog = null;
 
-const enabled = () => localStorage.getItem(SWITCH) !== "off";
+/** Storage is forbidden to a page in another site's frame. */
+function enabled() {
+  try {
+    return localStorage.getItem(SWITCH) !== "off";
+  } catch {
+    return true;
+  }
+}
+
+function enable(on) {
+  try {
+    localStorage.setItem(SWITCH, on ? "on" : "off");
+    announce(`Single keys ${on ? "on" : "off"}`);
+  } catch {
+    announce("The browser does not let the page remember that");
+  }
+}
 
 /** Listen to keys; `current()` is the view that is shown, whose own `key(event)` comes first. */
 export function installKeys(overview, current) {
@@ -48,7 +64,7 @@ export function installKeys(overview, current) {
 
 export function showHelp() {
   if (!dialog) {
-    const box = h("input", { type: "checkbox", id: "single-keys", onchange: () => (localStorage.setItem(SWITCH, box.checked ? "on" : "off"), announce(`Single keys ${box.checked ? "on" : "off"}`)) });
+    const box = h("input", { type: "checkbox", id: "single-keys", onchange: () => enable(box.checked) });
     box.checked = enabled();
     dialog = h("dialog", { "aria-labelledby": "keys-title" },
       h("h2", { id: "keys-title" }, "Keys"),

@@ -4,12 +4,14 @@ import { ask, Superseded } from "./api.js";
 import { announce, fill, h, name } from "./dom.js";
 import { signed, whole } from "./numbers.js";
 import { shade } from "./shade.js";
-import { against, link, model, natsA, state, threshold, update } from "./state.js";
+import { against, link, live, model, natsA, state, threshold, update } from "./state.js";
 import { keepers } from "./table.js";
 
-const TABS = [["windows", "Worst windows"], ["losses", "Largest losses"], ["search", "Search"]];
+const ALL = [["windows", "Worst windows"], ["losses", "Largest losses"], ["search", "Search"]];
 
 export function lists(overview, { open }) {
+  const TABS = live() ? ALL : ALL.slice(0, 2); // a search reads the whole text
+  let open_ = null; // the window that is shown
   const tabs = h("div.tabs", { role: "tablist", "aria-label": "What to look at" });
   const form = h("div.list-form");
   const items = h("ol.items");
@@ -21,7 +23,7 @@ export function lists(overview, { open }) {
   const searching = h("form.row", { role: "search", onsubmit: (event) => (event.preventDefault(), update({ q: input.value || null })) }, input, h("button", {}, "Search"));
   const where = h("input", { type: "text", "aria-label": "Tokens of a slice: a condition in SQL", autocomplete: "off", spellcheck: "false" });
   const order = h("select", { "aria-label": "Order", onchange: () => update({ order: order.value }, { replace: true }) }, h("option", { value: "loss" }, "largest loss first"), h("option", { value: "text" }, "in the order of the text"));
-  const choosing = h("form", { onsubmit: (event) => (event.preventDefault(), update({ where: where.value.trim() || "ar_hits" })) }, h("div.row", {}, where, h("button", {}, "Show")), h("div.row", {}, order, keepers("tokens", () => ({ where: state().where ?? "ar_hits", model: [model(), against()] }), ["csv", "parquet"])));
+  const choosing = h("form", { onsubmit: (event) => (event.preventDefault(), update({ where: where.value.trim() || "ar_hits" })) }, h("div.row", {}, where, h("button", {}, "Show")), live() && h("div.row", {}, order, keepers("tokens", () => ({ where: state().where ?? "ar_hits", model: [model(), against()] }), ["csv", "parquet"])));
 
   function drawTabs() {
     const had = tabs.contains(document.activeElement);
@@ -51,7 +53,7 @@ export function lists(overview, { open }) {
     asked = key;
     if (!request) {
       fill(items);
-      words.textContent = kind === "search" ? "Small letters match capitals too." : "No model to compare with.";
+      words.textContent = kind === "search" ? "Type a text; small letters match capitals too." : "This list needs a second model to compare with.";
       return undefined;
     }
     words.textContent = "Reading …";
@@ -63,7 +65,7 @@ export function lists(overview, { open }) {
     } catch (error) {
       if (error instanceof Superseded) return undefined;
       fill(items);
-      words.textContent = error.message;
+      words.textContent = error.message[0].toUpperCase() + error.message.slice(1);
     }
     items.classList.remove("waiting");
     return mark();
@@ -85,7 +87,7 @@ export function lists(overview, { open }) {
   function drawMatches(made, kind) {
     const found = made.matches.length;
     const many = made.more ? `the first ${whole(found)}` : whole(found);
-    words.textContent = !found ? (kind === "search" ? `“${state().q}” is not in the text.` : "No token is in this slice.") : kind === "search" ? `${many} found` : `${many}, ΔNLL in nats`;
+    words.textContent = !found ? (kind === "search" ? `“${state().q}” is not in the text.` : live() ? "No token is in this slice." : "No token of the windows in this copy is in this slice.") : kind === "search" ? `${many} found` : `${many}${live() ? "" : " in these windows"}, ΔNLL in nats`;
     fill(items, made.matches.map((each) => item(each.window, each.pos, h("span.what", {}, h("span.context", {}, h("bdi", {}, each.before.slice(-14)), h("bdi.this", {}, each.text), h("bdi", {}, each.after)), h("span.faint", {}, `window ${whole(each.window)}, position ${whole(each.pos)}`)), each.nll && each.nll[0] - each.nll[1])));
   }
 
@@ -98,26 +100,32 @@ export function lists(overview, { open }) {
 
   function mark() {
     for (const each of items.children) {
-      const here = each.dataset.window === (state().window ?? "0") && (each.dataset.pos === undefined || each.dataset.pos === state().pos);
+      const here = each.dataset.window === (state().window ?? open_) && (each.dataset.pos === undefined || each.dataset.pos === state().pos);
       each.firstChild.toggleAttribute("aria-current", here);
     }
   }
 
   return {
     element,
+    /** Which window is shown, where the address names none. */
+    here(number) {
+      open_ = number;
+      mark();
+    },
     show() {
       drawTabs();
       load();
     },
     search() {
+      if (!live()) return announce("A copy of a result has no search; argap view RESULT has");
       update({ list: "search" }, { replace: true });
       input.focus();
-      input.select();
+      return input.select();
     },
     focus(list) {
       update({ list }, { replace: true });
       tabs.querySelector("[aria-selected=true]").focus();
-      announce(TABS.find(([each]) => each === list)[1]);
+      announce(ALL.find(([each]) => each === list)[1]);
     },
   };
 }

@@ -7,6 +7,7 @@ import { difference, differenceRange, nats, percent, percentRange, shareText, wh
 import { sources } from "./sources.js";
 import { model, natsA, reference, threshold, unit } from "./state.js";
 import { table } from "./table.js";
+import { box } from "./terms.js";
 
 export function overviewView(overview) {
   const finding = h("section.finding", { "aria-label": "Finding" });
@@ -14,10 +15,14 @@ export function overviewView(overview) {
   const curvePart = curve(overview);
   const sourcesPart = sources(overview);
   const note = h("p.note", { role: "alert", hidden: true });
-  const element = h("div.overview", {}, finding, note, tablePart.element, curvePart.element, sourcesPart.element);
+  const terms = h("div");
+  const element = h("div.overview", {}, h("div", {}, finding, terms), note, tablePart.element, curvePart.element, sourcesPart.element);
   const draw = () => {
     const made = rows(overview);
     drawFinding(finding, made, overview);
+    const open = terms.firstChild?.open ?? false;
+    fill(terms, box(overview, made?.[0]?.share ?? null));
+    terms.firstChild.open = open;
     tablePart.draw(made);
     curvePart.draw(thresholds());
     sourcesPart.follow();

@@ -4,7 +4,7 @@ import { ask, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
 import { rows, WORDS } from "./figures.js";
 import { DASH, percent, plural, shareText } from "./numbers.js";
-import { models, reference, threshold, unit } from "./state.js";
+import { hue, models, reference, threshold, unit } from "./state.js";
 
 export function sources(overview) {
   const title = h("h2", { id: "sources-title" });
@@ -27,6 +27,7 @@ export function sources(overview) {
       body.classList.add("waiting");
       try {
         made = await ask("sources", setting, "sources");
+        element.hidden = made.by === "domain" && !overview.partitions.includes("domain"); // one domain alone
         redraw();
       } catch (error) {
         if (error instanceof Superseded) return undefined;
@@ -47,7 +48,7 @@ function draw(title, body, made, overview) {
   const directions = new Map((rows(overview) ?? []).map((row) => [row.model, row.direction]));
   const word = (model) => WORDS[directions.get(model) ?? null];
   const head = h("thead", {},
-    h("tr", {}, h("td"), h("td.wide"), chosen.map((model, k) => h("th.bar-head", { scope: "colgroup", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: `m${k}` }), name(model))))),
+    h("tr", {}, h("td"), h("td.wide"), chosen.map((model) => h("th.bar-head", { scope: "colgroup", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: hue(model) }), name(model))))),
     h("tr", {}, h("th.left", { scope: "col" }, made.by === "source" ? "Source" : "Domain"), h("th.wide", { scope: "col" }, `% of ${unit()}s`),
       chosen.map((model) => [h("th", { scope: "col" }, `% of ${word(model)}`), h("th", { scope: "col" }, `Share on ${overview.hits} without it`)])));
   const line = (title, share, row) => h("tr", {}, h("th.left", { scope: "row" }, title), h("td.wide", {}, percent(share)), of(row).map((each) => cells(each)));
@@ -55,7 +56,7 @@ function draw(title, body, made, overview) {
   const shown = made.sources.flatMap((source) => of(source.models)).filter((each) => each.part !== null);
   const doubts = new Set(shown.filter((each) => each.hits !== null && each.reason).map((each) => each.reason));
   return fill(body,
-    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "sources-title" },
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of what is left out" },
       h("table.parts.sources", {}, head, h("tbody", {}, parts), h("tfoot", {}, line("all", 1, made.hits)))),
     h("p.caption", {}, `Each ${made.by} is left out in turn: its share of the gap or lead, and the share on ${overview.hits} in all other ${made.by}s; in the last row, in the whole text.`,
       shown.length < chosen.length * made.sources.length && " A model that is level has no share.",

@@ -4,8 +4,9 @@
 const DEFAULTS = {
   against: null,
   view: "overview", models: null, ref: null, tau: null, by: "frequency", window: null, pos: null, list: "windows",
-  where: null, q: null, sql: null, sort: null, order: "loss",
+  where: null, q: null, sql: null, sort: null, order: "loss", scale: null,
 };
+const HUES = 14; // colours of view.css
 const listeners = new Set();
 let overview = null;
 let current = { ...DEFAULTS };
@@ -62,6 +63,20 @@ export function models() {
 function widest() {
   const gaps = new Map(overview.gap.all.models.map((each) => [each.model, each.delta ?? -Infinity]));
   return [...compared()].sort((a, b) => gaps.get(b) - gaps.get(a))[0];
+}
+
+/** The class of a model's colour: the same in every view, and in the report. */
+export const hue = (model) => `m${overview.colours.indexOf(model) % HUES}`;
+
+/** Whether a server answers; a bundle holds what it holds. */
+export const live = () => !overview.bundled;
+
+/** The window some steps after another, among those that are here; null beyond the first and the last. */
+export function windowAfter(number, step) {
+  const held = overview.bundled;
+  if (!held) return number + step >= 0 && number + step < overview.gap.evaluation.windows ? number + step : null;
+  const beyond = held.filter((each) => (step > 0 ? each > number : each < number));
+  return (step > 0 ? beyond[0] : beyond.at(-1)) ?? null;
 }
 
 export const model = () => models()[0] ?? reference();

@@ -4,8 +4,9 @@ import { address } from "./api.js";
 import { announce, fill, h, name, svg } from "./dom.js";
 import { rows, WORDS } from "./figures.js";
 import { copyText } from "./header.js";
+import { explain, TERMS } from "./terms.js";
 import { DASH, difference, differenceRange, loss, parameters, percent, percentRange, shareText } from "./numbers.js";
-import { models, reference, state, threshold, unit, update } from "./state.js";
+import { hue, live, models, reference, state, threshold, unit, update } from "./state.js";
 
 const MOST = 7; // colours
 
@@ -35,7 +36,7 @@ const COLUMNS = [
 ];
 
 /** The class of columns that a phone does not show. */
-const wide = (column) => ["parameters", "overall", "other", "part"].includes(column) && "wide";
+const wide = (column) => ["parameters", "overall", "ar_hits", "other", "part"].includes(column) && "wide";
 
 export function table(overview) {
   const body = h("tbody");
@@ -43,7 +44,7 @@ export function table(overview) {
   const notes = h("div.notes");
   const element = h("section", { "aria-labelledby": "table-title" },
     h("div.heading", {}, h("h2", { id: "table-title" }, "Models"), keepers("table", () => ({}))),
-    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "table-title" }, h("table.models", {}, h("thead", {}, head), body)),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of the models" }, h("table.models", {}, h("thead", {}, head), body)),
     notes);
   return {
     element,
@@ -65,8 +66,8 @@ function drawHead(head, overview) {
   const [key, direction] = sorting();
   const titles = { other: `Other ${unit()}s`, ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", part: `on ${overview.hits}`, due: `% of ${gapWord(overview)}` };
   fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" ? "left" : wide(name_), "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
-    h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
-    h("td"), h("th.interval", { scope: "col" }, "95% interval"));
+    h("button.sort", { type: "button", title: explain(name_, overview), "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
+    h("td"), h("th.interval", { scope: "col", title: TERMS.interval }, "95% interval"));
 }
 
 function sorting() {
@@ -105,7 +106,7 @@ function line(row, marks) {
   const { share, share_ci95: ends } = row.ar_hits;
   const title = row.reference
     ? [name(row.model), h("span.tag", {}, "reference")]
-    : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && `m${chosen % MOST}` }), name(row.model));
+    : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && hue(row.model) }), name(row.model));
   return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), "data-key": !row.reference && row.model, onclick: row.reference ? null : () => choose(row.model) },
     h("th.left", { scope: "row" }, title),
     h("td", { class: wide("parameters") }, parameters(row.parameters)),
@@ -143,6 +144,7 @@ function choose(model) {
 
 /** Buttons that copy or download a part of the page; `more`: parameters beside τ and the reference, or null for none now. */
 export function keepers(kind, more, formats = ["md", "tex", "csv", "parquet"]) {
+  if (!live()) return null;
   const titles = { md: "Markdown", tex: "LaTeX", csv: "CSV", parquet: "Parquet" };
   const parameters_ = (format) => ({ format, threshold: threshold(), reference: reference(), ...more() });
   const act = async (format) => {

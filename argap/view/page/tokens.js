@@ -5,7 +5,7 @@ import { fill, h, name } from "./dom.js";
 import { lists } from "./lists.js";
 import { inspector } from "./inspector.js";
 import { nats, plural, whole } from "./numbers.js";
-import { against, compared, link, listen, model, natsA, reference, state, threshold, update } from "./state.js";
+import { against, compared, link, listen, model, natsA, reference, state, threshold, update, windowAfter } from "./state.js";
 import { STEPS, range } from "./shade.js";
 import { text } from "./text.js";
 
@@ -17,14 +17,33 @@ export function tokensView(overview) {
   const shown = text({ moved: (pos) => update({ pos: String(pos) }, { replace: true }), looked: (pos) => card.draw(shown.window, pos), leave: (step, wanted) => openBeside(step, wanted) });
   const card = inspector({ jump: (pos) => shown.go(pos, { remember: true }) });
   const list = lists(overview, { open: (window, pos) => update({ window: String(window), pos: pos === null ? null : String(pos) }) });
-  const body = h("div.window-body", {}, h("p.empty", {}, "Choose a window."));
+  const body = h("div.window-body", {}, h("p.empty", { role: "status" }, "Reading the window …"));
   const element = h("div.tokens", {},
     list.element,
     h("section.window", { "aria-labelledby": "window-title" }, title, legend(overview), body),
     card.element);
 
+  /** The window of the address; without one that of a token in the address, or the one that loses most. */
+  async function chosenWindow() {
+    const first = String(overview.bundled?.[0] ?? 0);
+    if (state().window !== null || state().pos !== null || model() === against()) return state().window ?? first;
+    try {
+      const worst = await ask("windows", { model: model(), reference: against() }, "worst");
+      return String(worst[0]?.window ?? first);
+    } catch (error) {
+      if (error instanceof Superseded) throw error;
+      return first;
+    }
+  }
+
   async function load() {
-    const number = state().window ?? "0";
+    let number;
+    try {
+      number = await chosenWindow();
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      throw error;
+    }
     const setting = { window: number, model: [model()], reference: against() };
     const key = JSON.stringify(setting);
     if (shown.key === key) {
@@ -40,12 +59,13 @@ export function tokensView(overview) {
         shown.clear();
         card.draw(null, null);
         fill(title, h("h1", { id: "window-title" }, `Window ${number}`));
-        fill(body, h("div.empty", { role: "alert" }, h("p", {}, error.message), h("p", {}, h("a", { href: link({ window: null, pos: null }) }, "Open window 0"))));
+        fill(body, h("div.empty", { role: "alert" }, h("p", {}, error.message), h("p", {}, h("a", { href: link({ window: null, pos: null }) }, "Open the window that loses most"))));
         return;
       } finally {
         body.classList.remove("waiting");
       }
     }
+    list.here(number);
     shown.mark(threshold());
     drawTitle(title, shown.window, overview, beside);
     const wanted = shown.pending === "last" ? shown.lastHit() : shown.firstHit();
@@ -55,8 +75,8 @@ export function tokensView(overview) {
   }
 
   function beside(step) {
-    const number = Number(state().window ?? 0) + step;
-    if (number < 0 || number >= overview.gap.evaluation.windows) return false;
+    const number = windowAfter(state().window === null ? shown.window?.window ?? 0 : Number(state().window), step);
+    if (number === null) return false;
     update({ window: String(number), pos: null });
     return true;
   }
@@ -87,13 +107,13 @@ function drawTitle(element, window, overview, beside) {
   const scored = own.nll.filter((value) => value !== null).length;
   const other = window.models.at(-1);
   const lost = own.nll.reduce((sum, value, k) => sum + (value === null ? 0 : value - other.nll[k]), 0) / Math.max(scored, 1);
-  const last = overview.gap.evaluation.windows - 1;
   fill(element,
     h("div.heading", {},
-      h("h1", { id: "window-title" }, `Window ${whole(window.window)}`, h("span.faint", {}, ` of 0 to ${whole(last)}`)),
+      h("h1", { id: "window-title" }, `Window ${whole(window.window)}`, h("span.faint", { title: "numbered from 0, as the column window" }, ` of ${whole(overview.gap.evaluation.windows)}`, overview.bundled && `, ${whole(overview.bundled.length)} of them here`)),
       h("div.steps", {},
-        h("button", { type: "button", disabled: window.window === 0, onclick: () => beside(-1), "aria-label": "Window before (k)" }, "←"),
-        h("button", { type: "button", disabled: window.window === last, onclick: () => beside(1), "aria-label": "Next window (j)" }, "→"))),
+        h("button", { type: "button", disabled: windowAfter(window.window, -1) === null, onclick: () => beside(-1), "aria-label": "Window before (k)" }, "←"),
+        h("button", { type: "button", disabled: windowAfter(window.window, 1) === null, onclick: () => beside(1), "aria-label": "Next window (j)" }, "→"),
+        h("button.to-lists", { type: "button", onclick: () => document.querySelector(".lists").scrollIntoView() }, "Others ↓"))),
     h("p.detail", {}, name(window.domain), " · ", name(window.source), ` · document ${whole(window.document)} · ${plural(window.tokens.length, "token")} · `,
       own.model === other.model ? `NLL ${nats(own.nll.reduce((sum, value) => sum + (value ?? 0), 0) / Math.max(scored, 1), 2)}` : [name(own.model), ` loses ${nats(lost, 3)} ${natsA()} to `, name(other.model)]));
 }

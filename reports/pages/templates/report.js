@@ -3,6 +3,7 @@
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
+  const MOST = 8; // lines of a tooltip
   const SVG = "http://www.w3.org/2000/svg";
   const byId = (id) => document.getElementById(id);
 
@@ -77,11 +78,13 @@
     byId("tau-back").disabled = !moved;
     byId("tau-bar").classList.toggle("moved", moved);
     for (const [k, made] of state.tables.entries()) showTable(k, made);
-    byId("finding")?.replaceChildren(...state.headlines.flatMap(([sentence, numbers], k) => [
-      build(k ? "p" : "h1", k ? { class: "lead" } : {}, sentence), build("p", { class: "detail" }, numbers)]));
-    byId("sentences")?.replaceChildren(...state.headlines.map(([sentence, numbers]) => build("li", {}, `${sentence} ${numbers}`)));
+    byId("finding")?.replaceChildren(...state.headlines.map(([number, unit, sentence, numbers], k) => build("div", { class: "finding" },
+      build("p", { class: "number" }, build("b", {}, number), ` ${unit}`),
+      build("div", {}, build(k ? "p" : "h1", k ? { class: "lead" } : {}, sentence), build("p", { class: "detail" }, numbers)))));
+    byId("sentences")?.replaceChildren(...state.headlines.map(([, , sentence, numbers]) => build("li", {}, `${sentence} ${numbers}`)));
+    for (const token of document.querySelectorAll(".t[data-count]")) token.classList.toggle("hit", Number(token.dataset.count) <= state.most);
     if (state.overview) showOverview(state.overview);
-    for (const move of lines) move(state.point);
+    for (const move of lines) move(state);
     for (const sort of sorts) sort();
   }
 
@@ -158,14 +161,14 @@
 
     function show(point) {
       current = point;
-      const { panel, p, name: title, texts } = series[point.s];
+      const { panel, p } = series[point.s];
       const { x, y } = where(point);
       place(ring, { cx: x, cy: y, r: 3.6 });
       const { x: left, y: top, width, height } = box(p);
       if (panel.guide === false) guide.style.display = "none";
       else if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
       else place(guide, { x1: left, x2: left + width, y1: y, y2: y });
-      tip.replaceChildren(build("strong", {}, title), ` ${texts[point.k]}`, build("small", {}, panel.heads[point.k]));
+      tip.replaceChildren(...together(point), build("small", {}, panel.heads[point.k]));
       tip.hidden = false;
       putTip = () => {
         const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
@@ -174,6 +177,17 @@
         tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
       };
       putTip();
+    }
+
+    /** All series at the bin of a point, in its panel or in others: a line each, the point's own in bold. */
+    function together({ s, k }) {
+      const head = series[s].panel.heads[k];
+      const found = series.flatMap((each, other) => {
+        const at = each.panel === series[s].panel ? k : each.panel.heads.indexOf(head);
+        return each.texts[at] ? [build("span", other === s ? { class: "now" } : {}, `${each.name} ${each.texts[at]}`)] : [];
+      });
+      const own = found.findIndex((line) => line.className === "now");
+      return found.length > MOST ? found.slice(Math.max(0, Math.min(own - MOST / 2, found.length - MOST)), Math.max(0, own - MOST / 2) + MOST) : found;
     }
 
     /** The point nearest to an event: first along the axis of the bins, then across. */
@@ -230,16 +244,28 @@
       event.preventDefault();
       show(moves[event.key]());
     });
+    if (slider) markTau(svg, panels, at);
     if (name === "share_by_threshold" && slider) thresholds(svg, panels, at, under, () => current, series);
+  }
+
+  function upright(mark, at, p, fraction) {
+    const [low, high] = [at(p, fraction, 0), at(p, fraction, 1)];
+    place(mark, { x1: low.x, x2: low.x, y1: low.y, y2: high.y });
+  }
+
+  /** In panels by training frequency a line stands at τ: after the last bin of hits. */
+  function markTau(svg, panels, at) {
+    panels.forEach(({ ends }, p) => {
+      if (!ends?.length) return;
+      const mark = drawn(svg, "line", "at-tau");
+      lines.push(({ bin }) => (ends[bin] >= 0 && ends[bin] <= 1 ? upright(mark, at, p, ends[bin]) : (mark.style.display = "none")));
+    });
   }
 
   /** In the figure of thresholds a line stands at τ, and a click or Enter moves τ. */
   function thresholds(svg, panels, at, under, current, series) {
     const marks = panels.map(() => drawn(svg, "line", "at-tau"));
-    lines.push((point) => marks.forEach((mark, p) => {
-      const [low, high] = [at(p, panels[p].at[point], 0), at(p, panels[p].at[point], 1)];
-      place(mark, { x1: low.x, x2: low.x, y1: low.y, y2: high.y });
-    }));
+    lines.push(({ point }) => marks.forEach((mark, p) => upright(mark, at, p, panels[p].at[point])));
     const choose = (k) => {
       const far = (state) => Math.abs(panels[0].at[state.point] - panels[0].at[k]);
       slider.value = data.states.reduce((best, state, s) => (far(state) < far(data.states[best]) ? s : best), 0);

@@ -13,7 +13,7 @@ from argap.reports.tables.numbers import percent_range, signed
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
-from tests.builders.browser import expect, expect_legible, expect_printable, new_page, wait_for, watch
+from tests.builders.browser import expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,11 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
         assert f"{100 * share:.1f}% of tokens" in page.inner_text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
         assert f"(at most {tau} times)" in page.inner_text("aside")
-        assert page.inner_text("#finding h1") == headlines(restated)[0][0]
+        first = headlines(restated)[0]
+        assert page.inner_text("#finding h1") == first.sentence
+        assert page.inner_text("#finding .number").split("\n") == [first.number, first.unit]
+        hits = "each.classList.contains('hit') !== (Number(each.dataset.count) <= TAU)".replace("TAU", str(tau))
+        assert page.evaluate(f"[...document.querySelectorAll('.t[data-count]')].some((each) => {hits})") is False
         lines.add(page.evaluate(at))
         page.keyboard.press("ArrowRight")
     assert len(lines) == 4  # the result's own τ, 2, is one of them
@@ -112,9 +116,12 @@ def test_values_are_shown_by_pointer_and_by_keys(page: Page, result: Result) -> 
     page.keyboard.press("ArrowRight")
     tip = "document.querySelector('.tip').innerText"
     wait_for(page, f"{tip}.includes('+{parts[1]['m-1'].contribution:.3f} nats')")
+    assert page.inner_text(".tip").count(" nats") == 2  # of both models
+    now = "document.querySelector('.tip .now').innerText"
+    assert page.evaluate(now).startswith("m-1 ")
     assert f"{parts[1].bin}: {parts[1].n:,} tokens" in page.inner_text(".tip")
     page.keyboard.press("ArrowDown")
-    wait_for(page, f"{tip}.includes('m2 +{parts[1]['m2'].contribution:.3f} nats')")
+    wait_for(page, f"{now}.includes('m2 +{parts[1]['m2'].contribution:.3f} nats')")
     page.keyboard.press("Escape")
     wait_for(page, "document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel
@@ -129,6 +136,14 @@ def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) ->
     assert page.evaluate("document.getElementById('tau-bar').checkVisibility()") is False
     assert page.evaluate("document.querySelectorAll('.sort, .tip').length") == 0
     assert len(cells(page)) == 3
+    assert page.evaluate("document.querySelectorAll('#parts details:not([open])').length") > 3  # numbers are closed
+
+
+def test_a_phone_shows_the_columns_that_decide(page: Page) -> None:
+    resize(page, 390, 844)
+    for heading in ("ΔNLL", "% of gap"):
+        at = f"[...document.querySelectorAll('#table th')].find((each) => each.innerText.trim() === '{heading}')"
+        wait_for(page, f"{at}.getBoundingClientRect().right <= innerWidth")
 
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:

@@ -144,7 +144,7 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     text = write(tmp_path, gap, replace(examples, windows=(window,)))
     page = Page(text)
     allowed = "html head meta link title style body main header aside section article h1 h2 h3 p div ul li dl dt dd"
-    allowed += " span strong small cite br figure figcaption table thead tbody tfoot tr th td"
+    allowed += " span strong b small cite br figure figcaption table thead tbody tfoot tr th td"
     allowed += " nav a details summary svg g defs path use rect clippath label input output button script"
     assert {tag for tag, _ in page.tags} - set(allowed.split()) == set()
     assert sum(tag == "style" for tag, _ in page.tags) == 1 + 6  # ours, and one in each figure

@@ -11,7 +11,7 @@ from argap.records import EarlierOccurrence, Gap
 from argap.reports.figures import threshold as threshold_figure
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
-from argap.reports.tables.overview import of_interest, overview
+from argap.reports.tables.overview import colour_order, of_interest, overview
 from argap.reports.tables.sentences import caption, detail, headline
 from argap.reports.tables.tokens import show_window, visible
 from tests.conftest import changed
@@ -109,7 +109,8 @@ def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch
 def test_of_many_curves_those_at_the_ends_are_in_colour(make_gap: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that is level, though closest to the reference, has no curve."""
     gap = make_gap({"same": 0.0} | {f"m{k}": 0.2 + 0.05 * k for k in range(9)})
-    assert of_interest(gap) == [gap.reference, "same", "m0", "m7", "m8"]
+    assert of_interest(gap) == [gap.reference, "m0", "m1", "m7", "m8"]
+    assert colour_order(gap)[:6] == [gap.reference, "m0", "m1", "m7", "m8", "same"]
     monkeypatch.setattr(threshold_figure, "NAMED", 8)  # then those in colour are named
     assert {"m0", "m1", "m7", "m8"} == {
         name for text in share_by_threshold(gap).axes[0].texts if (name := text.get_text()) in gap.models

@@ -8,11 +8,18 @@ import threading
 import time
 
 import pytest
+from starlette.testclient import TestClient
 
+from argap.errors import ArgapError
 from argap.records import Estimate
 from argap.reports.tables.numbers import loss, loss_name
+from argap.result import open_result
 from argap.view.app import PAGE
+from argap.view.folder import folder_app, results_in
 from argap.view.once import KEPT, Once
+from argap.view.serve import serve
+from tests.conftest import copied, copied_without_tokens
+from tests.pages.view.conftest import ORIGIN, PORT, TOKEN, client_of
 
 PARTS = ("overview", "window?window=0&model=ref", "keep/table?format=csv", "nothing")
 
@@ -55,6 +62,55 @@ def test_localhost_is_this_machine(client):
 def test_nothing_can_be_written(client, method):
     answer = client.request(method, "/api/overview")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_a_slice_is_recorded_by_the_page_alone(token_result, tmp_path):
+    client = client_of(copied(token_result, tmp_path / "out"))
+    asked = "/api/record?name=rare&where=train_count<2"
+    assert client.get(asked).status_code == 405
+    assert client.post(asked).status_code == 403
+    assert client.post(asked, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client_of(tmp_path / "out", known=False).post(asked, headers={"Origin": ORIGIN}).status_code == 403
+    assert [part.about.name for part in open_result(tmp_path / "out").record.named] == []
+    assert [each["name"] for each in client.post(asked, headers={"Origin": ORIGIN}).json()] == ["ar_hits", "rare"]
+    assert [each["name"] for each in client.get("/api/overview").json()["gap"]["slices"]] == ["ar_hits", "rare"]
+    _, part = open_result(tmp_path / "out").record.named
+    assert part.n == len(open_result(tmp_path / "out").tokens("train_count < 2"))
+    for refused in (asked, asked.replace("rare", "all"), asked.replace("rare", "x/y"), asked.replace("=rare", "=")):
+        assert "name" in client.post(refused, headers={"Origin": ORIGIN}).json()["error"]
+
+
+def test_what_is_discovered_is_what_the_command_finds(client, result):
+    found = client.get("/api/discover?model=m2").json()
+    expected = result.discover("m2")
+    assert [part["where"] for part in found["parts"]] == expected["where"].tolist()[1:]
+    assert "hypothesis" in found["note"]
+    assert "m-1" in client.get("/api/discover?model=m2&reference=m-1").json()["error"]
+
+
+def test_a_folder_lists_its_results(token_result, tmp_path):
+    copied(token_result, tmp_path / "runs" / "one")
+    copied_without_tokens(token_result, tmp_path / "two")
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "gap.json").write_text("{}")
+    found = results_in(tmp_path)
+    assert [each.relative_to(tmp_path).as_posix() for each in found] == ["runs/broken", "runs/one", "two"]
+    client = TestClient(folder_app(tmp_path, found, token=TOKEN, port=PORT), base_url=ORIGIN, follow_redirects=False)
+    assert client.get("/").status_code == 200
+    for path in ("/api/results", "/r/1/api/overview"):
+        assert client.get(path).status_code == 403
+    client.get("/", params={"token": TOKEN})
+    broken, one, two = client.get("/api/results").json()
+    assert "gap.json" in broken["error"]
+    assert "gap.json" in client.get("/r/0/api/overview").json()["error"]
+    assert {**one, "path": "two"} == two
+    gap = open_result(token_result).record
+    assert one["models"][1]["delta"] == gap.deltas["m2"]
+    assert client.get("/r/1/api/overview").json()["no_tokens"] is None
+    assert "not here" in client.get("/r/2/api/overview").json()["no_tokens"]
+    assert client.get("/r/1/main.js").status_code == client.get("/page/view.css").status_code == 200
+    with pytest.raises(ArgapError, match="no result below it"):
+        serve(tmp_path / "runs" / "one" / "labels", browser=False, ready=print)
 
 
 def test_the_page_itself_has_no_data_and_a_strict_policy(stranger):
