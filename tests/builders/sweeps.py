@@ -69,9 +69,26 @@ def write_results(out: Path, grid: dict[str, Any], accuracy: Callable[[RunConfig
     collect_runs(sweep, out)
 
 
+LENGTHS = {
+    "compositional_mqar": 96,
+    "forgetting_mqar": 80,
+    "joint_recall": 84,
+    "stacked_mqar": 74,
+    "multi_hop": 72,
+    "tree_recall": 43,
+}
+"""The shortest examples of tasks that need more than 32 tokens."""
+
+
 def task_run(name: str, member: str = "attention", **own: Any) -> RunConfig:
     """A run of a few steps: two epochs of four."""
-    given = {"length": 32, "width": 16, "train_examples": 64, "validation_examples": 16, "test_examples": 20}
+    given = {
+        "length": LENGTHS.get(name, 32),
+        "width": 16,
+        "train_examples": 64,
+        "validation_examples": 16,
+        "test_examples": 20,
+    }
     task = {"name": name} | ({"tokens": 4} if name == "selective_copy" else {}) | own.pop("task", {})
     fields: dict[str, Any] = given | {"lr": 1e-3, "batch_size": 16, "epochs": 2} | own
     return RunConfig(name=member, member=MEMBERS[member], pairs=(), task=task, **fields)
