@@ -81,13 +81,14 @@ class RunConfig:
     """Applied to all parameters."""
     evaluations: Count = 1
     """Validations per epoch."""
-    stop_at: Annotated[float, Meta(gt=0, le=1)] = 0.999
-    """Validation accuracy at which the run counts as solved and stops."""
+    stop_at: Annotated[float, Meta(gt=0, le=1)] | None = 0.999
+    """Validation accuracy at which the run counts as solved and stops; None: train all steps."""
     task: Mapping[str, Any] | None = None
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
     ``{"name": "noisy_recall", "noise": 0.4}``; if None, MQAR. The run sets the length and the number of examples."""
     multiples: tuple[Annotated[int, Meta(ge=1, le=1024)], ...] = ()
-    """Test the run's weights also at these multiples of the length, at the task's largest sizes. Tasks only."""
+    """Test the run's weights also at these multiples of the length, at the task's largest sizes. Tasks only. Of weights
+    that validation cannot tell apart the last ones are then tested, not the first."""
     layout: Literal["paper", "zoology"] = "paper"
     """Layout of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public
     code's."""

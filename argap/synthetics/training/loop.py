@@ -170,7 +170,7 @@ def _ended(
     """Validate the runs. Returns those that end at this step, with the reason."""
     for trainer in trainers:
         trainer.validate(data[trainer.config.seed]["validation"], step)
-    solved = [trainer for trainer in trainers if trainer.best >= trainer.config.stop_at]
+    solved = [trainer for trainer in trainers if trainer.best >= (trainer.config.stop_at or float("inf"))]
     last = step == trainers[0].config.steps
     ended = trainers if last or (first_ends and solved) else solved
     return {trainer: "solved" if trainer in solved else "steps" if last else "sibling" for trainer in ended}

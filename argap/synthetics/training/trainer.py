@@ -105,10 +105,13 @@ class Trainer:
         return torch.cat(correct).cpu().numpy()
 
     def validate(self, data: Supervision, step: int) -> None:
-        """Add the accuracy on the validation set to the curve. If it is the best so far, keep a copy of the weights."""
+        """Add the accuracy on the validation set to the curve. If it is the best so far, keep a copy of the weights.
+
+        Of equally good weights the first are kept, or the last if they are tested beyond the lengths of validation.
+        """
         score = accuracy(self.correct(data), data)
         self.curve.append((step, score))
-        if score > self.best:
+        if score > self.best or (score == self.best and self.config.multiples):
             self.best, self.best_step = score, step
             self._best_weights = [weight.detach().clone() for weight in self.weights]
 

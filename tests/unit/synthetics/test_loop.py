@@ -50,6 +50,12 @@ def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
     assert [result.group for result in (*found.values(), *ended.values())] == [2] * 4
 
 
+def test_a_run_without_a_goal_takes_all_its_steps():
+    (result,) = train_group([replace(TINY, vocab_size=8, stop_at=None, lr=1e-2)], CPU)
+    assert (result.stopped, result.steps) == ("steps", TINY.steps)
+    assert build(RunConfig, json.loads(json.dumps(result.config.as_json()))) == result.config
+
+
 @pytest.mark.parametrize(("evaluations", "steps"), [(1, [5]), (2, [2, 4, 5]), (9, [1, 2, 3, 4, 5])])
 def test_a_run_is_validated_so_often_in_an_epoch_and_at_its_end(evaluations, steps):
     config = replace(TINY, train_examples=80, epochs=1, evaluations=evaluations)  # 5 steps
