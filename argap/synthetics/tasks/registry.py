@@ -54,8 +54,8 @@ class Task:
     """Fields that differ in a test at a multiple of the length: training mixes sizes, such a test has the largest."""
     chance: Callable[[Any], float] | None = None
     """Returns the accuracy of the best guess that sees only the token at which it answers; None: not known."""
-    bound: float = 1.0
-    """Accuracy of a solver that reads the whole example."""
+    bound: float | None = 1.0
+    """Accuracy of the best solver that reads the example (and knows the task's fixed facts); None: not known."""
 
     @property
     def length(self) -> int:
@@ -93,18 +93,28 @@ TASKS: dict[str, Task] = {
         chance=_recall_chance,
     ),
     "associative_recall": Task(ContextRecallConfig, context_recall.build, {"asked": "last"}, chance=_recall_chance),
-    "fuzzy_recall": Task(fuzzy_recall.FuzzyRecallConfig, fuzzy_recall.build, test={"short_keys": False}),
+    "fuzzy_recall": Task(
+        fuzzy_recall.FuzzyRecallConfig,
+        fuzzy_recall.build,
+        test={"short_keys": False},
+        chance=lambda c: 1 / (c.vocab_size - 1 - (c.vocab_size - 1) // 2),
+    ),
     "selective_copy": Task(
         selective_copy.SelectiveCopyConfig, selective_copy.build, chance=lambda c: 1 / (c.vocab_size - 2)
     ),
     "memorization": Task(
-        memorization.MemorizationConfig, memorization.build, own_position=lambda config: config.read_at == "insert"
+        memorization.MemorizationConfig,
+        memorization.build,
+        own_position=lambda config: config.read_at == "insert",
+        chance=lambda c: 1 / len(c.facts) if c.read_at == "insert" else 1.0,
     ),
     "compression": Task(
         compression.CompressionConfig, compression.build, from_last=True, chance=lambda c: 1 / (c.vocab_size - 1)
     ),
     "induction": Task(induction.InductionConfig, induction.build, chance=lambda c: 1 / (c.vocab_size - 1)),
-    "automata": Task(automata.AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next),
+    "automata": Task(
+        automata.AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next, bound=None
+    ),
     "compositional_mqar": Task(
         keyed.CompositionalConfig, keyed.build_compositional, longer=MOST, chance=lambda c: 1 / c.part
     ),
