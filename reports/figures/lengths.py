@@ -34,7 +34,7 @@ def write_lengths(out: Path) -> str:
     write_text(out / "lengths.csv", csv_of_frame(lengths))
     text = markdown(length_table(lengths))
     if outcomes := separations(lengths):
-        text += f"\n\n{markdown(separation_table(outcomes))}"
+        text += f"\n{markdown(separation_table(outcomes))}"
     write_text(out / "lengths.md", text)
     save(length_figure(lengths), out, "lengths")
     return text
@@ -46,7 +46,7 @@ def length_table(lengths: pd.DataFrame) -> Table:
     several = int(lengths["seeds"].max()) > 1
     rows = []
     for (task, trained), of_task in lengths.groupby(["task", "trained"], sort=False):
-        head = f"{str(task).replace('_', ' ')}, N {trained}"
+        head = str(task).replace("_", " ") + ("" if "length " in str(task) else f", N {trained}")
         for model, own in of_task.groupby("model", sort=False):
             at = {row["tested"] // row["trained"]: row for row in own.to_dict("records")}
             rows.append((head, str(model), *(_cell(at.get(multiple), several) for multiple in multiples)))

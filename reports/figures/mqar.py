@@ -59,7 +59,7 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
     if sweep.tasks:
         table, text = write_tasks(out, runs)
         lengths = write_lengths(out)
-        return table, f"{text}\n\n{lengths}" if lengths else text
+        return table, f"{text}\n{lengths}" if lengths else text
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
     solved = smallest_solving(runs)
     known = solved.astype(object).where(solved.notna(), None)

@@ -120,8 +120,9 @@ def separations(lengths: pd.DataFrame) -> list[Outcome]:
     """Compare the rows of `accuracy_by_length` with `SEPARATIONS`; skip those that a sweep has no model for."""
     outcomes = []
     far = lengths[lengths["tested"] == FAR * lengths["trained"]]
+    names = far["task"].str.split(",").str[0]  # whatever differs from the task's preset
     for each in SEPARATIONS:
-        rows = far[(far["task"] == each.task) & (far["family"] == each.family)]
+        rows = far[(names == each.task) & (far["family"] == each.family)]
         if not rows.empty:
             best = rows.sort_values(by="accuracy", ascending=False, kind="stable").iloc[0]
             outcomes.append(Outcome(each, str(best["model"]), float(best["accuracy"])))

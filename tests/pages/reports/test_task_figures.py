@@ -112,7 +112,7 @@ GRID = {
         "hybrid": {"mixers": ["mamba2", "attention"]},
         "rwkv7": None,
     },
-    "tasks": ["parity", "copy"],
+    "tasks": [{"name": "parity", "run": {"length": 32}}, "copy"],
     "widths": [128],
     "lrs": [1e-3, 1e-2],
     "seeds": [0, 1],
@@ -133,8 +133,8 @@ def test_accuracy_is_told_by_length_beside_a_guess_and_known_separations(tmp_pat
     _, text = write_sweep(tmp_path)
     assert text.endswith((tmp_path / "lengths.md").read_text())
     lines = text.splitlines()
-    assert "| parity, N 64 | mamba2 | 95.0 (90.0–100.0) | 50.0 |" in lines
-    assert "| parity, N 64 | a guess | 50.0 | 50.0 |" in lines
+    assert "| parity, length 32 | mamba2 | 95.0 (90.0–100.0) | 50.0 |" in lines
+    assert "| parity, length 32 | a guess | 50.0 | 50.0 |" in lines
     assert "| copy, N 128 | a guess | 3.8 | 3.8 |" in lines
     told = [line for line in lines if "arXiv 24" in line]
     assert [line.split(" | ")[-1] for line in told] == ["yes |", "yes |", "yes |", "yes |", "no |"]
@@ -146,7 +146,7 @@ def test_accuracy_is_told_by_length_beside_a_guess_and_known_separations(tmp_pat
     with open(tmp_path / "lengths.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(found) == 2 * 5 * 2
     figure = length_figure(found)
-    assert [axes.get_title("left") for axes in figure.axes] == ["parity", "copy"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["parity, length 32", "copy"]
     drawn = {str(line.get_label()): np.asarray(line.get_ydata()) for line in figure.axes[0].get_lines()}
     np.testing.assert_allclose(drawn["reflecting"], [0.95, 0.97])
     assert any((line == 0.5).all() for label, line in drawn.items() if label.startswith("_"))  # a guess
