@@ -12,7 +12,7 @@ from argap.reports.figures.drawing import FAINT, grid, legend_above, looks, pane
 from argap.reports.figures.hover import tell
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
 from argap.reports.tables.numbers import DASH, percent
-from argap.synthetics.sweeps.lengths import FAR, SOLVED, Outcome, accuracy_by_length, separations
+from argap.synthetics.sweeps.lengths import FAR, Outcome, accuracy_by_length, separations
 
 ACROSS = 3
 NOTE = (
@@ -67,13 +67,13 @@ def separation_table(outcomes: list[Outcome]) -> Table:
     """Return the table of `separations`."""
     rows = []
     for each in outcomes:
-        expected = f"{'solved' if each.expected.solves else 'not solved'} ({each.expected.source})"
+        expected = f"{'generalise' if each.expected.generalises else 'do not'} ({each.expected.source})"
         found = f"{each.model}: {percent(each.accuracy)}"
         appears = "yes" if each.appears else "no"
         rows.append((each.expected.task, FAMILIES[each.expected.family], expected, found, appears))
     note = (
-        f"Known separations at {FAR} N, where solved is an accuracy of {percent(SOLVED)} or more; best is the best "
-        "model of its kind."
+        f"Known separations at {FAR} N: a model generalises if it is at least half-way from a guess to no error there. "
+        "Best is the best model of its kind."
     )
     return Table(("Task", "Models", "Expected", "Best", "Appears"), rows, (note,), left=(0, 1, 2, 3, 4))
 

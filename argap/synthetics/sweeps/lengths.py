@@ -16,8 +16,8 @@ COLUMNS = ("task", "model", "family", "trained", "tested", "seeds", "accuracy", 
 ATTENTION = ("attention", "gated_attention", "mla", "selected_attention")
 FIXED_SIGN = ("mamba", "mamba2", "gla", "retnet", "linear_attention", "lightning_attention", "mlstm", "hgrn2")
 DELTA_RULE = ("delta_net", "gated_delta_net", "kda")
-SOLVED = 0.95
-"""Accuracy from which a task counts as solved at a length."""
+HELD = 0.5
+"""A model generalises to a length if its accuracy is at least half-way from a guess to no error."""
 FAR = 4
 """The multiple of the length at which separations are looked for."""
 
@@ -83,8 +83,8 @@ class Separation(NamedTuple):
 
     task: str
     family: str
-    solves: bool
-    """Whether some model of the family is expected to solve the task at `FAR` times the length; if not, none is."""
+    generalises: bool
+    """Whether some model of the family is expected to generalise to `FAR` times the length; if not, none is."""
     source: str
 
 
@@ -109,11 +109,12 @@ class Outcome(NamedTuple):
     """The best model of the family at `FAR` times the length."""
     accuracy: float
     """Its accuracy there."""
+    chance: float
 
     @property
     def appears(self) -> bool:
-        """Whether that model solves the task, or fails to, as expected."""
-        return (self.accuracy >= SOLVED) == self.expected.solves
+        """Whether that model generalises, or fails to, as expected."""
+        return (self.accuracy - self.chance >= HELD * (1 - self.chance)) == self.expected.generalises
 
 
 def separations(lengths: pd.DataFrame) -> list[Outcome]:
@@ -125,5 +126,5 @@ def separations(lengths: pd.DataFrame) -> list[Outcome]:
         rows = far[(names == each.task) & (far["family"] == each.family)]
         if not rows.empty:
             best = rows.sort_values(by="accuracy", ascending=False, kind="stable").iloc[0]
-            outcomes.append(Outcome(each, str(best["model"]), float(best["accuracy"])))
+            outcomes.append(Outcome(each, str(best["model"]), float(best["accuracy"]), float(best["chance"])))
     return outcomes

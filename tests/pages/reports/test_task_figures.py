@@ -138,8 +138,10 @@ def test_accuracy_is_told_by_length_beside_a_guess_and_known_separations(tmp_pat
     assert "| copy, N 128 | a guess | 3.8 | 3.8 |" in lines
     told = [line for line in lines if "arXiv 24" in line]
     assert [line.split(" | ")[-1] for line in told] == ["yes |", "yes |", "yes |", "yes |", "no |"]
-    assert told[2].startswith("| parity | delta rule, β up to 2 | solved (arXiv 2411.12537) | reflecting: 97.0%")
-    assert told[4].startswith("| copy | attention only | solved (arXiv 2402.01032) | rope: 50.0%")  # it does not appear
+    assert told[2].startswith("| parity | delta rule, β up to 2 | generalise (arXiv 2411.12537) | reflecting: 97.0%")
+    assert told[4].startswith(
+        "| copy | attention only | generalise (arXiv 2402.01032) | rope: 50.0%"
+    )  # it does not appear
     found = accuracy_by_length(tmp_path)
     assert found["family"].tolist()[:10:2] == ["attention", "positive", "reflections", "hybrid", "other"]
     assert (found["seeds"] == 2).all()
