@@ -1,6 +1,8 @@
 """Tabulate and draw accuracy against length: models trained on short examples, tested on longer ones."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from math import isnan
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ from argap.reports.figures.drawing import FAINT, grid, legend_above, looks, pane
 from argap.reports.figures.hover import tell
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
 from argap.reports.tables.numbers import DASH, percent
-from argap.synthetics.sweeps.lengths import FAR, Outcome, accuracy_by_length, separations
+from argap.synthetics.sweeps.lengths import FAR, LengthRow, Outcome, accuracy_by_length, separations
 
 ACROSS = 3
 NOTE = (
@@ -28,39 +30,45 @@ FAMILIES = {
 
 def write_lengths(out: Path) -> str:
     """Write ``lengths.csv``, ``lengths.md`` and ``lengths.svg`` of a sweep; return the text, "" without such tests."""
-    lengths = accuracy_by_length(out)
-    if lengths.empty:
+    rows = accuracy_by_length(out)
+    if not rows:
         return ""
-    write_text(out / "lengths.csv", csv_of_frame(lengths))
-    text = markdown(length_table(lengths))
-    if outcomes := separations(lengths):
+    write_text(out / "lengths.csv", csv_of_frame(pd.DataFrame(rows)))
+    text = markdown(length_table(rows))
+    if outcomes := separations(rows):
         text += f"\n{markdown(separation_table(outcomes))}"
     write_text(out / "lengths.md", text)
-    save(length_figure(lengths), out, "lengths")
+    save(length_figure(rows), out, "lengths")
     return text
 
 
-def length_table(lengths: pd.DataFrame) -> Table:
+def length_table(lengths: Sequence[LengthRow]) -> Table:
     """Return one row per task and model, and one for a guess; a column for each multiple of the length."""
-    multiples = sorted(set(lengths["tested"] // lengths["trained"]))
-    several = int(lengths["seeds"].max()) > 1
+    multiples = sorted({row.tested // row.trained for row in lengths})
+    several = any(row.seeds > 1 for row in lengths)
     rows = []
-    for (task, trained), of_task in lengths.groupby(["task", "trained"], sort=False):
-        head = str(task).replace("_", " ") + ("" if "length " in str(task) else f", N {trained}")
-        for model, own in of_task.groupby("model", sort=False):
-            at = {row["tested"] // row["trained"]: row for row in own.to_dict("records")}
-            rows.append((head, str(model), *(_cell(at.get(multiple), several) for multiple in multiples)))
-        chance = of_task["chance"].iloc[0]
-        rows.append((head, "a guess", *([DASH if pd.isna(chance) else f"{100 * chance:.1f}"] * len(multiples))))
+    for task, of_task in _grouped(lengths, lambda row: row.task):
+        first = of_task[0]
+        head = task.replace("_", " ") + ("" if "length " in task else f", N {first.trained}")
+        for model, own in _grouped(of_task, lambda row: row.model):
+            at = {row.tested // row.trained: row for row in own}
+            rows.append((head, model, *(_cell(at.get(multiple)) for multiple in multiples)))
+        chance = DASH if isnan(first.chance) else f"{100 * first.chance:.1f}"
+        rows.append((head, "a guess", *[chance] * len(multiples)))
     notes = (NOTE, "In brackets the range over seeds.") if several else (NOTE,)
     return Table(("Task", "Model", *(f"{multiple} N" for multiple in multiples)), rows, notes, left=(0, 1))
 
 
-def _cell(row: dict[Hashable, float] | None, several: bool) -> str:
+def _grouped(rows: Iterable[LengthRow], key: Callable[[LengthRow], str]) -> list[tuple[str, list[LengthRow]]]:
+    """Group rows that follow each other."""
+    return [(name, list(group)) for name, group in groupby(rows, key)]
+
+
+def _cell(row: LengthRow | None) -> str:
     if row is None:
         return DASH
-    mean, low, high = (f"{100 * row[key]:.1f}" for key in ("accuracy", "lowest", "highest"))
-    return mean if not several or low == high else f"{mean} ({low}–{high})"
+    mean, low, high = (f"{100 * value:.1f}" for value in (row.accuracy, row.lowest, row.highest))
+    return mean if low == high else f"{mean} ({low}–{high})"
 
 
 def separation_table(outcomes: list[Outcome]) -> Table:
@@ -79,26 +87,25 @@ def separation_table(outcomes: list[Outcome]) -> Table:
 
 
 @style()
-def length_figure(lengths: pd.DataFrame) -> Figure:
+def length_figure(lengths: Sequence[LengthRow]) -> Figure:
     """Draw each model's accuracy against the tested length, one panel per task; the dashed line is a guess."""
-    tasks = list(dict.fromkeys(zip(lengths["task"], lengths["trained"], strict=True)))
+    tasks = _grouped(lengths, lambda row: row.task)
     figure, panels = panel_rows(len(tasks), across=ACROSS, head=1.1, row=2.1, sharex=False)
-    look = looks(list(dict.fromkeys(lengths["model"])))
-    for (task, trained), axes in zip(tasks, panels, strict=True):
-        of_task = lengths[(lengths["task"] == task) & (lengths["trained"] == trained)]
-        at = sorted(set(of_task["tested"]))
+    look = looks(list(dict.fromkeys(row.model for row in lengths)))
+    for (task, of_task), axes in zip(tasks, panels, strict=True):
+        at = sorted({row.tested for row in of_task})
         series: dict[str, list[tuple[float | None, str]]] = {}
         for model, each in look.items():
-            own = of_task[of_task["model"] == model].sort_values(by="tested")
-            axes.plot(own["tested"], own["accuracy"], label=plain(model), markersize=4.5, **each.curve)
-            if int(own["seeds"].max() if len(own) else 0) > 1:
-                axes.vlines(own["tested"], own["lowest"], own["highest"], color=each.colour, linewidth=0.8, alpha=0.6)
-            values = dict(zip(own["tested"], own["accuracy"], strict=True))
-            series[model] = [(values[n], percent(values[n])) if n in values else (None, "") for n in at]
-        if not pd.isna(chance := of_task["chance"].iloc[0]):
+            own = {row.tested: row for row in of_task if row.model == model}
+            right = [row.accuracy for row in own.values()]
+            axes.plot(list(own), right, label=plain(model), markersize=4.5, **each.curve)
+            ends = [row.lowest for row in own.values()], [row.highest for row in own.values()]
+            axes.vlines(list(own), *ends, color=each.colour, linewidth=0.8, alpha=0.6)
+            series[model] = [(own[n].accuracy, percent(own[n].accuracy)) if n in own else (None, "") for n in at]
+        if not isnan(chance := of_task[0].chance):
             axes.axhline(chance, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
         tell(axes, at, [f"N {n}" for n in at], series)
-        axes.set_title(plain(str(task).replace("_", " ")))
+        axes.set_title(plain(task.replace("_", " ")))
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(at))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")

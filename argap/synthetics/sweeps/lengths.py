@@ -1,18 +1,15 @@
 """Accuracy against length: what a sweep's runs get right at multiples of the length they are trained on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
-import pandas as pd
-
-from argap.synthetics.sweeps.selection import best_by_validation
 from argap.synthetics.sweeps.store import read_results, read_sweep
 from argap.synthetics.tasks.registry import TASKS
+from argap.synthetics.training.loop import RunResult
 from argap.synthetics.training.models import Member
 
-COLUMNS = ("task", "model", "family", "trained", "tested", "seeds", "accuracy", "lowest", "highest", "whole", "chance")
-"""Columns of `accuracy_by_length`."""
 ATTENTION = ("attention", "gated_attention", "mla", "selected_attention")
 FIXED_SIGN = ("mamba", "mamba2", "gla", "retnet", "linear_attention", "lightning_attention", "mlstm", "hgrn2")
 DELTA_RULE = ("delta_net", "gated_delta_net", "kda")
@@ -22,45 +19,59 @@ FAR = 4
 """The multiple of the length at which separations are looked for."""
 
 
-def accuracy_by_length(out: Path) -> pd.DataFrame:
-    """Read the accuracy of a sweep's finished runs at every tested length, one row per task, model and length.
+class LengthRow(NamedTuple):
+    """Accuracy of one model on one task at one length."""
 
-    Each seed counts with the learning rate of its best validation accuracy. ``accuracy`` is the mean over ``seeds``,
-    ``lowest`` and ``highest`` their range, ``whole`` the mean fraction of examples without an error, ``chance`` the
-    accuracy of a guess (NaN if not known), ``family`` the model's `family`. Without tested multiples it is empty.
-    """
+    task: str
+    model: str
+    family: str
+    """The model's `family`."""
+    trained: int
+    """Length in training."""
+    tested: int
+    seeds: int
+    accuracy: float
+    """Mean over seeds, each with the learning rate of its best validation accuracy."""
+    lowest: float
+    highest: float
+    """Range over seeds."""
+    whole: float
+    """Mean fraction of examples without an error."""
+    chance: float
+    """Accuracy of a guess; NaN if not known."""
+
+
+def accuracy_by_length(out: Path) -> list[LengthRow]:
+    """Read the accuracy of a sweep's finished runs at every tested length, by task, model and length."""
     sweep, results = read_sweep(out), read_results(out)
     labels, several = sweep.task_labels(), len(sweep.widths) > 1
-    rows = []
+    groups: dict[tuple[str, str], dict[int, RunResult]] = {}
     for config in sweep.configs():
         result = results.get(config.key)
-        if result is None or config.task is None:
+        if result is None or not result.longer:
             continue
-        chance = TASKS[config.task["name"]].chance
-        own = {
-            "task": labels[config.key],
-            "model": f"{config.name}, width {config.width}" if several else config.name,
-            "family": family(config.member),
-            "trained": config.length,
-            "seed": config.seed,
-            "lr": config.lr,
-            "validation_accuracy": result.validation_accuracy,
-            "chance": float("nan") if chance is None else chance(config.data("test")),
-        }
-        rows += [own | {"tested": row.length, "accuracy": row.accuracy, "whole": row.whole} for row in result.longer]
-    if not rows:
-        return pd.DataFrame(columns=list(COLUMNS))
-    keys = ["task", "model", "family", "trained", "tested", "chance"]
-    best = best_by_validation(pd.DataFrame(rows), ["task", "model", "tested", "seed"]).sort_index()
-    groups = best.groupby(keys, sort=False, dropna=False)
-    found = groups.agg(
-        seeds=("accuracy", "count"),
-        lowest=("accuracy", "min"),
-        highest=("accuracy", "max"),
-        accuracy=("accuracy", "mean"),
-        whole=("whole", "mean"),
-    )
-    return found.reset_index()[list(COLUMNS)]
+        model = f"{config.name}, width {config.width}" if several else config.name
+        of_seed = groups.setdefault((labels[config.key], model), {})
+        best = of_seed.get(config.seed)
+        if best is None or result.validation_accuracy > best.validation_accuracy:  # the first listed rate wins a tie
+            of_seed[config.seed] = result
+    rank = {task: k for k, task in enumerate(dict.fromkeys(labels.values()))}
+    rows = [_rows(task, model, list(of_seed.values())) for (task, model), of_seed in groups.items()]
+    return sorted((row for each in rows for row in each), key=lambda row: rank[row.task])
+
+
+def _rows(task: str, model: str, results: Sequence[RunResult]) -> list[LengthRow]:
+    config = results[0].config
+    assert config.task is not None
+    chance = TASKS[config.task["name"]].chance
+    guess = float("nan") if chance is None else chance(config.data("test"))
+    rows = []
+    for at in zip(*(result.longer for result in results), strict=True):
+        right = [each.accuracy for each in at]
+        whole = fmean(each.whole for each in at)
+        of_seeds = len(at), fmean(right), min(right), max(right), whole
+        rows.append(LengthRow(task, model, family(config.member), config.length, at[0].length, *of_seeds, guess))
+    return rows
 
 
 def family(member: Member) -> str:
@@ -117,14 +128,13 @@ class Outcome(NamedTuple):
         return (self.accuracy - self.chance >= HELD * (1 - self.chance)) == self.expected.generalises
 
 
-def separations(lengths: pd.DataFrame) -> list[Outcome]:
-    """Compare the rows of `accuracy_by_length` with `SEPARATIONS`; skip those that a sweep has no model for."""
+def separations(rows: Sequence[LengthRow]) -> list[Outcome]:
+    """Compare rows of `accuracy_by_length` with `SEPARATIONS`; skip those that a sweep has no model for."""
     outcomes = []
-    far = lengths[lengths["tested"] == FAR * lengths["trained"]]
-    names = far["task"].str.split(",").str[0]  # whatever differs from the task's preset
-    for each in SEPARATIONS:
-        rows = far[(names == each.task) & (far["family"] == each.family)]
-        if not rows.empty:
-            best = rows.sort_values(by="accuracy", ascending=False, kind="stable").iloc[0]
-            outcomes.append(Outcome(each, str(best["model"]), float(best["accuracy"]), float(best["chance"])))
+    far = [row for row in rows if row.tested == FAR * row.trained]
+    for each in SEPARATIONS:  # by the task's name, whatever differs from its preset
+        fit = [row for row in far if row.task.split(",")[0] == each.task and row.family == each.family]
+        if fit:
+            best = max(fit, key=lambda row: row.accuracy)
+            outcomes.append(Outcome(each, best.model, best.accuracy, best.chance))
     return outcomes

@@ -143,15 +143,15 @@ def test_accuracy_is_told_by_length_beside_a_guess_and_known_separations(tmp_pat
         "| copy | attention only | generalise (arXiv 2402.01032) | rope: 50.0%"
     )  # it does not appear
     found = accuracy_by_length(tmp_path)
-    assert found["family"].tolist()[:10:2] == ["attention", "positive", "reflections", "hybrid", "other"]
-    assert (found["seeds"] == 2).all()
+    assert [row.family for row in found[:10:2]] == ["attention", "positive", "reflections", "hybrid", "other"]
+    assert {row.seeds for row in found} == {2}
     with open(tmp_path / "lengths.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(found) == 2 * 5 * 2
     figure = length_figure(found)
     assert [axes.get_title("left") for axes in figure.axes] == ["parity, length 32", "copy"]
     drawn = {str(line.get_label()): np.asarray(line.get_ydata()) for line in figure.axes[0].get_lines()}
     np.testing.assert_allclose(drawn["reflecting"], [0.95, 0.97])
-    assert any((line == 0.5).all() for label, line in drawn.items() if label.startswith("_"))  # a guess
+    assert any(np.all(line == 0.5) for label, line in drawn.items() if label.startswith("_"))  # a guess
 
 
 def test_without_tests_of_longer_examples_nothing_is_told(tmp_path):
