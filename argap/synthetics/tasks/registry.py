@@ -198,8 +198,8 @@ def data_config(task: Mapping[str, Any], examples: int, length: int, *, training
     """
     entry = TASKS[task["name"]]
     own = {key: value for key, value in task.items() if key != "name"}
-    own |= ({} if training else entry.test) | (entry.longer if longer else {})
-    return entry.config(**own, examples=examples, length=length)
+    split = {**({} if training else entry.test), **(entry.longer if longer else {})}
+    return entry.config(**{**own, **split}, examples=examples, length=length)
 
 
 def task_label(task: Mapping[str, Any], length: int) -> str:

@@ -181,7 +181,7 @@ class LengthAccuracy(Record, frozen=True):
 def length_accuracy(length: int, correct: np.ndarray, data: Supervision) -> LengthAccuracy:
     """Summarise the ``correct [E, M]`` positions of a test set of ``length`` tokens."""
     supervised = data.supervised
-    whole = (correct | ~supervised).all(axis=1)[supervised.any(axis=1)]
+    whole = np.all(correct | ~supervised, axis=1)[np.any(supervised, axis=1)]
     return LengthAccuracy(length, int(supervised.sum()), accuracy(correct, data), float(whole.mean()))
 
 
