@@ -24,7 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Length = Annotated[int, typer.Option(min=1, help="Tokens per example.")]
 SET_BY_FLAGS = {
     "name": "MODEL",
     "member": "MODEL, with --mlp",
@@ -36,8 +35,11 @@ SET_BY_FLAGS = {
 @app.command()
 def generate(
     out: Annotated[Path, typer.Option(help="Output .npz file, with inputs, labels and distance.")],
+    task: Annotated[
+        str, typer.Option(help="mqar, or another task: copy, '{name: reverse, vocab_size: 12}', ...")
+    ] = "mqar",
     examples: Annotated[int, typer.Option(min=1, help="Number of examples.")] = 100_000,
-    length: Length = 64,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens per example. [64, or the task's]")] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="KV pairs per example. [length / 16]")] = None,
     vocab_size: Annotated[int, typer.Option(min=2, help="Keys from the first half, values from the second.")] = 8192,
     alpha: Annotated[float, typer.Option(help="Distances d follow p(d) proportional to d^(alpha - 1).")] = 0.1,
@@ -48,19 +50,53 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
 ) -> None:
-    """Write an MQAR data set. Labels are -100 at unsupervised positions."""
+    """Write a data set of MQAR or another task. Labels are -100 at unsupervised positions."""
     from argap.errors import ArgapError
     from argap.synthetics.tasks.examples import examples_file, write_examples
     from argap.synthetics.tasks.mqar import MqarConfig, build
+    from argap.synthetics.tasks.registry import TASKS, data_config, parse_yaml_task, resolve_task, task_label
     from argap.synthetics.training.config import default_pairs
 
     path = examples_file(out)
     if path.exists() and not overwrite:
         raise ArgapError(f"{path}: already exists; choose another `out`, or use `overwrite=True`")
-    (default,) = default_pairs(length)
-    config = MqarConfig(examples, length, pairs or default, vocab_size, alpha, fill, layout)
-    write_examples(path, build(config, seed))
-    typer.echo(f"{path}: {examples:,} examples of {length} tokens, {config.pairs} KV pairs each")
+    if task != "mqar":
+        if (pairs, vocab_size, alpha, fill, layout) != (None, 8192, 0.1, None, "paper"):
+            raise ArgapError(f"task {task}: `pairs`, `vocab_size`, `alpha`, `fill` and `layout` apply to mqar only")
+        chosen = parse_yaml_task(task)
+        entry = TASKS[chosen["name"]]
+        record = resolve_task(chosen, length or entry.length)
+        found = entry.build(data_config(record, examples, length or entry.length, training=True), seed)
+        what = task_label(record, entry.length)
+    else:
+        length = length or 64
+        (default,) = default_pairs(length)
+        config = MqarConfig(examples, length, pairs or default, vocab_size, alpha, fill, layout)
+        found, what = build(config, seed), f"{config.pairs} KV pairs each"
+    write_examples(path, found)
+    typer.echo(f"{path}: {examples:,} examples of {found.labels.shape[1]} tokens, {what}")
+
+
+@app.command()
+def tasks(as_json: Json = False) -> None:
+    """List the tasks with their usual sizes, the accuracy of a guess, and that of a perfect solver."""
+    from argap.reports.tables.formats import Table, markdown
+    from argap.reports.tables.numbers import DASH
+    from argap.synthetics.tasks.registry import TASKS, data_config, resolve_task
+
+    rows = []
+    for name, task in TASKS.items():
+        config = data_config(resolve_task(name, task.length), 1, task.length, training=False)
+        chance = None if task.chance is None else task.chance(config)
+        rows.append((name, task.length, config.vocab_size, chance, task.bound))
+    if as_json:
+        print_json([dict(zip(("task", "length", "vocab_size", "chance", "bound"), row, strict=True)) for row in rows])
+        return
+    cells = [(name, str(n), str(v), *(DASH if x is None else f"{100 * x:.1f}" for x in xs)) for name, n, v, *xs in rows]
+    note = (
+        "Accuracy in percent of the best guess that sees only the token at which it answers, and of a perfect solver."
+    )
+    typer.echo(markdown(Table(("Task", "N", "Vocabulary", "Guess", "Solver"), cells, (note,))))
 
 
 @app.command()

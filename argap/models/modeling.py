@@ -103,16 +103,23 @@ class ArgapModel(ArgapPreTrainedModel):
         """The layers, typed."""
         return [block for block in self.layers if isinstance(block, Block)]
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> TrunkOutput:
         """Map ``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
-        Other arguments from transformers (such as ``use_cache``) are ignored. Raises `ArgapError` for more tokens than
+        ``inputs_embeds [B, T, D]`` replace the embeddings of the tokens; only mixers that read tokens still do. Other
+        arguments from transformers (such as ``use_cache``) are ignored. Raises `ArgapError` for more tokens than
         ``max_position_embeddings`` and for padding on the left.
         """
         self.check_length(input_ids.shape[1])
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
-        x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
+        x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device), inputs_embeds)
         if self._fuses(x):
             return TrunkOutput(last_hidden_state=self._fused(x, input_ids))
         auxiliary = None
@@ -177,9 +184,11 @@ class ArgapModel(ArgapPreTrainedModel):
             layers.append(after)
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
-    def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Embed tokens, adding learned positions and the embedding norm if configured."""
-        x = self.embed_tokens(input_ids)
+    def _embed(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, embedded: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Embed tokens unless ``embedded``, adding learned positions and the embedding norm if configured."""
+        x = self.embed_tokens(input_ids) if embedded is None else embedded
         if self.config.learned_positions:
             x = x + self.embed_positions(positions)
         return self.embed_norm(x) if self.config.embedding_norm else x

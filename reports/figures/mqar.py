@@ -27,6 +27,7 @@ from argap.reports.figures.drawing import (
     style,
 )
 from argap.reports.figures.hover import tell
+from argap.reports.figures.lengths import write_lengths
 from argap.reports.figures.tasks import write_tasks
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
 from argap.reports.tables.numbers import DASH, percent, perplexity
@@ -49,13 +50,16 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
     """Draw a sweep's figures into its folder and write its tables; return the first table, and all as text.
 
     The tables are ``solve.csv`` and, for several seeds, ``seeds.csv`` and ``seeds.md``. A sweep over tasks gets the
-    table and figure of `argap.reports.figures.tasks` instead.
+    table and figure of `argap.reports.figures.tasks` instead, and those of `argap.reports.figures.lengths` if runs are
+    tested at multiples of their length.
     """
     from argap.synthetics.sweeps.store import read_runs, read_sweep
 
     sweep, runs = read_sweep(out), read_runs(out)
     if sweep.tasks:
-        return write_tasks(out, runs)
+        table, text = write_tasks(out, runs)
+        lengths = write_lengths(out)
+        return table, f"{text}\n{lengths}" if lengths else text
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
     solved = smallest_solving(runs)
     known = solved.astype(object).where(solved.notna(), None)

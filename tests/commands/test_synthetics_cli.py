@@ -12,6 +12,7 @@ from argap.errors import ArgapError
 from argap.files.atomic import read_json_lines
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.mqar import build as build_mqar
+from argap.synthetics.tasks.registry import TASKS
 from argap.synthetics.training import trainer
 
 SETTINGS = [
@@ -37,6 +38,21 @@ def test_generate_writes_what_build_gives(tmp_path):
         np.testing.assert_array_equal(written["inputs"], made.inputs)
         np.testing.assert_array_equal(written["labels"], made.labels)
         np.testing.assert_array_equal(written["distance"], made.slices["distance"])
+
+
+def test_generate_writes_another_task_and_tasks_lists_them_all(tmp_path):
+    path, out = tmp_path / "s3.npz", ["generate", "--out", tmp_path / "s3", "--examples", 4]
+    said = call(*out, "--task", "{name: s3, elements: swaps}", "--length", 9)
+    assert said == f"{path}: 4 examples of 9 tokens, s3, elements swaps\n"
+    with np.load(path) as written:
+        assert sorted(written) == ["inputs", "labels", "steps"]
+        assert written["labels"].shape == (4, 9)
+    result = CliRunner().invoke(app, ["synthetics", *map(str, out), "--task", "s3", "--pairs", "4", "--overwrite"])
+    assert str(result.exception).startswith("task s3: `pairs`, `vocab_size`, ")
+    lines = call("tasks").splitlines()
+    assert "| copy | 128 | 28 | 3.8 | 100.0 |" in lines
+    assert "| automata | 512 | 19 | — | — |" in lines
+    assert [row["task"] for row in json.loads(call("tasks", "--json"))] == list(TASKS)
 
 
 def test_generate_replaces_no_file_unasked(tmp_path):

@@ -33,6 +33,8 @@ class DeltaRuleMixer(Mixer):
     operator = staticmethod(delta_rule)
     fused = True
     """Whether q and k are what the kernels compute: SiLU, then the Euclidean norm."""
+    largest_rate = 1
+    """Upper limit of β. With 2, a transition may flip a key's direction: its eigenvalue 1 − β is negative."""
 
     def __init__(
         self, name: str, width: int, heads: int, keys: int, values: int, conv_size: int | None, chunk_size: int | None
@@ -100,8 +102,9 @@ class DeltaRuleMixer(Mixer):
         return q, k, v
 
     def _rate(self, x: torch.Tensor) -> torch.Tensor:
-        """Return β ``[..., H]`` in (0, 1): the share of the value stored for a key that is replaced."""
-        return self.beta(x).to(at_least_float32(x.dtype)).sigmoid()
+        """Return β ``[..., H]`` in (0, `largest_rate`): the share of the value stored for a key that is replaced."""
+        rate = self.beta(x).to(at_least_float32(x.dtype)).sigmoid()
+        return rate if self.largest_rate == 1 else self.largest_rate * rate
 
     def _log_decay(self, x: torch.Tensor) -> torch.Tensor | None:
         """Return the log decay of S before it is corrected, ``[..., H, 1 or K]``; None: no decay."""
@@ -122,6 +125,7 @@ class DeltaNet(DeltaRuleMixer):
     - ``heads``: by default one for each 128 of the width.
     - ``activation``: of q and k, ``silu``; ``elu`` (1 + elu), ``relu``, ``identity``.
     - ``key_norm``: divide q and k by their ``l2`` or ``l1`` norm.
+    - ``negative_eigenvalues``: β in (0, 2), with which the layer can track a state (arXiv 2411.12537).
     - ``conv_size``: taps of the short convolution over q, k and v, 4; None: no convolution.
     - ``chunk_size``: positions that one triangular system solves, 64; None: all.
     - ``norm_eps``: epsilon of the output's norm, 10⁻⁵.
@@ -140,12 +144,14 @@ class DeltaNet(DeltaRuleMixer):
         heads: int | None = None,
         activation: Activation = "silu",
         key_norm: KeyNorm = "l2",
+        negative_eigenvalues: bool = False,
         conv_size: AtLeastOne | None = 4,
         chunk_size: AtLeastOne | None = 64,
         norm_eps: Positive = EPSILON,
     ) -> None:
         heads = split_heads("delta_net", width, heads, usual=width // 128)
         super().__init__("delta_net", width, heads, width, width, conv_size, chunk_size)
+        self.largest_rate = 2 if negative_eigenvalues else 1
         self.activation: Activation = activation
         self.key_norm: KeyNorm = key_norm
         self.fused = activation == "silu" and key_norm == "l2"

@@ -63,9 +63,6 @@ class GatedDeltaNet(DeltaRuleMixer):
         self.gate = nn.Linear(width, values, bias=False)
         self.norm = nn.RMSNorm(values // heads, eps=norm_eps)
 
-    def _rate(self, x: torch.Tensor) -> torch.Tensor:
-        return self.largest_rate * super()._rate(x)
-
     def _log_decay(self, x: torch.Tensor) -> torch.Tensor:
         return self.decay.log_decay(self.steps(x))
 

@@ -24,6 +24,7 @@ class KDA(DeltaRuleMixer):
     Options:
 
     - ``heads``: by default one for each 128 of the width.
+    - ``negative_eigenvalues``: β in (0, 2), as in Gated DeltaNet.
     - ``conv_size``: taps of the short convolution, 4; None: no convolution.
     - ``chunk_size``: positions that one triangular system solves; None: all. Chunks are short because each pair of
       positions in one needs K decays.
@@ -40,6 +41,7 @@ class KDA(DeltaRuleMixer):
         max_positions: int | None = None,
         *,
         heads: int | None = None,
+        negative_eigenvalues: bool = False,
         conv_size: AtLeastOne | None = 4,
         chunk_size: AtLeastOne | None = 16,
         norm_eps: Positive = EPSILON,
@@ -47,7 +49,7 @@ class KDA(DeltaRuleMixer):
         heads = split_heads("kda", width, heads, usual=width // 128)
         super().__init__("kda", width, heads, width, width, conv_size, chunk_size)
         size = width // heads
-        self.norm_eps = norm_eps
+        self.largest_rate, self.norm_eps = 2 if negative_eigenvalues else 1, norm_eps
         self.decay_down = nn.Linear(width, size, bias=False)
         self.decay_up = nn.Linear(size, width, bias=False)
         self.decay = StepDecay(heads, size)

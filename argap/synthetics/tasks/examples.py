@@ -19,13 +19,14 @@ LARGEST = 2**34
 
 
 class Examples(NamedTuple):
-    """Examples of one task. Legend: E examples, N tokens per example. All arrays are int32."""
+    """Examples of one task. Legend: E examples, N tokens per example. Arrays are int32."""
 
     inputs: np.ndarray
-    """Token ids ``[E, N]``."""
+    """Token ids ``[E, N]``; of a task whose configuration has ``channels`` C, vectors ``[E, N, C]`` float32."""
     labels: np.ndarray
     """``[E, N]``: the token to predict *at* this position from the inputs before it, or `IGNORED`. With a causal
-    language model, ``model(inputs, labels=labels).loss`` is therefore the loss of the task."""
+    language model, ``model(inputs, labels=labels).loss`` is therefore the loss of the task. Where a task's answers are
+    read at their own position (`argap.synthetics.tasks.registry.Task.own_position`), also from the input there."""
     slices: dict[str, np.ndarray]
     """Name to ``[E, N]``: a property of each label, such as its distance from the key; 0 at unsupervised positions."""
 

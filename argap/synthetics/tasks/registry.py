@@ -15,15 +15,19 @@ from argap.files.configs import build
 from argap.files.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
+    brackets,
     compression,
     context_recall,
     fuzzy_recall,
     induction,
     memorization,
     selective_copy,
+    state_tracking,
+    strings,
 )
 from argap.synthetics.tasks.context_recall import ContextRecallConfig
 from argap.synthetics.tasks.examples import Examples
+from argap.synthetics.tasks.recall import chains, continuous, keyed, tree
 
 SET_BY_RUN = ("examples", "length")
 """Fields of every task configuration that the run sets."""
@@ -46,6 +50,12 @@ class Task:
     """Whether answers are decoded from the last position's hidden state instead of predicted as next tokens."""
     own_position: Callable[[Any], bool] = lambda config: False
     """Whether the label at t is the output at t, instead of at t − 1."""
+    longer: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that differ in a test at a multiple of the length: training mixes sizes, such a test has the largest."""
+    chance: Callable[[Any], float] | None = None
+    """Returns the accuracy of the best guess that sees only the token at which it answers; None: not known."""
+    bound: float | None = 1.0
+    """Accuracy of the best solver that reads the example (and knows the task's fixed facts); None: not known."""
 
     @property
     def length(self) -> int:
@@ -53,20 +63,87 @@ class Task:
         return self.config.length
 
 
+def _recall_chance(config: ContextRecallConfig) -> float:
+    return 1 / (config.vocab_size - config.noise_vocab_size - config.keys)
+
+
+def _tree_chance(config: tree.TreeConfig) -> float:
+    """Guess any head for a parent, and for a child or sibling any leaf or any head, whichever is likelier."""
+    leaf = tree.share_of_leaves(config.depth)
+    return 2 / config.items * (1 + 2 * max(leaf, 1 - leaf)) / 3
+
+
+FULL = {"shortest": None}
+MOST = {"fewest": None}
+CHAINS = {"build": chains.build, "longer": MOST, "chance": lambda c: 1 / (c.symbols - (c.asked == "path"))}
+STRINGS = {"build": strings.build_copy, "longer": FULL, "chance": lambda c: 1 / (c.vocab_size - 2)}
+GROUPS: dict[str, Any] = {
+    "build": state_tracking.build,
+    "own_position": lambda _: True,
+    "longer": {"asked": "last"},
+    "chance": lambda c: 1 / c.vocab_size,
+}
+
 TASKS: dict[str, Task] = {
-    "in_context_recall": Task(ContextRecallConfig, context_recall.build),
+    "in_context_recall": Task(ContextRecallConfig, context_recall.build, chance=_recall_chance),
     "noisy_recall": Task(
-        ContextRecallConfig, context_recall.build, {"vocab_size": 32, "noise_vocab_size": 16, "noise": 0.2}
+        ContextRecallConfig,
+        context_recall.build,
+        {"vocab_size": 32, "noise_vocab_size": 16, "noise": 0.2},
+        chance=_recall_chance,
     ),
-    "associative_recall": Task(ContextRecallConfig, context_recall.build, {"asked": "last"}),
-    "fuzzy_recall": Task(fuzzy_recall.FuzzyRecallConfig, fuzzy_recall.build, test={"short_keys": False}),
-    "selective_copy": Task(selective_copy.SelectiveCopyConfig, selective_copy.build),
+    "associative_recall": Task(ContextRecallConfig, context_recall.build, {"asked": "last"}, chance=_recall_chance),
+    "fuzzy_recall": Task(
+        fuzzy_recall.FuzzyRecallConfig,
+        fuzzy_recall.build,
+        test={"short_keys": False},
+        chance=lambda c: 1 / (c.vocab_size - 1 - (c.vocab_size - 1) // 2),
+    ),
+    "selective_copy": Task(
+        selective_copy.SelectiveCopyConfig, selective_copy.build, chance=lambda c: 1 / (c.vocab_size - 2)
+    ),
     "memorization": Task(
-        memorization.MemorizationConfig, memorization.build, own_position=lambda config: config.read_at == "insert"
+        memorization.MemorizationConfig,
+        memorization.build,
+        own_position=lambda config: config.read_at == "insert",
+        chance=lambda c: 1 / len(c.facts) if c.read_at == "insert" else 1.0,
     ),
-    "compression": Task(compression.CompressionConfig, compression.build, from_last=True),
-    "induction": Task(induction.InductionConfig, induction.build),
-    "automata": Task(automata.AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next),
+    "compression": Task(
+        compression.CompressionConfig, compression.build, from_last=True, chance=lambda c: 1 / (c.vocab_size - 1)
+    ),
+    "induction": Task(induction.InductionConfig, induction.build, chance=lambda c: 1 / (c.vocab_size - 1)),
+    "automata": Task(
+        automata.AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next, bound=None
+    ),
+    "compositional_mqar": Task(
+        keyed.CompositionalConfig, keyed.build_compositional, longer=MOST, chance=lambda c: 1 / c.part
+    ),
+    "forgetting_mqar": Task(keyed.ForgettingConfig, keyed.build_forgetting, longer=MOST, chance=lambda c: 1 / c.half),
+    "joint_recall": Task(keyed.JointRecallConfig, keyed.build_joint, longer=MOST, chance=lambda c: 0.5 / c.quarter),
+    "stacked_mqar": Task(chains.ChainsConfig, preset={"asked": "path", "hops": 2}, **CHAINS),
+    "multi_hop": Task(chains.ChainsConfig, **CHAINS),
+    "continuous_mqar": Task(
+        continuous.ContinuousConfig,
+        continuous.build,
+        longer=MOST,
+        own_position=lambda _: True,
+        chance=lambda c: 1 / c.vocab_size,
+    ),
+    "tree_recall": Task(tree.TreeConfig, tree.build, chance=_tree_chance),
+    "copy": Task(strings.StringConfig, **STRINGS),
+    "reverse": Task(strings.StringConfig, preset={"order": "reversed"}, **STRINGS),
+    "palindrome": Task(strings.StringConfig, preset={"order": "reversed", "vocab_size": 66}, **STRINGS),
+    "ngram_lookup": Task(strings.NgramConfig, strings.build_ngram, longer=FULL, chance=lambda c: 1 / c.symbols),
+    "phonebook": Task(strings.PhonebookConfig, strings.build_phonebook, longer=FULL, chance=lambda _: 0.1),
+    "parity": Task(state_tracking.StateTrackingConfig, preset={"group": "Z2"}, **GROUPS),
+    "modular_addition": Task(state_tracking.StateTrackingConfig, preset={"group": "Z5"}, **GROUPS),
+    "s3": Task(state_tracking.StateTrackingConfig, preset={"group": "S3"}, **GROUPS),
+    "s5": Task(state_tracking.StateTrackingConfig, preset={"group": "S5"}, **GROUPS),
+    "a5": Task(state_tracking.StateTrackingConfig, preset={"group": "A5"}, **GROUPS),
+    "brackets": Task(brackets.BracketsConfig, brackets.build_brackets, longer=FULL, chance=lambda c: 1 / c.kinds),
+    "stack_machine": Task(
+        brackets.StackMachineConfig, brackets.build_stack_machine, longer=FULL, chance=lambda c: 1 / c.values
+    ),
 }
 
 
@@ -114,11 +191,15 @@ def resolve_task(value: Any, length: int) -> dict[str, Any]:
     return {"name": name} | {key: getattr(config, key) for key in known}
 
 
-def data_config(task: Mapping[str, Any], examples: int, length: int, *, training: bool) -> Any:
-    """Return the configuration of one data set of a task, given as `resolve_task` returns it."""
+def data_config(task: Mapping[str, Any], examples: int, length: int, *, training: bool, longer: bool = False) -> Any:
+    """Return the configuration of one data set of a task, given as `resolve_task` returns it.
+
+    ``longer``: of a test at a multiple of the length, which has the largest sizes only.
+    """
     entry = TASKS[task["name"]]
     own = {key: value for key, value in task.items() if key != "name"}
-    return entry.config(**own, **({} if training else entry.test), examples=examples, length=length)
+    split = {**({} if training else entry.test), **(entry.longer if longer else {})}
+    return entry.config(**{**own, **split}, examples=examples, length=length)
 
 
 def task_label(task: Mapping[str, Any], length: int) -> str:

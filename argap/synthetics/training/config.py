@@ -81,11 +81,14 @@ class RunConfig:
     """Applied to all parameters."""
     evaluations: Count = 1
     """Validations per epoch."""
-    stop_at: Annotated[float, Meta(gt=0, le=1)] = 0.999
-    """Validation accuracy at which the run counts as solved and stops."""
+    stop_at: Annotated[float, Meta(gt=0, le=1)] | None = 0.999
+    """Validation accuracy at which the run counts as solved and stops; None: train all steps."""
     task: Mapping[str, Any] | None = None
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
     ``{"name": "noisy_recall", "noise": 0.4}``; if None, MQAR. The run sets the length and the number of examples."""
+    multiples: tuple[Annotated[int, Meta(ge=1, le=1024)], ...] = ()
+    """Test the run's weights also at these multiples of the length, at the task's largest sizes. Tasks only. Of weights
+    that validation cannot tell apart the last ones are then tested, not the first."""
     layout: Literal["paper", "zoology"] = "paper"
     """Layout of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public
     code's."""
@@ -102,11 +105,24 @@ class RunConfig:
         for split in ("train", "validation", "test"):
             with within(f"{self.name}: {split}"):
                 check_size(self.examples(split), self.length)
+        if self.multiples:
+            self._check_multiples()
         if self.examples_per_step > self.train_examples:
             raise ArgapError(
                 f"{self.name}: {self.train_examples} training examples; expected at least one batch, "
                 f"{self.examples_per_step}"
             )
+
+    def _check_multiples(self) -> None:
+        """Raise `ArgapError` for multiples without a task, of what cannot be longer, and whose data cannot be built."""
+        if self.task is None or self.from_last or self.member.learned_positions:
+            raise ArgapError(
+                f"{self.name}: multiples {', '.join(map(str, self.multiples))}; expected a task other than mqar and "
+                "compression, and no learned positions, which are not trained beyond the length"
+            )
+        for multiple in self.multiples:
+            with within(f"{self.name}: {self.task['name']} at {multiple} x {self.length}"):
+                self.data("test", multiple)
 
     @property
     def examples_per_step(self) -> int:
@@ -155,10 +171,16 @@ class RunConfig:
         """Whether answers are decoded from the last position's hidden state alone."""
         return self.task is not None and TASKS[self.task["name"]].from_last
 
+    @property
+    def channels(self) -> int:
+        """Numbers in an input vector; 0 if inputs are tokens."""
+        return 0 if self.task is None else getattr(self.data("test"), "channels", 0)
+
     def as_json(self) -> dict[str, Any]:
         """Return all fields that the task uses, as JSON values."""
         unused = ("task",) if self.task is None else MQAR_ONLY  # keeps existing run hashes stable
         unused = unused if self.layout != "paper" else (*unused, "layout")
+        unused = unused if self.multiples else (*unused, "multiples")
         return json.loads(json.dumps({key: value for key, value in asdict(self).items() if key not in unused}))
 
     def examples(self, split: str) -> int:
@@ -170,10 +192,14 @@ class RunConfig:
         own = {key: getattr(self, key) for key in MQAR_ONLY}
         return MqarConfig(examples, self.length, pairs, **own)
 
-    def data(self, split: str) -> Any:
-        """Return the configuration of the training, validation or test set of a task other than MQAR."""
+    def data(self, split: str, multiple: int | None = None) -> Any:
+        """Return the configuration of the training, validation or test set of a task other than MQAR.
+
+        ``multiple``: that of the test at a multiple of the length.
+        """
         assert self.task is not None
-        return data_config(self.task, self.examples(split), self.length, training=split == "train")
+        length, longer = self.length * (multiple or 1), multiple is not None
+        return data_config(self.task, self.examples(split), length, training=split == "train", longer=longer)
 
     def model_config(self) -> ArgapConfig:
         """Return the member's layers with LayerNorm and a tied head. Raises `ArgapError` like `ArgapConfig`."""
@@ -182,7 +208,7 @@ class RunConfig:
             hidden_size=self.width,
             num_hidden_layers=max(LAYERS, len(self.member.mixers)),
             mixers=self.member.mixers,
-            max_position_embeddings=self.length,
+            max_position_embeddings=self.length * max((1, *self.multiples)),
             learned_positions=self.member.learned_positions,
             norm="layer",
             mlp="swiglu" if self.member.mlp else "none",

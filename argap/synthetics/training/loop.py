@@ -18,7 +18,14 @@ from argap.runtime.progress import progress
 from argap.synthetics.training.config import RunConfig
 from argap.synthetics.training.cuda_graph import TrainerGroup
 from argap.synthetics.training.supervision import Supervision, supervision
-from argap.synthetics.training.trainer import SliceAccuracy, Trainer, accuracy, accuracy_by_slice
+from argap.synthetics.training.trainer import (
+    LengthAccuracy,
+    SliceAccuracy,
+    Trainer,
+    accuracy,
+    accuracy_by_slice,
+    length_accuracy,
+)
 from argap.synthetics.training.unfinished import SECONDS_BETWEEN, keep, resume
 
 STEPS_PER_UPDATE = 50
@@ -62,6 +69,8 @@ class RunResult(Record, frozen=True, forbid_unknown_fields=True):
     device: str
     compiled: bool = False
     """Whether the layers were compiled, whose rounding differs."""
+    longer: tuple[LengthAccuracy, ...] = ()
+    """Test accuracy at each of the configuration's multiples of the length."""
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as JSON values; of the configuration only those that its task uses."""
@@ -161,7 +170,7 @@ def _ended(
     """Validate the runs. Returns those that end at this step, with the reason."""
     for trainer in trainers:
         trainer.validate(data[trainer.config.seed]["validation"], step)
-    solved = [trainer for trainer in trainers if trainer.best >= trainer.config.stop_at]
+    solved = [trainer for trainer in trainers if trainer.best >= (trainer.config.stop_at or float("inf"))]
     last = step == trainers[0].config.steps
     ended = trainers if last or (first_ends and solved) else solved
     return {trainer: "solved" if trainer in solved else "steps" if last else "sibling" for trainer in ended}
@@ -173,6 +182,10 @@ def _score(trainer: Trainer, step: int, why: Stopped, group: int, seconds: float
     trainer.restore_best()
     test = supervision(config, "test").to(trainer.device)
     correct = trainer.correct(test)
+    longer = []
+    for multiple in config.multiples:
+        more = supervision(config, "test", multiple).to(trainer.device)
+        longer.append(length_accuracy(config.length * multiple, trainer.correct(more), more))
     model_cost = cost(config.model_config(), config.length)
     return RunResult(
         config=config,
@@ -190,6 +203,7 @@ def _score(trainer: Trainer, step: int, why: Stopped, group: int, seconds: float
         group=group,
         device=torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU",
         compiled=trainer.compiled,
+        longer=tuple(longer),
     )
 
 

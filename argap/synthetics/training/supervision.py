@@ -22,7 +22,7 @@ class Supervision(NamedTuple):
     """The inputs and targets of one split."""
 
     inputs: torch.Tensor
-    """Token ids ``[E, N]``, int32."""
+    """Token ids ``[E, N]``, int32, or vectors ``[E, N, C]``, float32."""
     positions: torch.Tensor
     """``[E, M]`` int64: the position whose output predicts the target, by default one before the label's own."""
     targets: torch.Tensor
@@ -71,14 +71,17 @@ def stream_seed(seed: int, name: str) -> int:
     return (seed * len(STREAMS) + STREAMS.index(name)) * 2**16
 
 
-def supervision(config: RunConfig, split: str) -> Supervision:
+def supervision(config: RunConfig, split: str, multiple: int | None = None) -> Supervision:
     """Draw the training, validation or test examples of a run, from separate streams of one seed.
+
+    ``multiple``: the test at a multiple of the length.
 
     Several numbers of KV pairs share the examples equally; ``slices["pairs"]`` records the number.
     """
     total, seed = config.examples(split), stream_seed(config.seed, split)
     if config.task is not None:
-        return _task_supervision(config.task["name"], config.data(split), seed, split != "train")
+        data = config.data(split, multiple)
+        return _task_supervision(config.task["name"], data, seed + (multiple or 0), split != "train")
     parts = []
     for number, pairs in enumerate(config.pairs):
         size = total // len(config.pairs) + (number < total % len(config.pairs))
@@ -87,7 +90,7 @@ def supervision(config: RunConfig, split: str) -> Supervision:
     return _mqar_supervision(tuple(parts))
 
 
-@lru_cache(maxsize=6)
+@lru_cache(maxsize=12)  # training, validation and test, also at some multiples of the length
 def _task_supervision(name: str, data: Any, seed: int, scored: bool) -> Supervision:
     """Draw the examples of a task other than MQAR, cached for the next model; ``valid`` only if they are scored."""
     task = TASKS[name]

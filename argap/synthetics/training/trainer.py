@@ -3,6 +3,7 @@
 Legend: B batch, N positions, M supervised positions per example, V vocabulary.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
@@ -22,6 +23,8 @@ from argap.train.optimizer import load_moments, moments
 
 TOKENS_PER_BATCH = 2**17
 """Tokens per batch when scoring."""
+BINNED = ("distance", "size", "steps")
+"""Slices with too many values for a row each."""
 
 
 class Trainer:
@@ -45,7 +48,12 @@ class Trainer:
         """Replaces the model's head if answers are decoded from the last position's hidden state."""
         if config.from_last:
             self.decoder = LastVectorDecoder(config.width, config.vocabulary, config.length).to(device)
-        self.weights = [*self.model.parameters(), *(self.decoder.parameters() if self.decoder is not None else ())]
+        self.input_map: nn.Linear | None = None
+        """Replaces the model's embedding if inputs are vectors."""
+        if config.channels:
+            self.input_map = nn.Linear(config.channels, config.width, bias=False).to(device)
+        others = [module.parameters() for module in (self.decoder, self.input_map) if module is not None]
+        self.weights = [*self.model.parameters(), *itertools.chain(*others)]
         self.batch_order = batch_order(config).to(device)
         rates = [learning_rate(step, config) for step in range(config.steps)]
         self.rates = torch.tensor(rates, device=device)
@@ -84,7 +92,7 @@ class Trainer:
     @torch.no_grad()
     def correct(self, data: Supervision) -> np.ndarray:
         """Return whether the most probable token is correct at each supervised position, ``[E, M]`` bool."""
-        size = max(1, TOKENS_PER_BATCH // self.config.length)
+        size = max(1, TOKENS_PER_BATCH // data.inputs.shape[1])
         correct = []
         with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():  # batches of other shapes
             for start in range(0, len(data.inputs), size):
@@ -97,10 +105,13 @@ class Trainer:
         return torch.cat(correct).cpu().numpy()
 
     def validate(self, data: Supervision, step: int) -> None:
-        """Add the accuracy on the validation set to the curve. If it is the best so far, keep a copy of the weights."""
+        """Add the accuracy on the validation set to the curve. If it is the best so far, keep a copy of the weights.
+
+        Of equally good weights the first are kept, or the last if they are tested beyond the lengths of validation.
+        """
         score = accuracy(self.correct(data), data)
         self.curve.append((step, score))
-        if score > self.best:
+        if score > self.best or (score == self.best and self.config.multiples):
             self.best, self.best_step = score, step
             self._best_weights = [weight.detach().clone() for weight in self.weights]
 
@@ -136,8 +147,12 @@ class Trainer:
         return {str(k): weight for k, weight in enumerate(self.weights)}
 
     def logits(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return logits ``[B, M, V]`` of ``inputs [B, N]`` at ``positions [B, M]``."""
-        hidden = self.model.model(inputs).last_hidden_state
+        """Return logits ``[B, M, V]`` of ``inputs``, tokens ``[B, N]`` or vectors ``[B, N, C]``, at ``positions``."""
+        if self.input_map is None:
+            hidden = self.model.model(inputs).last_hidden_state
+        else:
+            nothing = positions.new_zeros(inputs.shape[:2])
+            hidden = self.model.model(nothing, inputs_embeds=self.input_map(inputs)).last_hidden_state
         if self.decoder is not None:
             return self.decoder(hidden, positions + 1)  # the label at t is supervised at t - 1
         chosen = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
@@ -152,6 +167,24 @@ class SliceAccuracy(Record, frozen=True):
     accuracy: float
 
 
+class LengthAccuracy(Record, frozen=True):
+    """Accuracy on a test set of another length than the run's."""
+
+    length: int
+    n: int
+    """Supervised positions."""
+    accuracy: float
+    whole: float
+    """Fraction of the examples whose answers are all correct."""
+
+
+def length_accuracy(length: int, correct: np.ndarray, data: Supervision) -> LengthAccuracy:
+    """Summarise the ``correct [E, M]`` positions of a test set of ``length`` tokens."""
+    supervised = data.supervised
+    whole = np.all(correct | ~supervised, axis=1)[np.any(supervised, axis=1)]
+    return LengthAccuracy(length, int(supervised.sum()), accuracy(correct, data), float(whole.mean()))
+
+
 def accuracy(correct: np.ndarray, data: Supervision) -> float:
     """Return the fraction of the supervised positions that are ``correct [E, M]``."""
     return float(correct[data.supervised].mean())
@@ -160,7 +193,7 @@ def accuracy(correct: np.ndarray, data: Supervision) -> float:
 def accuracy_by_slice(correct: np.ndarray, data: Supervision) -> dict[str, list[SliceAccuracy]]:
     """Return accuracy by the values of each slice.
 
-    Distances are binned by powers of two; ``value`` is the lower bound.
+    Those of `BINNED` are binned by powers of two; ``value`` is the lower bound.
     """
     supervised = data.supervised
     return {
@@ -169,7 +202,7 @@ def accuracy_by_slice(correct: np.ndarray, data: Supervision) -> dict[str, list[
 
 
 def _accuracies(name: str, values: np.ndarray, correct: np.ndarray) -> Iterator[SliceAccuracy]:
-    if name == "distance":
+    if name in BINNED:
         values = 2 ** np.floor(np.log2(values)).astype(np.int64)
     for value in np.unique(values):
         chosen = correct[values == value]

@@ -13,9 +13,11 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
+from argap.reports.figures.lengths import length_figure, write_lengths
 from argap.reports.figures.mqar import write_sweep
 from argap.reports.figures.tasks import best_by_task, task_figure, task_table
 from argap.reports.tables.formats import markdown
+from argap.synthetics.sweeps.lengths import accuracy_by_length
 from argap.synthetics.sweeps.mad_scores import MAD_TASKS, PUBLISHED
 from argap.synthetics.sweeps.sweep import load_sweep
 from argap.synthetics.tasks.registry import TASKS
@@ -99,6 +101,63 @@ def test_a_sweep_over_tasks_is_plotted_from_its_folder(tmp_path):
     assert (records[0]["task"], records[0]["accuracy"], records[0]["printed"]) == ("compression", "0.26", "0.516")
     assert {path.name for path in tmp_path.iterdir()} >= {"tasks.svg"}
     assert not (tmp_path / "solve.csv").exists()
+
+
+REFLECTING = {"mixers": [{"name": "delta_net", "negative_eigenvalues": True}]}
+GRID = {
+    "members": {
+        "rope": {"mixers": ["attention"], "learned_positions": False},
+        "mamba2": None,
+        "reflecting": REFLECTING,
+        "hybrid": {"mixers": ["mamba2", "attention"]},
+        "rwkv7": None,
+    },
+    "tasks": [{"name": "parity", "run": {"length": 32}}, "copy"],
+    "widths": [128],
+    "lrs": [1e-3, 1e-2],
+    "seeds": [0, 1],
+    "run": {"multiples": [1, 4]},
+}
+
+
+def right_at(config, multiple):
+    """At N: 0.9 with the first seed and 1 with the second. At 4 N only the one with reflections is right, and at 0.5
+    the others, unless the rate is one that validation does not choose."""
+    if config.lr != 1e-3:
+        return 0.123
+    return (0.9 + 0.1 * config.seed) if multiple == 1 else 0.97 if config.name == "reflecting" else 0.5
+
+
+def test_accuracy_is_told_by_length_beside_a_guess_and_known_separations(tmp_path):
+    write_results(tmp_path, GRID, lambda config: 0.9 - config.lr, right_at)
+    _, text = write_sweep(tmp_path)
+    assert text.endswith((tmp_path / "lengths.md").read_text())
+    lines = text.splitlines()
+    assert "| parity, length 32 | mamba2 | 95.0 (90.0–100.0) | 50.0 |" in lines
+    assert "| parity, length 32 | a guess | 50.0 | 50.0 |" in lines
+    assert "| copy, N 128 | a guess | 3.8 | 3.8 |" in lines
+    told = [line for line in lines if "arXiv 24" in line]
+    assert [line.split(" | ")[-1] for line in told] == ["yes |", "yes |", "yes |", "yes |", "no |"]
+    assert told[2].startswith("| parity | delta rule, β up to 2 | generalise (arXiv 2411.12537) | reflecting: 97.0%")
+    assert told[4].startswith(
+        "| copy | attention only | generalise (arXiv 2402.01032) | rope: 50.0%"
+    )  # it does not appear
+    found = accuracy_by_length(tmp_path)
+    assert [row.family for row in found[:10:2]] == ["attention", "positive", "reflections", "hybrid", "other"]
+    assert {row.seeds for row in found} == {2}
+    with open(tmp_path / "lengths.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(found) == 2 * 5 * 2
+    figure = length_figure(found)
+    assert [axes.get_title("left") for axes in figure.axes] == ["parity, length 32", "copy"]
+    drawn = {str(line.get_label()): np.asarray(line.get_ydata()) for line in figure.axes[0].get_lines()}
+    np.testing.assert_allclose(drawn["reflecting"], [0.95, 0.97])
+    assert any(np.all(line == 0.5) for label, line in drawn.items() if label.startswith("_"))  # a guess
+
+
+def test_without_tests_of_longer_examples_nothing_is_told(tmp_path):
+    write_results(tmp_path, GRID | {"run": {}}, lambda config: 0.9)
+    assert write_lengths(tmp_path) == ""
+    assert not list(tmp_path.glob("lengths*"))
 
 
 def test_a_sweep_is_trained_and_plotted_from_the_command_line(tmp_path):

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixer import Mixer, State
+from argap.models.mixers.delta_net import DeltaRuleMixer
 from argap.models.registry import build_mixer, options_of, resolve
 from tests.builders.weights import assert_all_learn
 
@@ -47,6 +48,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "retnet, no recall across chunks": {"name": "retnet", "heads": 2, "chunk_size": 32, "cross_chunk": False},
     "delta_net": {"name": "delta_net", "heads": 2},
     "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
+    "delta_net, β to 2": {"name": "delta_net", "conv_size": None, "negative_eigenvalues": True},
     "gla": {"name": "gla"},
     "gla, short convolution": {"name": "gla", "heads": 2, "key_expansion": 1.0, "gate_rank": 3, "conv_size": 4},
     "mamba2": {"name": "mamba2", "states": 8, "heads": 2},
@@ -54,7 +56,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "gated_delta_net": {"name": "gated_delta_net", "heads": 2},
     "gated_delta_net, β to 2": {"name": "gated_delta_net", "conv_size": None, "negative_eigenvalues": True},
     "kda": {"name": "kda", "heads": 2},
-    "kda, no convolution": {"name": "kda", "conv_size": None},
+    "kda, no convolution": {"name": "kda", "conv_size": None, "negative_eigenvalues": True},
     "lightning_attention": {"name": "lightning_attention"},
     "mlstm": {"name": "mlstm", "heads": 2},
     "hgrn2": {"name": "hgrn2", "heads": 2},
@@ -231,6 +233,7 @@ BESIDE_PRODUCTS = {
     "delta_net, 1 + elu, l1": SEQUENCES * 3 * 64**2 * (16 + 16),
     # The same with keys of 6 and values of 12; then one head with keys of 12 and values of 24.
     "gated_delta_net": SEQUENCES * 2 * 3 * 64**2 * (6 + 12) + 2 * 4 * SEQUENCES * POSITIONS * 48,
+    "delta_net, β to 2": SEQUENCES * 3 * 64**2 * (16 + 16),
     "gated_delta_net, β to 2": SEQUENCES * 3 * 64**2 * (12 + 24),
     # In 10 chunks of 16 the same solve, and products of keys with keys and queries, each pair with K decays of its own.
     "kda": SEQUENCES * 2 * 10 * 16**2 * (8 + 8 + 4 * 8) + 2 * 4 * SEQUENCES * POSITIONS * 48,
@@ -256,3 +259,14 @@ def test_matrix_products_are_as_torch_counts_them(name: str) -> None:
     with FlopCounterMode(display=False) as counter:
         mixer(torch.zeros(SEQUENCES, POSITIONS, WIDTH))
     assert mixer.flops(SEQUENCES, POSITIONS) == counter.get_total_flops() + BESIDE_PRODUCTS.get(name, 0)
+
+
+@pytest.mark.parametrize("name", ["delta_net", "gated_delta_net", "kda"])
+def test_negative_eigenvalues_double_the_rate(name: str) -> None:
+    """β, which σ keeps below 1, is below 2: the eigenvalue 1 − β of a key's direction reaches −1."""
+    plain, doubled = (build_mixer({"name": name, "negative_eigenvalues": on}, WIDTH, LONGEST) for on in (False, True))
+    assert isinstance(plain, DeltaRuleMixer)
+    assert isinstance(doubled, DeltaRuleMixer)
+    doubled.load_state_dict(plain.state_dict())
+    x = torch.randn(SEQUENCES, 5, WIDTH)
+    torch.testing.assert_close(doubled._rate(x), 2 * plain._rate(x))

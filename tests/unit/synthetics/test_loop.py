@@ -50,6 +50,12 @@ def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
     assert [result.group for result in (*found.values(), *ended.values())] == [2] * 4
 
 
+def test_a_run_without_a_goal_takes_all_its_steps():
+    (result,) = train_group([replace(TINY, vocab_size=8, stop_at=None, lr=1e-2)], CPU)
+    assert (result.stopped, result.steps) == ("steps", TINY.steps)
+    assert build(RunConfig, json.loads(json.dumps(result.config.as_json()))) == result.config
+
+
 @pytest.mark.parametrize(("evaluations", "steps"), [(1, [5]), (2, [2, 4, 5]), (9, [1, 2, 3, 4, 5])])
 def test_a_run_is_validated_so_often_in_an_epoch_and_at_its_end(evaluations, steps):
     config = replace(TINY, train_examples=80, epochs=1, evaluations=evaluations)  # 5 steps
@@ -90,6 +96,46 @@ def test_every_task_is_trained_on_and_its_run_is_known_by_its_record(name):
     for rows in record["slices"].values():
         right = sum(row["n"] * row["accuracy"] for row in rows)
         assert right / sum(row["n"] for row in rows) == pytest.approx(result.accuracy)
+
+
+def test_weights_are_tested_at_multiples_of_the_length():
+    member = member_from("delta_net", {"mixers": ["delta_net"]})
+    config = replace(task_run("copy"), member=member, multiples=(1, 4))
+    (result,) = train_group([config], CPU)
+    assert [(row.length, row.n) for row in result.longer] == [(32, 20 * 15), (128, 20 * 63)]
+    for multiple, row in zip(config.multiples, result.longer, strict=True):
+        trainer = Trainer(config, supervision(config, "train"), CPU)
+        assert trainer.correct(supervision(config, "test", multiple)).size == row.n
+        assert row.whole <= row.accuracy < 0.3
+    record = json.loads(json.dumps(result.as_json()))
+    assert build(RunConfig, record["config"]) == config
+    assert len(record["longer"]) == 2
+    plain = replace(config, multiples=())
+    assert "multiples" not in plain.as_json()
+    assert plain.key != config.key
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "said"),
+    [
+        ("copy", "attention", "attention: multiples 64; expected .* no learned positions, which are not trained"),
+        ("compression", "gla", "gla: multiples 64; expected a task other than mqar and compression"),
+        ("ngram_lookup", "gla", "gla: ngram_lookup at 64 x 32: 2040 tokens of 4 symbols repeat most 3-grams"),
+    ],
+)
+def test_multiples_that_cannot_be_tested_are_refused(name: str, member: str, said: str):
+    task = {"vocab_size": 6} if name == "ngram_lookup" else {}
+    with pytest.raises(ArgapError, match=said):
+        task_run(name, member, task=task, multiples=(64,))
+
+
+def test_vectors_are_recalled():
+    """By their products alone, without positions: keys are drawn anew for each example."""
+    task = {"vocab_size": 8, "size": 16}
+    member = member_from("attention", {"learned_positions": False})
+    config = task_run("continuous_mqar", task=task, length=8, width=32, lr=1e-2, train_examples=1024)
+    (result,) = train_group([replace(config, member=member, batch_size=64, epochs=8)], CPU)
+    assert result.accuracy > 0.9  # a guess: 0.125
 
 
 def test_a_delta_net_learns_to_recall_in_context():

@@ -50,6 +50,11 @@ def test_the_weights_that_were_best_are_tested():
     trainer.validate(validation, 1)
     assert trainer.best_step == 0  # the first of equals
     assert trainer.curve == [(0, trainer.best), (1, trainer.best)]
+    longer = replace(task_run("s3", "gla"), multiples=(2,), lr=1e-3)
+    beyond = Trainer(longer, supervision(longer, "train"), CPU)
+    for step in range(2):
+        beyond.validate(supervision(longer, "validation"), step)
+    assert beyond.best_step == 1  # the last of equals, if they are tested on longer examples
     kept = [weight.clone() for weight in trainer.model.parameters()]
     trainer.best = 1.0  # nothing will be better
     for _ in range(3):

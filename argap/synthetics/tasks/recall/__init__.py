@@ -1,0 +1,1 @@
+"""Recall beyond single pairs: compound and rewritten keys, chains, contexts, trees and vectors."""
