@@ -30,8 +30,8 @@ def recall(
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Your own examples: FILE.jsonl for one task, or TASK=FILE.jsonl for several; for needle also needles:WORDS,... "
-            "[needles:128,256,512].",
+            help="Your own examples: FILE.jsonl for one task, or TASK=FILE.jsonl for several; for needle also "
+            "needles:WORDS,... [needles:128,256,512].",
         ),
     ] = None,
     fixture: Annotated[

@@ -1,7 +1,7 @@
 """Which layers copy: attention to the token after the earlier occurrence, and the cost of zeroing each mixer's output.
 
 Both are measured on random tokens repeated once (`argap.probe.tasks.induction`). Attention to the token after the
-earlier occurrence of the current one is the induction score of arXiv 2209.11895. Zeroing needs no attention weights, so
+earlier occurrence of the current one is what arXiv 2209.11895 calls prefix matching. Zeroing needs no attention weights, so
 it compares mixers of any kind.
 """
 

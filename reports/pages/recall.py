@@ -121,8 +121,16 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
 def golds_table(by_model: dict[str, dict[str, Any]]) -> Table | None:
     """Return the golds of tasks in RULER's form by length and depth; None without any."""
     rows = [
-        (model, row["task"], str(row["length"]), row["depth"], f"{row['n']:,}", percent(row["contained"]))
-        + (f"{row['nll']:.2f}", DASH if row.get("stderr") is None else f"{row['stderr']:.2f}")
+        (
+            model,
+            row["task"],
+            str(row["length"]),
+            row["depth"],
+            f"{row['n']:,}",
+            percent(row["contained"]),
+            mean_nll(row["nll"]),
+            mean_nll(row.get("stderr")),
+        )
         for model, results in by_model.items()
         for row in results.get("golds", {}).get("rows", [])
     ]

@@ -131,7 +131,7 @@ def test_tasks_in_rulers_form_have_the_nll_of_their_golds_by_length_and_depth(to
     assert golds["sha256"] == {"toy_needles": digest.hexdigest()}
     table = golds_table(by_model)
     assert table is not None
-    assert [row[:5] for row in table.rows][0] == ("hybrid", "toy_needles", "16", "several", "1")
+    assert table.rows[0][:5] == ("hybrid", "toy_needles", "16", "several", "1")
     assert golds_table({"hybrid": {}}) is None
 
 
