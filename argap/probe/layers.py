@@ -1,8 +1,8 @@
 """Which layers copy: attention to the token after the earlier occurrence, and the cost of zeroing each mixer's output.
 
 Both are measured on random tokens repeated once (`argap.probe.tasks.induction`). Attention to the token after the
-earlier occurrence of the current one is what arXiv 2209.11895 calls prefix matching. Zeroing needs no attention weights, so
-it compares mixers of any kind.
+earlier occurrence of the current one is what arXiv 2209.11895 calls prefix matching. Zeroing needs no attention
+weights, so it compares mixers of any kind.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Synthetic rows, the same everywhere: the fixture, for tests and a first try, and needles in texts of any length.
 
 The fixture's rows are about products, devices and towns. They have the form of SWDE, FDA and SQuAD, but their scores
-are not comparable with those benchmarks. Golds are made-up names and numbers, so a model cannot know them from training.
+are not comparable with those benchmarks. Golds are made-up names and numbers, which no model knows from training.
 
 A needle is a sentence with a number among sentences about nothing in particular. That is the idea of RULER's needle
 tasks (arXiv 2404.06654), not their data: lengths are in words and not in a model's tokens, so every model reads the
