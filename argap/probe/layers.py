@@ -89,7 +89,7 @@ def probe_layers(
         source.check(None)
         made.append(build_prompts(spec, source.tokenizer))
         check_fits(source, made[-1])
-    found = [_layers_of(source, own, out, seed) for source, own in zip(sources, made, strict=True)]
+    found = [_layers_of(source, own, out) for source, own in zip(sources, made, strict=True)]
     visible = [answer.start for prompt in made[0].prompts for answer in prompt.answers]
     result = LayersResult(
         format=FORMAT,
@@ -105,7 +105,7 @@ def probe_layers(
     return result
 
 
-def _layers_of(source: CheckpointSource, made: ProbeSet, out: Path, seed: int) -> LayersOfModel:
+def _layers_of(source: CheckpointSource, made: ProbeSet, out: Path) -> LayersOfModel:
     """Measure one model, or read its earlier measurement."""
     identity = source.identity(made.data, None)
     path = out / folder_name(source.name) / "layers.json"
@@ -115,14 +115,14 @@ def _layers_of(source: CheckpointSource, made: ProbeSet, out: Path, seed: int) -
             return earlier
     device = str(source.device())
     with source.loaded(device) as model, family_code(source.origin, model, made.data.longest):
-        nll, rows = measure_layers(model, source.name, made, device=device, bos=source.bos, seed=seed)
+        nll, rows = measure_layers(model, source.name, made, device=device, bos=source.bos)
     result = LayersOfModel(FORMAT, identity, nll, tuple(rows))
     write_record(path, result)
     return result
 
 
 def measure_layers(
-    model: "PreTrainedModel", name: str, made: ProbeSet, *, device: str, bos: Bos = None, seed: int = 0
+    model: "PreTrainedModel", name: str, made: ProbeSet, *, device: str, bos: Bos = None
 ) -> tuple[float, list[LayerRow]]:
     """Return the NLL of the answers (nats per token) with every layer, and a row for each layer.
 
@@ -137,7 +137,7 @@ def measure_layers(
         rows = []
         for layer, scores in zip(layers, heads, strict=True):
             with zeroed(layer.mixers):
-                effect, ends = mean_with_interval(_losses(batches, made) - whole, seed)
+                effect, ends = mean_with_interval(_losses(batches, made) - whole)
             rows.append(LayerRow(name, layer.number, layer.name, scores, effect, ends))
             advance(1)
     return float(whole.mean()), rows

@@ -1,18 +1,17 @@
 """Turn the log-prob and top-1 token of every token of the prompts into scores by load and by distance."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from argap.metric.intervals import DocumentBootstrap, interval
+from argap.metric.influence import Estimates, estimates, ratio
+from argap.metric.intervals import share_interval
 from argap.probe.drafts import Answer, Prompt
 from argap.probe.prompts import ProbeSet
 from argap.probe.records import DistanceRow, ProbeRow
-
-PER_TOKEN = 1e-12
-"""Keeps sums over resamples without an answer from dividing by zero; such a resample has no answers, with loss 0."""
+from argap.records import Interval
 
 
 @dataclass(frozen=True)
@@ -84,13 +83,13 @@ def _decoy(prompt: Prompt, answer: Answer, best: np.ndarray) -> float:
     return float(any(prompt.ids[low:high][:until].tolist() == written for low, high in answer.decoys))
 
 
-def rows_by_load(model: str, made: ProbeSet, answered: Answered, seed: int) -> list[ProbeRow]:
+def rows_by_load(model: str, made: ProbeSet, answered: Answered) -> list[ProbeRow]:
     """Return a row for each condition."""
     rows = []
     for k, condition in enumerate(made.conditions):
         chosen, windows = np.flatnonzero(answered.condition == k), made.of(k)
         lengths = [len(made.prompts[window].ids) for window in windows]
-        scores = _scores(answered, chosen, seed, control=True)
+        scores = _scores(answered, chosen, control=True)
         named: dict[str, Any] = {"task": condition.task, "form": condition.form, "load": condition.load}
         rows.append(
             ProbeRow(
@@ -105,7 +104,7 @@ def rows_by_load(model: str, made: ProbeSet, answered: Answered, seed: int) -> l
     return rows
 
 
-def rows_by_distance(model: str, made: ProbeSet, answered: Answered, seed: int) -> list[DistanceRow]:
+def rows_by_distance(model: str, made: ProbeSet, answered: Answered) -> list[DistanceRow]:
     """Return a row for each task, form and power of two of the distance."""
     groups: dict[tuple[str, Any], list[int]] = {}
     for k, condition in enumerate(made.conditions):
@@ -115,28 +114,25 @@ def rows_by_distance(model: str, made: ProbeSet, answered: Answered, seed: int) 
     for (task, form), conditions in groups.items():
         of_task = np.isin(answered.condition, conditions)
         for each in np.unique(low[of_task]).tolist():
-            scores = _scores(answered, np.flatnonzero(of_task & (low == each)), seed, control=False)
+            scores = _scores(answered, np.flatnonzero(of_task & (low == each)), control=False)
             rows.append(DistanceRow(model=model, task=task, form=form, low=each, **scores))
     return rows
 
 
-def _scores(answered: Answered, chosen: np.ndarray, seed: int, *, control: bool) -> dict[str, Any]:
+def _scores(answered: Answered, chosen: np.ndarray, *, control: bool) -> dict[str, Any]:
     """Return the fields of `Scores` for the ``chosen`` answers."""
     prompts, unit = np.unique(answered.prompt[chosen], return_inverse=True)
     tokens, right, loss = answered.tokens[chosen], answered.right[chosen], answered.loss[chosen]
     whole = (right == tokens).astype(np.float64)
-    sums = np.column_stack([np.bincount(unit, each) for each in (np.ones(len(chosen)), whole, loss)])
-    bootstrap = DocumentBootstrap(len(prompts), seed=seed)
-    drawn, rights, losses = bootstrap.resample(bootstrap.by_unit(sums)).T
-    drawn = np.maximum(drawn, PER_TOKEN)
+    count, rights, losses = (np.bincount(unit, each) for each in (np.ones(len(chosen)), whole, loss))
     decoy, before = answered.decoy[chosen], answered.control[prompts]
     return {
         "prompts": len(prompts),
         "answers": len(chosen),
         "accuracy": float(whole.mean()),
-        "accuracy_ci95": interval(rights / drawn),
+        "accuracy_ci95": _of_share(rights, count),
         "nll": float(loss.mean()),
-        "nll_ci95": interval(losses / drawn),
+        "nll_ci95": _ends(estimates(ratio(losses, count))),
         "token_nll": float(loss.sum() / tokens.sum()),
         "token_accuracy": float(right.sum() / tokens.sum()),
         "chance": float(answered.chance[chosen].mean()),
@@ -145,9 +141,25 @@ def _scores(answered: Answered, chosen: np.ndarray, seed: int, *, control: bool)
     }
 
 
-def mean_with_interval(values: Sequence[float] | np.ndarray, seed: int) -> tuple[float, tuple[float, float]]:
-    """Return the mean of a value per prompt and its 95% interval."""
-    own = np.asarray(values, dtype=np.float64)
-    bootstrap = DocumentBootstrap(len(own), seed=seed)
-    sums = bootstrap.resample(bootstrap.by_unit(np.column_stack([np.ones(len(own)), own]))).T
-    return float(own.mean()), interval(sums[1] / sums[0])
+def _of_share(right: np.ndarray, count: np.ndarray) -> Interval:
+    """Return the interval of the share of right answers, from the sums of each prompt.
+
+    Wilson's, with as many independent answers as would have the variance between prompts: at least one per prompt
+    where all are right or none is, at most all.
+    """
+    found, prompts = estimates(ratio(right, count)), len(count)
+    share = float(found.value)
+    variance = float(found.error) ** 2
+    own = share * (1 - share) / variance + 1 if variance > 0 else prompts  # one answer per prompt: their number
+    return share_interval(share, float(np.clip(own, 1, max(prompts, count.sum()))))
+
+
+def mean_with_interval(values: np.ndarray) -> tuple[float, Interval]:
+    """Return the mean of a value per prompt and its 95% interval (Student-t). Needs two prompts."""
+    ends = _ends(estimates(ratio(values, np.ones(len(values)))))
+    assert ends is not None
+    return float(np.mean(values)), ends
+
+
+def _ends(found: Estimates) -> Interval | None:
+    return None if found.reason else (float(found.low), float(found.high))

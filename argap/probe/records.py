@@ -69,16 +69,18 @@ class ProbeSpec(Record, frozen=True, omit_defaults=False):
 
 
 class Scores(Record, frozen=True, kw_only=True):
-    """Means over answers, with 95% intervals from a bootstrap over prompts."""
+    """Means over answers, with 95% intervals over prompts."""
 
     prompts: Count
     answers: Count
     accuracy: Share
     """Of whole answers: every token is the most probable one, so greedy decoding would write it."""
     accuracy_ci95: Interval
+    """Wilson's."""
     nll: float
     """Nats per answer."""
-    nll_ci95: Interval
+    nll_ci95: Interval | None
+    """Student-t; None for a single prompt."""
     token_nll: float
     """Nats per token of the answers."""
     token_accuracy: Share
@@ -182,6 +184,11 @@ class LayersResult(Record, frozen=True):
 def read_probe(path: Path) -> ProbeResult:
     """Read ``probe.json``. Raises `FormatError` for a missing or broken file."""
     return read_record(path, ProbeResult, newest=FORMAT)
+
+
+def read_layers(path: Path) -> LayersResult:
+    """Read ``layers.json``. Raises `FormatError` for a missing or broken file."""
+    return read_record(path, LayersResult, newest=FORMAT)
 
 
 def by_task(rows: tuple[ProbeRow, ...]) -> dict[tuple[str, Form, int], list[ProbeRow]]:

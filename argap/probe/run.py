@@ -48,8 +48,8 @@ def probe(checkpoints: Sequence[str], spec: ProbeSpec, out: Path, *, config: Sco
         run = source.score(own.data, folder, SourceRecord())
         answered = read_answers(own, *read_logprobs(run))
         _write_answers(folder / "answers.parquet", own, answered)
-        rows += rows_by_load(source.name, own, answered, spec.seed)
-        distances += rows_by_distance(source.name, own, answered, spec.seed)
+        rows += rows_by_load(source.name, own, answered)
+        distances += rows_by_distance(source.name, own, answered)
         identities[source.name] = run.record.identity
         prompts[source.name] = own.data.fingerprint
         if source.bos is not None:

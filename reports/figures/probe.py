@@ -29,16 +29,16 @@ from argap.reports.figures.drawing import (
 from argap.reports.figures.hover import tell
 from argap.reports.tables.formats import markdown
 from argap.reports.tables.numbers import percent
-from argap.reports.tables.probe import layers_table, probe_table
+from argap.reports.tables.probe import distances_table, layers_table, probe_table
 
 ACROSS = 4
 Metric = Literal["accuracy", "token_nll"]
 
 
 def write_probe(result: ProbeResult, out: Path) -> None:
-    """Write ``probe.svg`` and ``probe.md``, the table, beside ``probe.json``."""
+    """Write ``probe.svg`` and ``probe.md``, the tables by load and by distance, beside ``probe.json``."""
     save(probe_figure(result), out, "probe")
-    write_text(out / "probe.md", markdown(probe_table(result)))
+    write_text(out / "probe.md", f"{markdown(probe_table(result))}\n{markdown(distances_table(result))}")
 
 
 def write_layers(result: LayersResult, out: Path) -> None:

@@ -1,6 +1,6 @@
 """Tables of ``argap probe``: every condition with the models side by side, and the layers of each model."""
 
-from argap.probe.records import LayerRow, LayersResult, ProbeResult, ProbeRow
+from argap.probe.records import DistanceRow, LayerRow, LayersResult, ProbeResult, ProbeRow
 from argap.probe.tasks import TASKS
 from argap.reports.tables.formats import Table, best_in
 from argap.reports.tables.numbers import DASH, percent, percent_range, signed, signed_range
@@ -30,6 +30,29 @@ def probe_table(result: ProbeResult) -> Table:
             if sum(rows[k][7 + 3 * j] == rows[k][column] for j in range(len(values))) == 1:
                 best.add((k, column))
     return Table(tuple(columns), rows, probe_notes(result), frozenset(best), left=(0, 1))
+
+
+def distances_table(result: ProbeResult) -> Table:
+    """Return a row for each task and power of two of the distance, with accuracy and NLL of every model."""
+    models = result.models
+    found: dict[tuple[str, str, int], dict[str, DistanceRow]] = {}
+    for row in result.distances:
+        found.setdefault((row.task, row.form, row.low), {})[row.model] = row
+    rows = []
+    for (task, form, low), by_model in found.items():
+        cells = [task, form, str(low) if low == 1 else f"{low}–{2 * low - 1}"]
+        for model in models:  # tokenizers cut text differently, so a model may have no answer at a distance
+            row = by_model.get(model)
+            cells += [DASH] * 3 if row is None else [f"{row.answers:,}", percent(row.accuracy), f"{row.token_nll:.2f}"]
+        rows.append(tuple(cells))
+    columns = (
+        "Task",
+        "Form",
+        "Tokens back",
+        *(heading for model in models for heading in (f"{model}: n", model, "NLL")),
+    )
+    note = "Accuracy and NLL of the answers by their distance from what tells them, whatever their load and length."
+    return Table(columns, rows, (note,), left=(0, 1), title="By distance")
 
 
 def probe_notes(result: ProbeResult) -> tuple[str, ...]:

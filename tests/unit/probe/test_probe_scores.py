@@ -50,11 +50,14 @@ def test_scores_by_hand(tokenizer: Any) -> None:
     top1 = np.array([-1, 0, 0, 0, 5, 6, -1, 0, 0, 0, 5, 7])
     logprob = np.array([np.nan, -1, -3, 0, -0.5, -0.25, np.nan, -2, -4, 0, -1, -2.25])
     answered = read_answers(made, logprob, top1)
-    (row,) = rows_by_load("m", made, answered, seed=0)
+    (row,) = rows_by_load("m", made, answered)
     assert (row.accuracy, row.nll, row.token_nll, row.token_accuracy) == (0.5, 2.0, 1.0, 0.75)
     assert (row.decoys, row.control_nll, row.chance, row.distance, row.tokens) == (0.5, 2.5, 0.25, 3, 6)
-    assert (row.accuracy_ci95, row.nll_ci95) == ((0, 1), (0.75, 3.25))
-    (near,) = rows_by_distance("m", made, answered, seed=0)
+    # Two prompts of 0.75 and 3.25 nats: 2.0 ± t·|difference| / 2 with one degree of freedom (12.706). Half of two right
+    # answers: Wilson's (1 + z²/2) / (2 + z²) ± z √(1/2 + z²/4) / (2 + z²), z = 1.96.
+    assert row.nll_ci95 == pytest.approx((2 - 12.706 * 1.25, 2 + 12.706 * 1.25), rel=1e-4)
+    assert row.accuracy_ci95 == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    (near,) = rows_by_distance("m", made, answered)
     assert (near.low, near.nll, near.answers, near.control_nll) == (2, 2.0, 2, None)  # 2 to 3 tokens back
 
 
@@ -101,7 +104,10 @@ def test_the_command_prints_a_table_or_json_and_writes_both_and_a_figure(folder:
     call = ["probe", str(folder), f"again={folder}", *flags, "--shots", "1", "--out", str(tmp_path)]
     shown = CliRunner().invoke(app, [*call, "--markdown"])
     assert shown.exit_code == 0, shown.output
-    assert shown.stdout == (tmp_path / "probe.md").read_text()
+    by_load, by_distance = (tmp_path / "probe.md").read_text().split("\n**By distance**")
+    assert shown.stdout == by_load
+    assert by_distance.splitlines()[-1].startswith("- Accuracy and NLL of the answers by their distance")
+    assert "| induction | tokens | 2–3 | 4 |" in by_distance  # two answers in each of two repetitions of three tokens
     assert [line.split(" | ")[:3] for line in shown.stdout.splitlines() if line.startswith("| ")][2:] == [
         ["| induction", "tokens", "3"],
         ["| induction", "tokens", "4"],
