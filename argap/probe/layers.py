@@ -51,6 +51,8 @@ MIXERS = (
 PROMPTS_AT_ONCE = 8
 """When attention weights are kept, ``[B, H, T, T]`` for each layer in turn."""
 PERIOD = 32
+Heads = tuple[float, ...] | None
+"""A value per head; None without attention weights."""
 
 
 class Layer(NamedTuple):
@@ -129,16 +131,16 @@ def measure_layers(
     The model is left as it was, but for its attention, which runs without fused kernels from then on.
     """
     layers = find_layers(model, name)
-    heads = induction_heads(model, layers, made, bos)
+    heads = attention_of_heads(model, layers, made, bos)
     batches = Batches(model, made.data, device, "auto", name, live=True, bos=bos)
     with progress(f"zeroing layers of {name}", len(layers) + 1, "layers") as advance:
         whole = _losses(batches, made)
         advance(1)
         rows = []
-        for layer, scores in zip(layers, heads, strict=True):
+        for layer, (copying, previous) in zip(layers, heads, strict=True):
             with zeroed(layer.mixers):
                 effect, ends = mean_with_interval(_losses(batches, made) - whole)
-            rows.append(LayerRow(name, layer.number, layer.name, scores, effect, ends))
+            rows.append(LayerRow(name, layer.number, layer.name, copying, previous, effect, ends))
             advance(1)
     return float(whole.mean()), rows
 
@@ -177,36 +179,39 @@ def zeroed(mixers: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def induction_heads(
+def attention_of_heads(
     model: "PreTrainedModel", layers: Sequence[Layer], made: ProbeSet, bos: Bos = None
-) -> list[tuple[float, ...] | None]:
-    """Return for each layer each head's mean attention, from the token before an answer, to what tells the answer.
+) -> list[tuple[Heads, Heads]]:
+    """Return each head's mean attention, from the token before an answer, to two places, for each layer.
 
-    None for a layer without attention weights. transformers' attention is switched to its eager form, which gives them.
+    They are the token that tells the answer, where an induction head looks, and the previous token, where the heads
+    look that induction heads need in an earlier layer. None for a layer without attention weights. transformers'
+    attention is switched to its eager form, which gives them.
     """
     if not isinstance(model, ArgapForCausalLM):
         try:
             model.set_attn_implementation("eager")
         except (ValueError, AttributeError, ImportError):  # a model without attention may refuse
-            return [None for _ in layers]
+            return [(None, None) for _ in layers]
     before = ids_of(bos)
     sums: list[torch.Tensor | None] = [None for _ in layers]
     answers = sum(len(prompt.answers) for prompt in made.prompts)
     for start in range(0, len(made.prompts), PROMPTS_AT_ONCE):
         chosen = made.prompts[start : start + PROMPTS_AT_ONCE]  # all of one length
-        rows = [row for row, prompt in enumerate(chosen) for _ in prompt.answers]
+        rows = torch.tensor([row for row, prompt in enumerate(chosen) for _ in prompt.answers])
         places = [(a.start - 1 + len(before), a.start - a.distance + len(before)) for p in chosen for a in p.answers]
         query, key = torch.tensor(places).T
-        at = (torch.tensor(rows), slice(None), query, key)
 
-        def keep(layer: int, weights: torch.Tensor, at: Any = at) -> None:
-            total = weights.cpu()[at].double().sum(0)
+        def keep(layer: int, weights: torch.Tensor, rows: Any = rows, query: Any = query, key: Any = key) -> None:
+            own = weights.cpu().double()
+            total = torch.stack([own[rows, :, query, to].sum(0) for to in (key, query - 1)])
             sums[layer] = total if (earlier := sums[layer]) is None else earlier + total
 
         ids = torch.tensor([[*before, *prompt.ids.tolist()] for prompt in chosen], device=model.device)
         with _watched(layers, keep, ids.shape[1]):
             model.base_model(input_ids=ids, use_cache=False)
-    return [None if total is None else tuple((total / answers).tolist()) for total in sums]
+    means = [None if total is None else (total / answers).clamp(max=1).tolist() for total in sums]
+    return [(None, None) if mean is None else (tuple(mean[0]), tuple(mean[1])) for mean in means]
 
 
 @contextmanager

@@ -147,6 +147,8 @@ class LayerRow(Record, frozen=True):
     """Class of the layer's mixer."""
     heads: tuple[Share, ...] | None
     """Induction score of each head: mean attention to the token after the earlier occurrence. None without weights."""
+    previous: tuple[Share, ...] | None
+    """Mean attention of each head to the previous token, from the same positions."""
     effect: float
     """By how much zeroing the mixer's output raises the NLL of the answers, nats per token."""
     effect_ci95: Interval

@@ -1,6 +1,6 @@
 """Tables of ``argap probe``: every condition with the models side by side, and the layers of each model."""
 
-from argap.probe.records import DistanceRow, LayerRow, LayersResult, ProbeResult, ProbeRow
+from argap.probe.records import DistanceRow, LayersResult, ProbeResult, ProbeRow
 from argap.probe.tasks import TASKS
 from argap.reports.tables.formats import Table, best_in
 from argap.reports.tables.numbers import DASH, percent, percent_range, signed, signed_range
@@ -72,24 +72,23 @@ def layers_table(result: LayersResult) -> Table:
     """Return a row for each layer: its mixer, its best head, and what zeroing it costs."""
     rows, effects = [], []
     for row in result.rows:
-        head, score = _best_head(row)
-        cells = (row.model, str(row.layer), row.mixer, head, score, signed(row.effect), signed_range(row.effect_ci95))
-        rows.append(cells)
+        cells = (row.model, str(row.layer), row.mixer, *_best_head(row.heads), *_best_head(row.previous))
+        rows.append((*cells, signed(row.effect), signed_range(row.effect_ci95)))
         effects.append(row.effect)
-    best = best_in(rows, {5: effects}, highest=True, groups=[row.model for row in result.rows])
+    best = best_in(rows, {7: effects}, highest=True, groups=[row.model for row in result.rows])
     nll = ", ".join(f"{model} {value:.3f}" for model, value in result.nll.items())
     notes = (
         f"{result.period} random tokens, repeated once; {result.prompts} prompts, seed {result.seed}.",
-        "Score: attention to the token after the earlier occurrence, of the layer's best head; "
-        f"{percent(result.uniform)} if attention were uniform.",
+        "Copying: attention to the token after the earlier occurrence; previous: to the token before; each of the "
+        f"layer's best head. {percent(result.uniform)} if attention were uniform.",
         f"Effect: nats per token by which zeroing the mixer's output raises the NLL of the repetition ({nll}).",
     )
-    columns = ("Model", "Layer", "Mixer", "Head", "Score", "Effect", "95%")
+    columns = ("Model", "Layer", "Mixer", "Head", "Copying", "Head", "Previous", "Effect", "95%")
     return Table(columns, rows, notes, best, left=(0, 2))
 
 
-def _best_head(row: LayerRow) -> tuple[str, str]:
-    if not row.heads:
+def _best_head(scores: tuple[float, ...] | None) -> tuple[str, str]:
+    if not scores:
         return DASH, DASH
-    head = max(range(len(row.heads)), key=lambda k: (row.heads or ())[k])
-    return str(head), percent(row.heads[head])
+    head = max(range(len(scores)), key=lambda k: scores[k])
+    return str(head), percent(scores[head])

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.models.mixers.attention import Attention
-from argap.probe.layers import find_layers, induction_heads, measure_layers
+from argap.probe.layers import attention_of_heads, find_layers, measure_layers
 from argap.probe.prompts import ProbeSet, build_prompts
 from argap.probe.records import ProbeSpec
 from tests.conftest import word_tokenizer
@@ -29,7 +29,7 @@ class Before(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         length, width = x.shape[1], VOCABULARY
-        weights = torch.eye(length).roll(1, dims=1)
+        weights = torch.eye(length).roll(1, dims=0)
         weights[0] = torch.eye(length)[0]
         moved = torch.zeros_like(x)
         moved[:, 1:, width : 2 * width] = x[:, :-1, :width]
@@ -112,10 +112,10 @@ def test_the_layers_of_a_copier_made_by_hand() -> None:
     model = HandMade(PretrainedConfig(vocab_size=VOCABULARY, num_hidden_layers=3)).eval()
     made = repeated(word_tokenizer([*WORDS, "?"], unknown="?"), 6)
     nll, rows = measure_layers(model, "copier", made, device="cpu")
-    assert [(row.layer, row.mixer, row.heads) for row in rows] == [
-        (0, "Before", (0, 0)),
-        (1, "Inert", None),
-        (2, "Copier", (0, 0.75)),
+    assert [(row.layer, row.mixer, row.heads, row.previous) for row in rows] == [
+        (0, "Before", (0, 0), (1, 1)),
+        (1, "Inert", None, None),
+        (2, "Copier", (0, 0.75), (0, 0)),
     ]
     # A logit of 4 against twelve of 0, and without either layer of the copy 13 logits of 0.
     copied, uniform = float(torch.tensor([4.0, *[0] * 12]).logsumexp(0)) - 4, float(torch.tensor(13.0).log())
@@ -153,13 +153,14 @@ def test_transformers_attention_gives_its_own_weights(tokenizer: Any) -> None:
     model, made = LlamaForCausalLM(config).eval(), repeated(tokenizer, 5, prompts=2)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.5)
-    found = induction_heads(model, find_layers(model, "llama"), made)
+    found = attention_of_heads(model, find_layers(model, "llama"), made)
     ids = torch.stack([torch.from_numpy(prompt.ids).long() for prompt in made.prompts])
     with torch.no_grad():
         attentions = model(input_ids=ids, output_attentions=True).attentions
-    for own, weights in zip(found, attentions, strict=True):
-        expected = torch.stack([weights[:, :, k - 1, k - 5] for k in range(6, 10)]).mean(dim=(0, 1))
-        assert own == pytest.approx(expected.tolist(), rel=1e-5)
+    for both, weights in zip(found, attentions, strict=True):
+        for own, back in zip(both, (4, 1), strict=True):  # tokens before the one whose attention is taken
+            expected = torch.stack([weights[:, :, k - 1, k - 1 - back] for k in range(6, 10)]).mean(dim=(0, 1))
+            assert own == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_layers_without_a_known_mixer_are_refused() -> None:
