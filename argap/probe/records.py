@@ -61,7 +61,7 @@ class ProbeSpec(Record, frozen=True, omit_defaults=False):
         found: dict[Condition, None] = {}
         for name in self.tasks:
             task = TASKS[name]
-            for form in (form for form in self.forms if form in task.forms):
+            for form in filter(self.forms.__contains__, task.forms):
                 for length in self.lengths if task.fills else (0,):
                     for load in self.loads.get(name, task.loads):
                         found[Condition(name, form, load, length)] = None

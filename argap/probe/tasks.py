@@ -78,13 +78,15 @@ def phonebook(kit: Kit, load: int, length: int, shots: int) -> Draft:
     fact = "{key}: {value}\n" if text else "{key}{value}\n"
     told = [draft.fill(fact, {"key": key, "value": value})["value"] for key, value in zip(keys, values, strict=True)]
     _fill_up(draft, kit, "phonebook", length)
-    order = _permutation(kit, load)[: shots + 1]
-    for k in order:
-        asked = draft.fill("The number of {key} is {value}.\n" if text else fact, {"key": keys[k], "value": values[k]})[
-            "value"
-        ]
-    k = order[-1]
-    draft.ask(asked, told[k], 1 / load, [part for each, part in enumerate(told) if each != k])
+    question = "The number of {key} is {value}.\n" if text else fact
+
+    def answered(k: int) -> int:
+        return draft.fill(question, {"key": keys[k], "value": values[k]})["value"]
+
+    *shown, k = _permutation(kit, load)[: shots + 1]
+    for each in shown:
+        answered(each)
+    draft.ask(answered(k), told[k], 1 / load, [part for each, part in enumerate(told) if each != k])
     return draft
 
 
@@ -105,11 +107,15 @@ def overwritten(kit: Kit, load: int, length: int, shots: int) -> Draft:
         told.setdefault(owner, []).append(draft.fill(fact, {"key": keys[owner], "value": value})["value"])
         last[owner] = value
     _fill_up(draft, kit, "overwritten", length)
-    for k in [*others[:shots], asked_key]:
-        slots: dict[str, Part] = {"key": keys[k], "value": last[k]}
-        asked = draft.fill("{key} is now in room {value}.\n" if text else fact, slots)["value"]
+    question = "{key} is now in room {value}.\n" if text else fact
+
+    def answered(k: int) -> int:
+        return draft.fill(question, {"key": keys[k], "value": last[k]})["value"]
+
+    for each in others[:shots]:
+        answered(each)
     *earlier, source = told[asked_key]
-    draft.ask(asked, source, 1 / load, earlier)
+    draft.ask(answered(asked_key), source, 1 / load, earlier)
     return draft
 
 
@@ -128,30 +134,42 @@ def multi_hop(kit: Kit, load: int, length: int, shots: int) -> Draft:
     _fill_up(draft, kit, "multi_hop", length)
     question = "The " + "teacher of the " * (load - 1) + "teacher of {key} is {value}.\n"
     question = question if text else "{key} " + ">" * load + "{value}\n"
-    for chain in _permutation(kit, count)[: shots + 1]:
-        start = int(kit.rng.integers(2))
-        key, value = names[chain * nodes + start], names[chain * nodes + start + load]
-        asked = draft.fill(question, {"key": key, "value": value})["value"]
+
+    def answered(chain: int, start: int) -> int:
+        first = chain * nodes + start
+        return draft.fill(question, {"key": names[first], "value": names[first + load]})["value"]
+
+    *shown, chain = _permutation(kit, count)[: shots + 1]
+    for each in shown:
+        answered(each, int(kit.rng.integers(2)))
+    start = int(kit.rng.integers(2))
     wrong = [told[chain, at] for at in range(nodes - 1) if at != start + load - 1]
-    draft.ask(asked, told[chain, start + load - 1], 1 / len(edges), wrong)
+    draft.ask(answered(chain, start), told[chain, start + load - 1], 1 / len(edges), wrong)
     return draft
 
 
 def brackets(kit: Kit, load: int, length: int, shots: int) -> Draft:
     """Ask for what closes ``load`` open brackets; closed ones lie between them."""
     draft = Draft()
-    for _ in range(shots + 1):
+
+    def answered() -> tuple[int, int]:
+        """Write a line of brackets and what closes it; return the number of the last open one, and of the answer."""
         kinds = [PAIRS[k] for k in kit.rng.integers(len(PAIRS), size=load).tolist()]
         draft.write("Open:")
-        opened = []
+        opened = -1
         for kind in kinds:
-            opened.append(draft.write(f" {kind[0]}"))
+            opened = draft.write(f" {kind[0]}")
             if closed := _balanced(kit, int(kit.rng.integers(2))):
                 draft.write(closed)
         draft.write("\nClose:")
         answer = draft.write("".join(f" {kind[1]}" for kind in reversed(kinds)))
         draft.write("\n\n")
-    draft.ask(answer, opened[-1], float(len(PAIRS)) ** -load)
+        return opened, answer
+
+    for _ in range(shots):
+        answered()
+    opened, answer = answered()
+    draft.ask(answer, opened, float(len(PAIRS)) ** -load)
     return draft
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter
@@ -64,10 +65,11 @@ def probe_figure(result: ProbeResult) -> Figure:
     panels = figure.subplots(2 * lines, columns, squeeze=False)
     for k, ((task, form, length), rows) in enumerate(groups.items()):
         upper, lower = (panels[2 * (k // columns) + below, k % columns] for below in (0, 1))
-        for metric, axes in (("accuracy", upper), ("token_nll", lower)):
-            _panel(axes, rows, metric, models, look)
-            if k % columns == 0:
-                axes.set_ylabel("Accuracy" if metric == "accuracy" else "NLL per token")
+        _panel(upper, rows, "accuracy", models, look)
+        _panel(lower, rows, "token_nll", models, look)
+        if k % columns == 0:
+            upper.set_ylabel("Accuracy")
+            lower.set_ylabel("NLL per token")
         upper.tick_params(labelbottom=False)
         upper.set_title(f"{task}, {form}{f', {length}' if length else ''}", fontsize=8.5)
         lower.set_xlabel(TASKS[task].load, fontsize=8.5)
@@ -91,8 +93,9 @@ def _panel(axes: Axes, rows: list[ProbeRow], metric: Metric, models: list[str], 
         words = [_words(row) for row in own]
         told[model] = list(zip(values.tolist(), words, strict=True))
     first = sorted((row for row in rows if row.model == models[0]), key=lambda row: row.load)
-    line = [row.chance if metric == "accuracy" else row.control_nll for row in first]
-    if all(value is not None for value in line):
+    known = [row.chance if metric == "accuracy" else row.control_nll for row in first]
+    line = [value for value in known if value is not None]
+    if len(line) == len(known):
         axes.plot(loads, line, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set_xscale("log", base=2)
     axes.set_xlim(loads[0] / 1.3, loads[-1] * 1.3)
@@ -152,7 +155,7 @@ def layers_figure(result: LayersResult) -> Figure:
     return figure
 
 
-def _heat_map(axes: Axes, rows: list[LayerRow], shades: LinearSegmentedColormap) -> object:
+def _heat_map(axes: Axes, rows: list[LayerRow], shades: LinearSegmentedColormap) -> QuadMesh | None:
     """Draw layers down, heads across; None if no layer has weights."""
     most = max((len(row.heads or ()) for row in rows), default=0)
     axes.set_yticks([row.layer for row in rows][:: 1 + len(rows) // 16])

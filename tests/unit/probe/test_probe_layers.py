@@ -103,13 +103,19 @@ class HandMade(PreTrainedModel):
         return CausalLMOutput(logits=self.head(self.model(input_ids).last_hidden_state))
 
 
+def three_layers() -> PretrainedConfig:
+    config: Any = PretrainedConfig()
+    config.vocab_size, config.num_hidden_layers = VOCABULARY, 3
+    return config
+
+
 def repeated(tokenizer: Any, period: int, prompts: int = 3) -> ProbeSet:
     spec = ProbeSpec(tasks=("induction",), loads={"induction": (period,)}, prompts=prompts, shots=0)
     return build_prompts(spec, tokenizer)
 
 
 def test_the_layers_of_a_copier_made_by_hand() -> None:
-    model = HandMade(PretrainedConfig(vocab_size=VOCABULARY, num_hidden_layers=3)).eval()
+    model = HandMade(three_layers()).eval()
     made = repeated(word_tokenizer([*WORDS, "?"], unknown="?"), 6)
     nll, rows = measure_layers(model, "copier", made, device="cpu")
     assert [(row.layer, row.mixer, row.heads, row.previous) for row in rows] == [
@@ -164,7 +170,7 @@ def test_transformers_attention_gives_its_own_weights(tokenizer: Any) -> None:
 
 
 def test_layers_without_a_known_mixer_are_refused() -> None:
-    model = HandMade(PretrainedConfig(vocab_size=VOCABULARY, num_hidden_layers=3))
+    model = HandMade(three_layers())
     model.model.layers[1] = nn.ModuleDict({"mlp": nn.Identity()})
     with pytest.raises(ArgapError, match="odd: layer 1 has no mixer that argap knows; found mlp"):
         find_layers(model, "odd")

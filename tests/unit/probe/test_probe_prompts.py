@@ -42,7 +42,7 @@ def read_text(task: str, text: str) -> str:
             person = teacher[person]
         return person
     assert task == "brackets"
-    closing, stack = dict(PAIRS), []
+    closing, stack = {pair[0]: pair[1] for pair in PAIRS}, []
     for bracket in re.findall(r"Open: (.*)", text)[-1].split():
         if bracket in closing:
             stack.append(closing[bracket])
