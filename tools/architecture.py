@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("checkpoints",),
     ("scoring", "slices"),
     ("results", "train"),
-    ("synthetics", "recall"),
+    ("synthetics", "recall", "probe"),
     ("suite",),
     ("reports",),
     ("api",),

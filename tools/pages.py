@@ -67,6 +67,15 @@ def build_recall(folder: Path) -> None:
                 written({figure: made}, folder / name)
 
 
+def build_probe(folder: Path) -> None:
+    """Rebuild the tables and figures of probed models and their layers."""
+    from argap.probe.records import read_layers, read_probe
+    from argap.reports.figures.probe import write_layers, write_probe
+
+    write_probe(read_probe(folder / "probe.json"), folder)
+    write_layers(read_layers(folder / "layers.json"), folder)
+
+
 def build_architecture(folder: Path) -> None:
     """Draw the rooms of argap from its imports."""
     import architecture
@@ -109,6 +118,7 @@ GENERATED: dict[str, Generated] = {
         for place in sorted(ROOT.glob("results/mqar/*/"))
     },
     "recall": Generated("results/recall", build_recall, ("*/*.svg",)),
+    "probe": Generated("results/probe", build_probe, ("*.md", "*.svg")),
     "architecture": Generated("docs", build_architecture, ("architecture.md", "images/architecture.svg")),
     "journeys": Generated("docs", build_journeys, ("architecture.md",)),
     "readers": Generated("", build_readers, ("SECURITY.md",)),

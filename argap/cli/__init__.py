@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import checkpoints, index, models, recall, result, score, suite, synthetics, train
+from argap.cli import checkpoints, index, models, probe, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
@@ -51,6 +51,7 @@ app.add_typer(suite.app, name="suite")
 app.add_typer(synthetics.app, name="synthetics", short_help="MQAR and other synthetic tasks: data, training, sweeps.")
 app.command(short_help="Check the metric against the paper's printed percentages.")(result.paper)
 app.command(short_help="Measure SWDE, FDA and SQuAD, and show why answers failed.")(recall.recall)
+app.command(short_help="Measure what pretrained models recall, and which layers do it.")(probe.probe)
 
 
 def _print_version(asked: bool) -> None:

@@ -20,7 +20,7 @@ def recall(
     ],
     tasks: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Any of swde,fda,squad; or lm-eval's tasks and groups; or zeroshot."),
+        typer.Option(metavar="NAMES", help="Any of swde,fda,squad,needle; or lm-eval's tasks and groups; or zeroshot."),
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,
@@ -29,7 +29,9 @@ def recall(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Your own examples: FILE.jsonl for one task, or TASK=FILE.jsonl for several."
+            metavar="FILE",
+            help="Your own examples: FILE.jsonl for one task, or TASK=FILE.jsonl for several; for needle also "
+            "needles:WORDS,... [needles:128,256,512].",
         ),
     ] = None,
     fixture: Annotated[
@@ -99,6 +101,7 @@ def recall(
     from argap.reports.pages.recall import (
         draw_link,
         failures_table,
+        golds_table,
         published,
         recall_table,
         upstream_table,
@@ -147,7 +150,7 @@ def recall(
         )
     models = [*checkpoints, *([reference] if reference else [])]
     by_model = run_upstream(models, names, out, config=config, stock=stock)
-    output.show(by_model, lambda: [upstream_table(by_model), *figures])
+    output.show(by_model, lambda: [upstream_table(by_model), *filter(None, [golds_table(by_model)]), *figures])
 
 
 def _mapping(text: str | None) -> dict[str, Any]:

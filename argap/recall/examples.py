@@ -1,4 +1,4 @@
-"""Questions of the recall tasks: from the hub, from JSON lines with the same columns, or from the fixture."""
+"""Questions of the recall tasks: from the hub, from JSON lines with the same columns, or made by argap."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from argap.corpus import jsonl
 from argap.errors import ArgapError, extra, first_line
-from argap.recall.fixture import fixture_rows
+from argap.recall.fixture import LENGTHS, LONGEST, SHORTEST, fixture_rows, needle_rows
 from argap.records import Record
 
 HUB = {
@@ -17,14 +17,17 @@ HUB = {
     "fda": "hazyresearch/based-fda",
     "squad": "hazyresearch/based-squad",
 }
-TASKS = tuple(HUB)
+NEEDLE = "needle"
+TASKS = (*HUB, NEEDLE)
 COLUMNS = ("text", "key", "value")
 FIXTURE = "fixture"
+NEEDLES = "needles:"
+"""Start of a source of needles, which the lengths of the texts in words follow: ``needles:128,512``."""
 Rows = Sequence[Mapping[str, Any]]
 """The rows of a source, not checked yet."""
 COPY = "copy"
 """The name of the copy baseline, in place of a checkpoint."""
-QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2}
+QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2, NEEDLE: 1}
 """Lines at the end of a text that ask the question: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
 
 
@@ -46,7 +49,7 @@ class TaskData(Record, frozen=True):
 
     label: str
     source: str
-    """``hub:NAME``, ``fixture`` or the path of a file."""
+    """``hub:NAME``, ``fixture``, ``needles:LENGTHS`` or the path of a file."""
     revision: str | None
     """Commit of the data set on the hub."""
     fingerprint: str
@@ -109,7 +112,10 @@ def load_tasks(
 
 
 def load_examples(task: str, source: str | None = None, *, limit: int | None = None) -> Examples:
-    """Load the first ``limit`` rows of ``task``. ``source``: a JSON lines file, ``fixture``, or None for the hub.
+    """Load the first ``limit`` rows of ``task``.
+
+    ``source``: a JSON lines file, ``fixture``, ``needles:LENGTHS``, or None for the hub, and for needles of every
+    default length.
 
     Raises `ArgapError` for an unknown task, a missing column, an empty gold, a source without rows, and a hub that
     cannot be reached; `FormatError` for a line that is not a JSON object.
@@ -120,8 +126,13 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
         raise ArgapError(f"`limit` {limit}: expected at least 1")
     rows: Rows
     revision = None
+    if task == NEEDLE and source is None:
+        source = NEEDLES + ",".join(map(str, LENGTHS))
     if source == FIXTURE:
-        label, rows = f"fixture:{task}", fixture_rows(task)
+        label, rows = f"fixture:{task}", needle_rows((128,)) if task == NEEDLE else fixture_rows(task)
+    elif source is not None and source.startswith(NEEDLES):
+        lengths = _lengths(source)
+        label, rows = f"needles in {', '.join(map(str, lengths))} words", needle_rows(lengths)
     elif source is not None:
         label, rows = f"{Path(source).name} ({task} form)", _read_lines(Path(source))
     else:
@@ -149,6 +160,14 @@ def contains(text: str, gold: str) -> bool:
 def whole_word(text: str, gold: str) -> bool:
     """Return `contains`, but not inside a longer word or number: ``5`` does not match ``1995``."""
     return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _lengths(source: str) -> tuple[int, ...]:
+    """Parse the lengths of a source of needles."""
+    numbers = source.removeprefix(NEEDLES).split(",")
+    if not all(number.isdecimal() and SHORTEST <= int(number) <= LONGEST for number in numbers):
+        raise ArgapError(f"`data` {source}: expected lengths of {SHORTEST} to {LONGEST:,} words, as in needles:128,512")
+    return tuple(map(int, numbers))
 
 
 def _read_lines(path: Path) -> Rows:

@@ -1,13 +1,25 @@
-"""The fixture: synthetic rows about products, devices and towns, for tests and a first try.
+"""Synthetic rows, the same everywhere: the fixture, for tests and a first try, and needles in texts of any length.
 
-The rows have the form of SWDE, FDA and SQuAD, but their scores are not comparable with those benchmarks. Golds are
-made-up names and numbers, so a model cannot know them from training.
+The fixture's rows are about products, devices and towns. They have the form of SWDE, FDA and SQuAD, but their scores
+are not comparable with those benchmarks. Golds are made-up names and numbers, which no model knows from training.
+
+A needle is a sentence with a number among sentences about nothing in particular. That is the idea of RULER's needle
+tasks (arXiv 2404.06654), not their data: lengths are in words and not in a model's tokens, so every model reads the
+same texts; the sentences are made here and not taken from essays; and three more needles lie in each text.
 """
 
 import random
 
 ROWS = 20
 QUESTIONS_PER_DOCUMENT = 4
+LENGTHS = (128, 256, 512)
+"""Words of the texts around needles, by default."""
+SHORTEST, LONGEST = 64, 10**6
+DEPTHS = (0, 25, 50, 75, 100)
+"""Percent of a text's sentences that come before its needle."""
+PER_DEPTH = 4
+OTHERS = 3
+"""Needles in each text that are not asked for."""
 SYLLABLES = ("ba", "cor", "del", "fi", "gan", "hu", "jo", "kal", "lem", "mi", "nor", "pe", "ru", "sti", "tav", "zen")
 
 
@@ -29,6 +41,47 @@ def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str
 
 Question = tuple[str, str, str]
 """Key, query, gold."""
+
+
+def needle_rows(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0) -> list[dict[str, str]]:
+    """Generate rows ``doc_id, key, value, text``: `PER_DEPTH` texts for each length (words) and depth.
+
+    The key says both, so that scores by key are scores by length and depth. They depend only on the seed.
+    """
+    made = []
+    for length in lengths:
+        for depth in DEPTHS:
+            for k in range(PER_DEPTH):
+                draw = random.Random(f"needle {length} {depth} {k} {seed}")
+                text, name, value = _haystack(draw, length, depth)
+                key = f"{length} words, depth {depth}%"
+                row = {"doc_id": f"needle-{length}-{depth}-{k}", "key": key, "value": value}
+                made.append({**row, "text": f"{text}\nThe locker code of {name} is:"})
+    return made
+
+
+def _haystack(draw: random.Random, length: int, depth: int) -> tuple[str, str, str]:
+    """Draw a text of at most ``length`` words with its needles; return it with the name and number asked for."""
+    names = [f"{_word(draw).capitalize()} {_word(draw).capitalize()}" for _ in range(OTHERS + 1)]
+    codes = [str(code) for code in draw.sample(range(10**6, 10**7), OTHERS + 1)]
+    needles = [f"The locker code of {name} is: {code}." for name, code in zip(names, codes, strict=True)]
+    left = length - sum(len(needle.split()) for needle in needles)
+    sentences: list[str] = []
+    while (words := len((sentence := _sentence(draw)).split())) <= left:
+        sentences.append(sentence)
+        left -= words
+    for needle in needles[1:]:
+        sentences.insert(draw.randint(0, len(sentences)), needle)
+    sentences.insert(round(depth / 100 * len(sentences)), needles[0])
+    return " ".join(sentences), names[0], codes[0]
+
+
+def _sentence(draw: random.Random) -> str:
+    who = draw.choice(("The baker", "A sailor", "The teacher", "An old gardener", "The postman", "A young clerk"))
+    did = draw.choice(("walked slowly to", "looked for a friend at", "waited near", "sat down beside", "hurried past"))
+    where = draw.choice(("the harbour", "the town hall", "the old mill", "the station", "the market", "the north gate"))
+    when = draw.choice(("before sunrise", "in the afternoon", "after the rain", "on a quiet day", "late in the year"))
+    return f"{who} {did} {where} {when}."
 
 
 def _page(draw: random.Random) -> tuple[str, str, list[Question]]:

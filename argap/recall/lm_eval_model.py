@@ -11,6 +11,7 @@ import torch
 from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, extra
 from argap.recall.decoding import Decoder, load_decoder
+from argap.recall.golds import Answer, Gold, contained, gold_of
 from argap.records import Bos, ids_of
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
@@ -53,6 +54,8 @@ class ArgapLM(TemplateLM):
         super().__init__()
         self.decoder, self.name, self.bos = decoder, name, bos
         self._prefix = bos if prefix is None else prefix
+        self.golds: list[tuple[Gold, Answer]] = []
+        """Golds of the answers so far, of tasks in RULER's form (`argap.recall.golds`)."""
         self.max_length = max_length or max_positions(decoder.model.config.to_dict()) or DEFAULT_LENGTH
 
     @classmethod
@@ -182,7 +185,19 @@ class ArgapLM(TemplateLM):
             )
             for k, generation in zip(members, generations, strict=True):
                 answers[k] = generation.text
+        self._force_golds(requests, answers)
         return [answers[k] for k in range(len(requests))]
+
+    def _force_golds(self, requests: list[Instance], answers: dict[int, str]) -> None:
+        """Append to `golds` those of ``requests`` whose documents have some, and what the model gives them."""
+        found = [(k, gold_of(str(r.task_name), r.arguments[0], r.doc)) for k, r in enumerate(requests)]
+        golds = [(k, gold) for k, gold in found if gold is not None]
+        pairs = []
+        for _, gold in golds:
+            whole, context = self.tok_encode(f"{gold.prompt} {gold.text}"), self.tok_encode(gold.prompt)
+            pairs.append(((gold.prompt, gold.text), context, whole[len(context) :]))
+        for (k, gold), (logprob, _) in zip(golds, self._loglikelihood_tokens(pairs), strict=True):
+            self.golds.append((gold, Answer(-logprob, contained(requests[k].doc, answers[k]))))
 
     def _in_batches(self, work: Callable[[list[int]], list[Any]], lengths: list[int]) -> list[Any]:
         """Return the results of ``work`` on all indices, longest first, a few batches at a time, with progress."""

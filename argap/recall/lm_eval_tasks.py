@@ -26,8 +26,10 @@ import torch
 
 from argap.errors import ArgapError, extra, first_line
 from argap.recall.examples import TASKS, Examples
+from argap.recall.golds import fingerprint, gold_rows
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.samples import Sample
+from argap.records import as_json
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
 
@@ -140,13 +142,19 @@ def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) ->
 def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> Results:
     """Run lm-eval's ``tasks``, as returned by `stock_tasks`, and return lm-eval's results.
 
+    For tasks in RULER's form, ``golds`` has the NLL of the golds by length and depth (`argap.recall.golds`).
+
     Raises `ArgapError` for a task that needs a missing package, and if its data cannot be loaded.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="argap-tokenizer-") as folder:
             lm.decoder.tokenizer.save(Path(folder))  # RULER trusts the code of its tokenizer; ours has none
             manager = _manager(tasks, options, {"tokenizer": folder, **options.metadata})
-            return _evaluate(lm, tasks, manager, limit=options.limit, fewshot=options.fewshot)
+            results = _evaluate(lm, tasks, manager, limit=options.limit, fewshot=options.fewshot)
+            if lm.golds:
+                rows = [as_json(row) for row in gold_rows(lm.golds)]
+                results["golds"] = {"rows": rows, "sha256": fingerprint([gold for gold, _ in lm.golds])}
+            return results
     except ModuleNotFoundError as error:
         raise ArgapError(f"{', '.join(tasks)}: needs the package {error.name}; install it") from None
     except ValueError as error:

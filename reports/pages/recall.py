@@ -118,6 +118,32 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
     return Table(("Model", "Task", "Version", "Metric", "Value", "± s.e."), rows, left=range(4))
 
 
+def golds_table(by_model: dict[str, dict[str, Any]]) -> Table | None:
+    """Return the golds of tasks in RULER's form by length and depth; None without any."""
+    rows = [
+        (
+            model,
+            row["task"],
+            str(row["length"]),
+            row["depth"],
+            f"{row['n']:,}",
+            percent(row["contained"]),
+            mean_nll(row["nll"]),
+            mean_nll(row.get("stderr")),
+        )
+        for model, results in by_model.items()
+        for row in results.get("golds", {}).get("rows", [])
+    ]
+    if not rows:
+        return None
+    hashes = {
+        f"{task} {sha[:12]}" for each in by_model.values() for task, sha in each.get("golds", {})["sha256"].items()
+    }
+    note = f"Nats per gold, under teacher forcing. SHA-256 of prompts and golds: {', '.join(sorted(hashes))}."
+    titles = ("Model", "Task", "Length", "Depth", "Examples", "Contained", "Gold NLL", "± s.e.")
+    return Table(titles, rows, (note,), left=(0, 1, 3))
+
+
 def published(path: Path) -> Table:
     """Read a CSV of published results as a table. Raises `ArgapError` for a file that is missing, empty or not CSV."""
     if not path.is_file():

@@ -126,6 +126,21 @@ class Attention(Mixer):
             pairs = repeated * (window * (window + 1) // 2) + rest * (rest + 1) // 2
         return 4 * batch * pairs * self.out.in_features
 
+    def weights(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the weights ``[B, H, T, T]`` with which the heads average values at inputs ``x [B, T, D]``.
+
+        They take T² memory; `forward` never stores them.
+        """
+        q, k, _ = self._heads(x)
+        dtype, position = at_least_float32(q.dtype), torch.arange(x.shape[1], device=x.device)
+        scores = q.to(dtype) @ self._shared(k).to(dtype).transpose(-1, -2) / q.shape[-1] ** 0.5
+        back = position[:, None] - position
+        seen = back >= 0
+        if self.window is not None:
+            blocks = position // self.window
+            seen &= back < self.window if self.sliding else blocks[:, None] == blocks
+        return scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+
     def _visible(self, length: int) -> int:
         """Return how many of the first ``length`` positions the next one sees."""
         return seen_next(length, self.window, not self.sliding)

@@ -1,5 +1,6 @@
 """Any task of lm-eval through the adapter, and its three requests against the model's own log-probs."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from argap.recall.decoding import Decoder
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import StockOptions, stock_tasks, task_folders
 from argap.recall.run import run_upstream
+from argap.reports.pages.recall import golds_table
 from argap.runtime.trust import trusting
 
 HYBRID = str(Path(__file__).parents[3] / "argap" / "demo" / "checkpoints" / "hybrid")
@@ -22,6 +24,12 @@ ROWS = [
     {"question": "return", "choices": [" None", " banana", " self"], "label": 2},
     {"question": "for i in", "choices": [" range", " cloud"], "label": 0},
 ]
+NEEDLES = [
+    {"input": "The code is 7. Rain fell on the hill.", "outputs": ["7"], "max_length": 32, "gen_prefix": "The code is"},
+    {"input": "Rain fell on the hill. The code is 9.", "outputs": ["9"], "max_length": 32, "gen_prefix": "The code is"},
+    {"input": "The codes are 1 and 2. Rain fell.", "outputs": ["1", "2"], "max_length": 16, "gen_prefix": "They are"},
+]
+"""Documents in RULER's form."""
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own
 
 
@@ -45,6 +53,13 @@ def toys(tmp_path_factory) -> Path:
         f"task: toy_rolling\noutput_type: loglikelihood_rolling\n{data}doc_to_text: ''\n"
         "doc_to_target: '{{question}} {{choices[0]}}'\n"
         "metric_list:\n  - {metric: bits_per_byte}\n"
+    )
+    (folder / "needles.json").write_text("".join(json.dumps(row) + "\n" for row in NEEDLES))
+    (folder / "needles.yaml").write_text(
+        f"task: toy_needles\noutput_type: generate_until\n{data.replace('rows.json', 'needles.json')}"
+        "doc_to_text: '{{input}}'\ndoc_to_target: '{{outputs[0]}}'\ngen_prefix: '{{gen_prefix}}'\n"
+        "generation_kwargs: {until: ['\\n'], max_gen_toks: 4}\n"
+        "metric_list:\n  - {metric: exact_match, aggregation: mean, higher_is_better: true}\n"
     )
     (folder / "group.yaml").write_text("group: toy_group\ntask:\n  - toy_choice\n  - toy_generate\n")
     return folder
@@ -91,6 +106,33 @@ def test_a_folder_that_is_named_like_a_task_file_is_none(tmp_path) -> None:
     (tmp_path / "more.yaml").mkdir()
     (tmp_path / "mine.yaml").write_text("task: mine\n")
     assert task_folders(["mine"], tmp_path) == [tmp_path]
+
+
+def test_tasks_in_rulers_form_have_the_nll_of_their_golds_by_length_and_depth(toys, decoder, tmp_path) -> None:
+    with trusting():
+        by_model = run_upstream([HYBRID], ["toy_needles"], tmp_path, stock=StockOptions(task_path=toys))
+    golds = json.loads((tmp_path / "hybrid" / "results.json").read_text())["golds"]
+    assert golds == by_model["hybrid"]["golds"]
+    assert [(row["length"], row["depth"], row["n"]) for row in golds["rows"]] == [
+        (16, "several", 1),
+        (32, "second quarter", 1),
+        (32, "last quarter", 1),
+    ]
+    texts = [(row["input"] + " " + row["gen_prefix"], ", ".join(row["outputs"])) for row in NEEDLES]
+    contexts = [decoder.tokenizer.encode([prompt])[0].tolist() for prompt, _ in texts]
+    wholes = [decoder.tokenizer.encode([f"{prompt} {gold}"])[0].tolist() for prompt, gold in texts]
+    forced = decoder.force(contexts, [whole[len(c) :] for c, whole in zip(contexts, wholes, strict=True)])
+    several, first, last = (row["nll"] for row in golds["rows"])
+    assert [first, last, several] == pytest.approx([-sum(one.logprobs) for one in forced], rel=1e-5)
+    answers = decoder.generate(contexts, until=["\n"], new_tokens=4)
+    expected = [gold in answer.text for (_, gold), answer in zip(texts[:2], answers, strict=False)]
+    assert [row["contained"] for row in golds["rows"][1:]] == expected
+    digest = hashlib.sha256("".join(f"{prompt}\0{gold}\0" for prompt, gold in texts).encode())
+    assert golds["sha256"] == {"toy_needles": digest.hexdigest()}
+    table = golds_table(by_model)
+    assert table is not None
+    assert table.rows[0][:5] == ("hybrid", "toy_needles", "16", "several", "1")
+    assert golds_table({"hybrid": {}}) is None
 
 
 def test_task_files_of_the_user_need_trust(toys, tmp_path, monkeypatch, capsys) -> None:

@@ -1,6 +1,7 @@
 """Rows, protocol and prompts: what a model is asked, and which input is refused."""
 
 import json
+import re
 
 import pytest
 
@@ -19,6 +20,27 @@ def test_the_fixture_is_the_same_each_time_and_its_texts_contain_the_golds(task:
     assert examples.fingerprint == load_examples(task, "fixture").fingerprint
     assert examples.gold_absent == 0
     assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in examples.rows)
+
+
+def test_needles_lie_at_their_depth_in_texts_of_their_length() -> None:
+    examples = load_examples("needle", "needles:64,200")
+    assert (examples.label, len(examples.rows)) == ("needles in 64, 200 words", 40)
+    assert load_examples("needle").source == "needles:128,256,512"
+    # Pinned: the same rows for everybody.
+    assert examples.fingerprint.startswith("171647e95926")
+    for row in examples.rows:
+        text, query = split_query(row.text, "needle")
+        length, depth = map(int, re.findall(r"\d+", row.key))
+        sentences = text.split(". ")
+        found = [k for k, sentence in enumerate(sentences) if query.strip().removesuffix(" is:") in sentence]
+        assert len(found) == 1  # a reader finds one needle of the name, and in it the gold
+        assert sentences[found[0]].rstrip(".").endswith(f"is: {row.gold}")
+        assert length - 16 < len(text.split()) <= length
+        assert abs(found[0] / (len(sentences) - 1) - depth / 100) < 0.1
+        assert len(re.findall(r"The locker code of", text)) == 4
+    for source in ("needles:", "needles:63", "needles:128,x"):
+        with pytest.raises(ArgapError, match=f"`data` {source}: expected lengths of 64 to 1,000,000 words"):
+            load_examples("needle", source)
 
 
 def test_contains_and_whole_word() -> None:

@@ -1,0 +1,1 @@
+"""Probe pretrained models for recall without training: prompts, scores by load and distance, and layers."""
