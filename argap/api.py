@@ -51,6 +51,7 @@ def score(
     device: str = "auto",
     device_map: bool = False,
     rank: bool = False,
+    kl: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -111,6 +112,9 @@ def score(
     rank
         Also keep each token's rank in the vocabulary, 1 for the most likely. This materialises logits, some rows at a
         time, and takes longer.
+    kl
+        Also keep KL(reference ‖ model) of each token, in nats, and each model's entropy: the columns ``kl`` and
+        ``entropy``. Each model then runs beside the reference, both in memory; no logits are kept.
     trust_remote_code
         Run code bundled with a checkpoint.
     overwrite

@@ -52,6 +52,7 @@ from argap.records.gap import (
 )
 from argap.records.runs import (
     Bos,
+    KlReference,
     LabelsRecord,
     RunIdentity,
     RunRecord,

@@ -16,12 +16,13 @@ from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.records.columns import ranks_of
+from argap.records.columns import OPTIONAL, optional_types
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import beside_reference
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import fitting, open_models_text
 from argap.scoring.sources import Source, check_folders
@@ -73,13 +74,16 @@ def score_models(
     _check_reference(tokenizer, first, opened)
     for each in sources:
         each.check(parallel)
+    if config.kl:
+        models = beside_reference(models, first)
+        sources = [first, *models]
     fitted = fitting(spec, sources)
     if parallel is None or parallel.is_main:
         _say_fitted(spec, fitted)
     spec = fitted
 
     text = open_models_text(spec, tokenizer, first, models)
-    ranked = []
+    having: dict[str, list[str]] = {name: [] for name in OPTIONAL}
     for each in sources:
         data = text.of(each)
         each.check_windows(data, parallel)
@@ -88,9 +92,10 @@ def score_models(
             text.check_folders(each, identity, out, overwrite=config.overwrite)
             if each.finished is None:
                 say_bos(each, config.bos.of(each.name), identity.bos)
-        ranked += [each.name] if identity.rank and text.segmented is None else []
+        for name in identity.optional if text.segmented is None else ():
+            having[name].append(each.name)
     if slices:
-        columns = further_columns(text.record, text.sets[0].kept) | ranks_of(ranked)
+        columns = further_columns(text.record, text.sets[0].kept) | optional_types(having)
         check_slices(slices, names, text.record, columns)
 
     asked = source_of(spec, index)

@@ -16,10 +16,13 @@ from argap.records import RunIdentity, SourceRecord
 from argap.runtime.progress import say
 from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import kl_reference
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.runs import Run
 
 if TYPE_CHECKING:
+    from argap.scoring.sources import Local
+
     import torch
     from transformers import PreTrainedModel
 
@@ -38,6 +41,7 @@ class CheckpointSource(Configured):
     config: ScoreConfig = DEFAULT
     recorded: SourceRecord = NOTHING
     named: bool = False
+    beside: "Local | None" = None
     finished = None
     shared = False
 
@@ -126,6 +130,8 @@ class CheckpointSource(Configured):
             backend="native" if runs_native(self.checkpoint, self.config.backend) else "hf",
             bos=self.bos,
             rank=self.config.rank,
+            entropy=self.config.kl,
+            kl=kl_reference(self, data, parallel),
         )
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:

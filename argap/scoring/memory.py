@@ -12,10 +12,13 @@ from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
 from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import kl_reference
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
 
 if TYPE_CHECKING:
+    from argap.scoring.sources import Local
+
     import torch
     from transformers import PreTrainedModel
 
@@ -30,6 +33,7 @@ class MemorySource(Configured):
     tokenizer: Tokenizer
     config: ScoreConfig = DEFAULT
     named: bool = False
+    beside: "Local | None" = None
     recorded = SourceRecord()
     finished = None
     shared = True
@@ -78,6 +82,8 @@ class MemorySource(Configured):
             backend="memory",
             bos=self.bos,
             rank=self.config.rank,
+            entropy=self.config.kl,
+            kl=kl_reference(self, data, parallel),
         )
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import COPIED, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
+from argap.records.columns import COPIED, LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.table import Columns, TokenTable
 from argap.tokens.weights import stored_weights
@@ -65,9 +65,9 @@ class TokenReader:
         """
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
-        if RANK in read:
-            for model in self._models:
-                of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
+        for name, having in self.table.having.items():
+            for model in having if name in read else ():
+                of_runs[self.table.models.index(model)] += [name] if model in self._models else []
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += stored_weights(self.table.record.evaluation)

@@ -23,11 +23,11 @@ from argap.records.columns import (
     COPIED,
     LABELLED,
     LOGPROB,
-    RANK,
+    OPTIONAL,
     UNIT,
     WEIGHT,
     WHOLE,
-    ranks_of,
+    optional_types,
     schema_of,
 )
 from argap.runtime.threads import lazy
@@ -40,7 +40,7 @@ from argap.tokens.rows import Rows
 from argap.tokens.runs import Run
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
-OF_RUNS = {"runs", "models", "further", "ranked"}
+OF_RUNS = {"runs", "models", "further", "having"}
 """Attributes of a `TokenTable` that depend on its runs."""
 
 
@@ -79,12 +79,12 @@ class TokenTable:
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
         """Return the columns not in `COLUMNS` and their types."""
-        return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
+        return further_columns(self.record.evaluation, self.documents) | optional_types(self.having)
 
     @cached_property
-    def ranked(self) -> list[str]:
-        """Return the models whose runs have ranks."""
-        return [run.model for run in self.runs if run.record.identity.rank]
+    def having(self) -> dict[str, list[str]]:
+        """Return the models whose runs have each column of `OPTIONAL`."""
+        return {name: [run.model for run in self.runs if name in run.record.identity.optional] for name in OPTIONAL}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -98,10 +98,11 @@ class TokenTable:
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """Return the types of some columns, by default all.
 
-        ``nll`` and ``top1`` have a field for each of ``models``, ``rank`` for each that has ranks.
+        ``nll`` and ``top1`` have a field for each of ``models``, those of `OPTIONAL` for each that has them.
         """
         chosen = self.models if models is None else models
-        further = self.further | ranks_of([model for model in chosen if model in self.ranked])
+        having = {name: [model for model in chosen if model in of] for name, of in self.having.items()}
+        further = self.further | optional_types(having)
         schema = schema_of(chosen, further, columns)
         return pa.schema([field for field in schema if field.name not in self.lacking])
 
@@ -210,7 +211,7 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        models = [model for model in self._models if name != RANK or model in self._table.ranked]
+        models = [model for model in self._models if model in self._table.having.get(name, self._models)]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
         arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
         if name == "nll":

@@ -57,12 +57,47 @@ ROW_LAUNCHES = LaunchTable(
 
 
 class LogProb(NamedTuple):
-    """The result of `linear_logprob`, each ``[N]``; ``top1`` is None if not requested."""
+    """The result of `linear_logprob`, each ``[N]``; None if not requested."""
 
     logprob: torch.Tensor
     """float32, nats."""
     top1: torch.Tensor | None = None
     """int64, the most likely id; the lowest in a tie."""
+    entropy: torch.Tensor | None = None
+    """float32, nats: −Σ p log p over the vocabulary."""
+
+
+class Logits(NamedTuple):
+    """Logits ``[N, V]``, computed tile by tile: ``scale · (hidden @ weight.T + bias)``, then capped at ±``softcap``."""
+
+    hidden: torch.Tensor
+    """``[N, D]``; the logits themselves, ``[N, V]``, if ``weight`` is None."""
+    weight: torch.Tensor | None = None
+    """``[V, D]``."""
+    bias: torch.Tensor | None = None
+    softcap: float | None = None
+    scale: float = 1.0
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V."""
+        return self.hidden.shape[1] if self.weight is None else len(self.weight)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype that tiles are computed in: float32, or wider where an input is."""
+        own = self.hidden.dtype if self.weight is None else self.weight.dtype
+        return torch.promote_types(torch.promote_types(self.hidden.dtype, own), torch.float32)
+
+    def tile(self, hidden: torch.Tensor, ids: slice) -> torch.Tensor:
+        """Return the logits of some rows, ``hidden [n, D]`` in `dtype`, for consecutive ``ids``."""
+        if self.weight is None:
+            logits = hidden[:, ids]
+        else:
+            bias = None if self.bias is None else self.bias[ids].to(hidden.dtype)
+            logits = F.linear(hidden, self.weight[ids].to(hidden.dtype), bias)
+        logits = logits if self.scale == 1 else logits * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 def linear_logprob(
@@ -74,6 +109,7 @@ def linear_logprob(
     *,
     scale: float = 1.0,
     top1: bool = False,
+    entropy: bool = False,
 ) -> LogProb:
     """Compute ``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
 
@@ -85,6 +121,7 @@ def linear_logprob(
         softcap: c; replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
         scale: factor of the logits.
         top1: also return the most likely id.
+        entropy: also return the entropy of the distribution.
 
     Raises:
         ArgapError: the kernels would run, but ``weight`` has no unit stride along D.
@@ -94,8 +131,8 @@ def linear_logprob(
     """
     on_tensor_cores = (torch.float16, torch.bfloat16, torch.float32)
     if runs_kernels(hidden, weight, target, bias) and hidden.dtype == weight.dtype and hidden.dtype in on_tensor_cores:
-        return _forward(hidden, weight, target, bias, softcap, scale, top1)
-    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1)
+        return _forward(hidden, weight, target, bias, softcap, scale, top1, entropy)
+    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1, entropy=entropy)
 
 
 def linear_logprob_reference(
@@ -107,35 +144,42 @@ def linear_logprob_reference(
     *,
     scale: float = 1.0,
     top1: bool = False,
+    entropy: bool = False,
 ) -> LogProb:
     """Compute `linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
-    dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
+    made = Logits(hidden, weight, bias, softcap, scale)
     in_vocabulary = (target >= 0) & (target < len(weight))
     ids = target.where(in_vocabulary, 0)
     parts: list[tuple[torch.Tensor, ...]] = []
     for start in range(0, max(1, len(hidden)), REFERENCE_ROWS):
         rows = slice(start, start + REFERENCE_ROWS)
-        h, row_ids = hidden[rows].to(dtype), ids[rows]
+        h, row_ids = hidden[rows].to(made.dtype), ids[rows]
         lse = h.new_full((len(h),), -math.inf)
-        max_logit, top_id, target_logit = lse, torch.zeros_like(row_ids), lse
+        max_logit, top_id, target_logit, mean_logit = lse, torch.zeros_like(row_ids), lse, torch.zeros_like(lse)
         for first in range(0, len(weight), REFERENCE_IDS):
-            block = slice(first, first + REFERENCE_IDS)
-            logits = F.linear(h, weight[block].to(dtype), None if bias is None else bias[block].to(dtype))
-            logits = logits if scale == 1 else logits * scale
-            logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+            logits = made.tile(h, slice(first, first + REFERENCE_IDS))
             in_tile = (row_ids >= first) & (row_ids < first + logits.shape[1])
             own_logit = logits.gather(1, (row_ids - first).where(in_tile, 0)[:, None])[:, 0]
             target_logit = own_logit.where(in_tile, target_logit)
-            lse = torch.logaddexp(lse, torch.logsumexp(logits, dim=1))
+            before, tile_lse = lse, torch.logsumexp(logits, dim=1)
+            lse = torch.logaddexp(lse, tile_lse)
+            if entropy:  # Σ p·z over the ids so far; an id of probability 0 counts 0
+                tile_mean = _weighted((logits - tile_lse[:, None]).exp(), logits).sum(1)
+                mean_logit = _weighted((before - lse).exp(), mean_logit) + _weighted((tile_lse - lse).exp(), tile_mean)
             if top1:
                 tile_max = logits.amax(dim=1)
                 larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and fewer rows need it with each tile
                 top_id[larger] = first + logits[larger].argmax(dim=1)
                 max_logit = torch.maximum(max_logit, tile_max)
-        parts.append((target_logit - lse, top_id))
-    logprob, top_id = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts.append((target_logit - lse, top_id, lse - mean_logit))
+    logprob, top_id, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
     logprob = logprob.float().where(in_vocabulary, math.nan)
-    return LogProb(logprob, top_id if top1 else None)
+    return LogProb(logprob, top_id if top1 else None, entropies.float() if entropy else None)
+
+
+def _weighted(weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return ``weight`` · ``values``, 0 where the weight is 0, whatever the value (−∞, NaN)."""
+    return torch.where(weight > 0, weight * values, 0.0)
 
 
 def _forward(
