@@ -93,6 +93,8 @@ BY_MODEL = (*OF_MODELS, *OPTIONAL)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
+FOLLOWED = "beside the reference: "
+"""Prefix of internal columns, a measure and a model index: what `argap.metric.fidelity` sums of each token."""
 UNIT = "unit of documents"
 """Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
@@ -101,7 +103,7 @@ WHOLE = "bytes of the whole segment"
 """A further column, in a comparison by segments."""
 MASK = "in slice "
 """Prefix of the columns of slices defined by functions; no condition can name these either."""
-RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
+RESERVED = (LOGPROB, FOLLOWED, MASK, UNIT, WEIGHT, WHOLE)
 
 
 def optional_types(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:

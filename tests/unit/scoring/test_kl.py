@@ -17,7 +17,7 @@ from tests.conftest import save_model
 from tests.unit.scoring.test_scorer import CONFIGS
 
 PADDED = GPT2Config(vocab_size=8192 + 60, n_embd=24, n_layer=1, n_head=2, n_positions=128)
-TEXT = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 2 * 64 + 30}
+TEXT = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 2 * 64 + 30, "limit_document_tokens": 50}
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +163,52 @@ def test_models_in_memory_are_compared_on_one_device(folders, scored, tmp_path, 
         argap.score(
             {"m": model}, str(folders["gpt2"]), kl=True, tokenizer=str(folders["gpt2"]), out=tmp_path / "no", **TEXT
         )
+
+
+def test_fidelity_is_computed_from_the_columns_of_two_runs(scored):
+    rows, theirs = columns(scored.folder / "padded"), columns(scored.folder / scored.reference)
+    some = ~np.isnan(rows["logprob"])
+    delta = (rows["logprob"].astype(np.float64) - theirs["logprob"])[some]
+    same = (rows["top1"] == theirs["top1"])[some]
+    frame = scored.fidelity({"early": "pos < 20"}, by="position").set_index(["model", "slice"])
+    every = frame.loc["padded"]
+    one = every.loc["overall"]
+    expected = {
+        "n": some.sum(), "delta": -delta.mean(), "absolute": np.abs(delta).mean(), "rms": (delta**2).mean() ** 0.5,
+        "moved": (np.abs(delta) > 0.05).mean(), "agreement": same.mean(), "kl": rows["kl"][some].mean(),
+        "share_of_kl": 1.0, "entropy": rows["entropy"][some].mean(), "largest": np.abs(delta).max(),
+        "reference_entropy": theirs["entropy"][some].mean(), "share_of_tokens": 1.0,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert one[name] == pytest.approx(value, rel=1e-5), name
+    for name, q in {"median": 0.5, "q90": 0.9, "q99": 0.99}.items():
+        assert one[name] == pytest.approx(np.quantile(np.abs(delta), q, method="inverted_cdf"), rel=1e-3), name
+    assert 0 < one["absolute_low"] < one["absolute"] < one["absolute_high"]
+    early = (rows["pos"] < 20)[some]
+    assert every.loc["early", "kl"] == pytest.approx(rows["kl"][some][early].mean(), rel=1e-5)
+    assert every.loc["early", "agreement"] == pytest.approx(same[early].mean())
+    bins = every[every.index.isin([each.label for each in scored.record.bins.position])]
+    assert bins["n"].sum() == some.sum()
+    assert bins["share_of_kl"].sum() == pytest.approx(1)
+    kept = scored.record.fidelity
+    assert [each.model for each in kept] == ["padded", "gemma2"]
+    assert (kept[0].kl, kept[0].agreement) == (pytest.approx(one["kl"]), one["agreement"])
+
+
+def test_kl_of_another_reference_is_not_taken_for_its_own(scored, tmp_path):
+    """Compared with a model that the KL is not from, runs keep agreement and entropy."""
+    other = argap.compare(str(scored.folder / "padded"), str(scored.folder / "gemma2"), out=tmp_path / "other")
+    (found,) = other.record.fidelity
+    assert (found.kl, found.kl_ci95) == (None, None)
+    assert found.entropy is not None
+    assert found.agreement is not None
+
+
+def test_bins_and_columns_break_fidelity_down(scored):
+    for by in ("slice", "distance", "copy", "domain", "repeated"):
+        frame = scored.fidelity(by=by)
+        parts = frame[(frame["model"] == "padded") & ~frame["slice"].isin(["overall", *(["ar_hits"] * (by != "slice"))])]
+        assert parts["n"].sum() == frame["n"].max(), by
+        assert parts["share_of_kl"].sum() == pytest.approx(1), by
+    with pytest.raises(ArgapError, match="`by` colour: expected slice, frequency, distance"):
+        scored.fidelity(by="colour")
