@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold
-from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
+from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Fidelity, Gap, IndexRecord, Part, read_gap
 from argap.results.frames import fidelity_frame, part_rows, slice_frame
 from argap.results.restated import threshold_in
 from argap.slices.cells import read_cells
@@ -143,9 +143,7 @@ class Result:
         tau = threshold_in(self.record, threshold)
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
-    def fidelity(
-        self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None
-    ) -> pd.DataFrame:
+    def fidelity(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> pd.DataFrame:
         """Return how closely each model follows the reference, token by token: one row per model and slice.
 
         A quantisation may leave the NLL as it was and yet move every distribution. ``slices``: as in `gap`; None: none
@@ -167,18 +165,20 @@ class Result:
         >>> result = argap.open_result("runs/q4")                                # doctest: +SKIP
         >>> result.fidelity({"far": "kl > 1 AND repeated"}, by="position")       # doctest: +SKIP
         """
+        return fidelity_frame(self.closely(slices, by=by))
+
+    def closely(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> list[Fidelity]:
+        """Return the rows of `fidelity` as records."""
         from argap.slices.fidelity import bin_slices, score_fidelity
         from argap.slices.of_tokens import Slice, grouped
 
-        chosen = [Slice(*each) for each in (slices or {}).items()]
         bins = [] if by is None else bin_slices(self.record, by)
-        if by is not None and not bins and by not in grouped(self.token_table):
-            raise ArgapError(f"`by` {by}: expected {', '.join(dict.fromkeys((*get_args(By), *grouped(self.token_table))))}")
-        found = score_fidelity(
-            self.token_table, [*chosen, *bins], threshold=self.threshold, by=None if bins else by
-        )
+        if by is not None and not bins and by not in (known := grouped(self.token_table)):
+            raise ArgapError(f"`by` {by}: expected {', '.join(dict.fromkeys((*get_args(By), *known)))}")
+        chosen = [*(Slice(*each) for each in (slices or {}).items()), *bins]
+        found = score_fidelity(self.token_table, chosen, threshold=self.threshold, by=None if bins else by)
         spread = {(each.model, each.name): each.quantiles for each in self.record.fidelity}
-        return fidelity_frame([replace(each, quantiles=spread.get((each.model, each.name))) for each in found])
+        return [replace(each, quantiles=spread.get((each.model, each.name))) for each in found]
 
     def tokens(
         self,

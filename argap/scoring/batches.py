@@ -27,7 +27,7 @@ from argap.records import Bos, ids_of
 from argap.records.columns import OPTIONAL
 from argap.runtime.progress import say
 from argap.scoring.fused import fuse
-from argap.scoring.heads import OfTargets, find_head, joined, logits_of_model, of_targets
+from argap.scoring.heads import OfTargets, find_head, logits_of_model, of_targets
 from argap.scoring.sharing import Sharing, depends_on_length, find_sharing
 
 if TYPE_CHECKING:
@@ -112,18 +112,17 @@ class Batches:
         bos: Bos = None,
         rank: bool = False,
         entropy: bool = False,
-        reference: "Batches | None" = None,
     ) -> None:
         """Fuse the layers of ``model`` and find its output head.
 
         ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``:
-        what to put before each window. ``rank``, ``entropy``: also compute these of each token. ``reference``: another
-        model over the same ``data``; also compute KL(reference ‖ ``model``) of each token, from both at once.
+        what to put before each window. ``rank``, ``entropy``: also compute these of each token.
         """
         self.model = model
         self.rank = rank
         self.entropy = entropy
-        self.reference = reference
+        self.reference: Batches | None = None
+        """The model to take KL from (`follow`)."""
         self.bos = bos
         self.data = data
         self.device = torch.device(device)
@@ -139,10 +138,6 @@ class Batches:
         self.sharing: Sharing = "none"
         """Which windows may share a batch."""
         self._without_gradients = torch.no_grad if live else torch.inference_mode
-        if reference is not None:
-            self.threads, self.batch = min(self.threads, reference.threads), min(self.batch, reference.batch)
-            if reference._without_gradients is torch.no_grad:
-                self._without_gradients = torch.no_grad
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             say(f"{name}: spread over several devices; scoring one window at a time")
             return
@@ -161,8 +156,14 @@ class Batches:
             if self.sharing != "any":
                 how = "one window at a time" if self.sharing == "none" else "windows of equal length together"
                 say(f"{name}: its log-probs of a window depend on the others in a batch; scoring {how}")
-        if reference is not None and self.batch > 1:
-            self.sharing = max(self.sharing, reference.sharing, key=get_args(Sharing).index)
+
+    def follow(self, reference: "Batches") -> None:
+        """Also compute KL(reference ‖ model) of each token from now on; ``reference`` has the same ``data``."""
+        self.reference = reference
+        self.threads, self.batch = min(self.threads, reference.threads), min(self.batch, reference.batch)
+        self.sharing = max(self.sharing, reference.sharing, key=get_args(Sharing).index)
+        if reference._without_gradients is torch.no_grad:
+            self._without_gradients = torch.no_grad
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -68,7 +68,9 @@ class Head:
         weight = self.linear.weight
         return Logits(hidden.to(weight.dtype), weight, self.linear.bias, self.softcap, self.scale)
 
-    def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor, *, rank: bool = False, entropy: bool = False) -> OfTargets:
+    def logprobs(
+        self, hidden: torch.Tensor, targets: torch.Tensor, *, rank: bool = False, entropy: bool = False
+    ) -> OfTargets:
         """Return log-probs of ``targets [N]`` given ``hidden [N, D]``, the top-1 ids and what is asked for.
 
         Ranks need all logits of a row at once, so they are computed without the kernel, at most `LOGITS` in memory.

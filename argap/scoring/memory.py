@@ -17,12 +17,11 @@ from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
 
 if TYPE_CHECKING:
-    from argap.scoring.sources import Local
-
     import torch
     from transformers import PreTrainedModel
 
     from argap.runtime.torchrun import Parallel
+    from argap.scoring.sources import Local
 
 
 @dataclass(frozen=True)

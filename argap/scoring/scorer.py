@@ -95,8 +95,9 @@ def score(
             bos=source.bos,
             rank=source.config.rank,
             entropy=source.config.kl,
-            reference=reference,
         )
+        if reference is not None:
+            batches.follow(reference)
         if parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
             probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()

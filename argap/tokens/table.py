@@ -217,11 +217,8 @@ class Columns:
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
-        if name.startswith(LOGPROB):
-            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
-        if name.startswith(FOLLOWED):
-            measure, _, model = name.removeprefix(FOLLOWED).partition(" ")
-            return pa.array(self._beside(int(model))[measure], pa.float32())
+        if name.startswith((LOGPROB, FOLLOWED)):
+            return self._summed(name)
         return getattr(self, f"_{name}")()
 
     @lazy
@@ -243,12 +240,16 @@ class Columns:
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
 
-    def _beside(self, model: int) -> dict[str, np.ndarray]:
-        """Return what is summed of each row for a model beside the reference (`argap.metric.fidelity`), read once."""
+    def _summed(self, name: str) -> pa.Array:
+        """Return the log-probs of a model, or a measure of `beside` for it."""
+        if name.startswith(LOGPROB):
+            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        measure, _, number = name.removeprefix(FOLLOWED).partition(" ")
+        model = int(number)
         if model not in self._followed:
             both = [self._rows.runs[k].select(followed_columns(self._table.runs[k])) for k in (model, 0)]
             self._followed[model] = beside(*({name: t[name].to_numpy() for name in t.column_names} for t in both))
-        return self._followed[model]
+        return pa.array(self._followed[model][measure], pa.float32())
 
     @lazy
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """KL and entropies of a run against full softmaxes in float64, their columns, resuming, and what is refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from transformers import AutoModelForCausalLM, GPT2Config
 import argap
 from argap.checkpoints.live import LiveModel
 from argap.errors import ArgapError, MismatchError
+from argap.reports.pages.write import write_report
 from argap.scoring import batches
 from argap.tokens import runs
+from argap.view.windows import WindowReader
 from tests.conftest import save_model
 from tests.unit.scoring.test_scorer import CONFIGS
 
@@ -63,9 +66,7 @@ def test_kl_and_entropies_are_those_of_full_softmaxes(
     find = batches.find_head
     without = [1 for _ in headless]  # the padded model's width
     width = 24 if without else None
-    monkeypatch.setattr(
-        batches, "find_head", lambda m, ids: None if m.config.hidden_size == width else find(m, ids)
-    )
+    monkeypatch.setattr(batches, "find_head", lambda m, ids: None if m.config.hidden_size == width else find(m, ids))
     options = {} if bos is None else {"bos": {model: tokenizer.token_text(bos)}}
     out = tmp_path / "out"
     result = argap.score({model: folders[model]}, str(folders[reference]), kl=True, out=out, **TEXT, **options)
@@ -153,9 +154,7 @@ def test_what_cannot_be_compared_is_refused_before_any_work(folders, scored, tmp
 def test_models_in_memory_are_compared_on_one_device(folders, scored, tmp_path, monkeypatch):
     names = ("gpt2", "padded")
     reference, model = (AutoModelForCausalLM.from_pretrained(folders[name], dtype=torch.float32) for name in names)
-    live = argap.score(
-        {"m": model}, reference, kl=True, tokenizer=str(folders["gpt2"]), out=tmp_path / "live", **TEXT
-    )
+    live = argap.score({"m": model}, reference, kl=True, tokenizer=str(folders["gpt2"]), out=tmp_path / "live", **TEXT)
     found, expected = (columns(folder)["kl"] for folder in (live.folder / "m", scored.folder / "padded"))
     np.testing.assert_allclose(found, expected, atol=1e-6)
     monkeypatch.setattr(LiveModel, "device", torch.device("cuda", 1))
@@ -207,8 +206,32 @@ def test_kl_of_another_reference_is_not_taken_for_its_own(scored, tmp_path):
 def test_bins_and_columns_break_fidelity_down(scored):
     for by in ("slice", "distance", "copy", "domain", "repeated"):
         frame = scored.fidelity(by=by)
-        parts = frame[(frame["model"] == "padded") & ~frame["slice"].isin(["overall", *(["ar_hits"] * (by != "slice"))])]
+        parts = frame[
+            (frame["model"] == "padded") & ~frame["slice"].isin(["overall", *(["ar_hits"] * (by != "slice"))])
+        ]
         assert parts["n"].sum() == frame["n"].max(), by
         assert parts["share_of_kl"].sum() == pytest.approx(1), by
     with pytest.raises(ArgapError, match="`by` colour: expected slice, frequency, distance"):
         scored.fidelity(by="colour")
+
+
+def test_tables_report_and_json_say_how_closely(scored, run_command, tmp_path):
+    code, out, _ = run_command("compare", *(str(scored.folder / m) for m in ("padded", "gemma2")), "--ref",
+                               str(scored.folder / scored.reference), "--out", str(tmp_path / "c"))  # fmt: skip
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.strip()]
+    heading = " ".join(" ".join(lines[:4]).split())
+    assert all(word in heading for word in ("mean |Δ", "Agreement", "mean KL"))
+    code, out, _ = run_command("slice", str(scored.folder), "--fidelity", "--by", "position", "--json")
+    assert code == 0
+    rows = json.loads(out)["fidelity"]
+    assert {"model", "name", "kl", "agreement", "absolute_ci95"} < rows[0].keys()
+    code, out, _ = run_command("slice", str(scored.folder), "--fidelity", "--where", "kl.padded > 0.001")
+    assert code == 0
+    assert "% of KL" in " ".join(out.split())
+    assert "How closely the reference is followed" in write_report(scored.folder, tmp_path / "report").read_text()
+    window = WindowReader(scored.token_table).read(0, ["padded", scored.reference])
+    kl, theirs = (each.kl for each in window.models)
+    assert theirs is None
+    assert kl is not None
+    assert kl[1] == pytest.approx(columns(scored.folder / "padded")["kl"][1])
