@@ -22,7 +22,7 @@ MOST = 0.9
 ALIKE = 0.8
 """Part of the windows of a description that must stand out, and the reverse, for the description to hold."""
 CLEAN, JUMP, AFTER = 8, 20.0, 16
-"""An onset has at least `CLEAN` tokens before it, and behind it `AFTER` tokens whose mean is `JUMP` times the largest."""
+"""An onset has `CLEAN` tokens or more before it, and behind it `AFTER` whose mean is `JUMP` times the largest of them."""
 GROWN = 2.0
 """Times the first quarter's mean that the last quarter's must have for a difference to grow along the window."""
 ORDERED = 0.8
@@ -224,7 +224,7 @@ def _rank_correlation(values: np.ndarray) -> float:
 
 
 def _distance(tokens: Tokens) -> Iterator[Finding]:
-    """Find the distance that best divides repeated tokens that differ much from all others: by variance between them."""
+    """Find the distance that best divides repeated tokens that differ much from all others, by variance between."""
     binning = distance_bins(int(tokens.lengths.max()))
     total, count = float(tokens.absolute.sum()), len(tokens.absolute)
     best: tuple[float, int] | None = None
