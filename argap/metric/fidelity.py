@@ -53,10 +53,12 @@ class Spread:
         below = np.cumsum(self.counts)
         if not below[-1]:
             return None
-        bins = np.searchsorted(below, np.ceil(np.array(FRACTIONS) * below[-1]))
-        middles = ((bins << DROPPED) + (bins > 0) * 2 ** (DROPPED - 1)).astype(np.int32).view(np.float32)
-        found = np.minimum(middles.astype(np.float64), self.largest)
-        return Quantiles(*found.tolist(), self.largest if np.isfinite(self.largest) else None)
+        bits = np.searchsorted(below, np.ceil(np.array(FRACTIONS) * below[-1])) << DROPPED
+        bits += (bits > 0) * 2 ** (DROPPED - 1)  # the middle of a bin, but for 0
+        middle = np.minimum(bits, np.float32(np.inf).view(np.int32)).astype(np.int32).view(np.float32)
+        return Quantiles(
+            *(_finite(each) for each in (*np.minimum(middle.astype(np.float64), self.largest), self.largest))
+        )
 
 
 def fidelity(

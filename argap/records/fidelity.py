@@ -13,14 +13,13 @@ FRACTIONS = (0.5, 0.9, 0.99, 0.999)
 
 
 class Quantiles(NamedTuple):
-    """|Δ log p| in nats, at the `FRACTIONS` of the scored tokens and at its largest."""
+    """|Δ log p| in nats, at the `FRACTIONS` of the scored tokens and at its largest; None if infinite."""
 
-    median: float
-    q90: float
-    q99: float
-    q999: float
+    median: float | None
+    q90: float | None
+    q99: float | None
+    q999: float | None
     largest: float | None
-    """None if infinite."""
 
 
 class Fidelity(Record, frozen=True, kw_only=True):

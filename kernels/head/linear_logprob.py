@@ -190,6 +190,7 @@ def _forward(
     softcap: float | None,
     scale: float,
     top1: bool,
+    entropy: bool,
 ) -> LogProb:
     """Run the kernels of `linear_logprob`."""
     if weight.stride(1) != 1:
@@ -200,9 +201,12 @@ def _forward(
     N, V = len(hidden), len(weight)
     hidden, target, bias = unit_stride(hidden), unit_stride(target), unit_stride(bias)
     launch = LAUNCHES.at(hidden.device, f"{8 * hidden.element_size()} bits")
-    result = LogProb(hidden.new_empty(N, dtype=torch.float32), torch.empty_like(target) if top1 else None)
+    logprob = hidden.new_empty(N, dtype=torch.float32)
+    result = LogProb(
+        logprob, torch.empty_like(target) if top1 else None, torch.empty_like(logprob) if entropy else None
+    )
     BN, NV = launch.blocks["BN"], triton.cdiv(V, launch.blocks["BV"])
-    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1)) // BN) * BN
+    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1 + entropy)) // BN) * BN
     for start in range(0, N, rows_at_once):
         rows = slice(start, start + rows_at_once)
         outputs = [None if x is None else x[rows] for x in result]
@@ -224,29 +228,28 @@ def _launch(
     (N, D), V = hidden.shape, len(weight)
     BN, BV, BD = (launch.blocks[name] for name in ("BN", "BV", "BD"))
     NV = triton.cdiv(V, BV)
-    logprob, top1 = outputs
+    logprob, top1, entropy = outputs
     # 1. Scratch for the results of every tile and row.
     max_z, sum_exp = (hidden.new_empty(NV, N, dtype=torch.float32) for _ in range(2))
     argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
-    # 2. Arguments of both kernels; see `argap.kernels.head.logit_tiles.to_bits` for rate and cap.
+    moment = None if entropy is None else torch.empty_like(max_z)
+    # 2. Arguments of both kernels.
     constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
-    rate, cap = scale * math.log2(math.e), 0.0
-    if softcap is not None:
-        rate, cap = 2 * rate / softcap, softcap * math.log2(math.e)
+    rate, cap = rate_and_cap(scale, softcap)
     # 3. The tiles, then the rows.
-    by_copy_engine = _copy_engine_takes(hidden, weight)
+    by_copy_engine = copy_engine_takes(hidden, weight)
     programs = min(triton.cdiv(N, BN) * NV, multiprocessors(hidden.device))
     tile_kernel[(programs,)](
-        _descriptor(hidden, BN, BD) if by_copy_engine else hidden,
-        _descriptor(weight, BV, BD) if by_copy_engine else weight,
-        *(bias, max_z, sum_exp, argmax, N, V, hidden.stride(0), weight.stride(0), rate, cap),
+        descriptor(hidden, BN, BD) if by_copy_engine else hidden,
+        descriptor(weight, BV, BD) if by_copy_engine else weight,
+        *(bias, max_z, sum_exp, argmax, moment, N, V, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         COPY_ENGINE=by_copy_engine,
         **launch.arguments(),
     )
     row_launch = ROW_LAUNCHES.at(hidden.device, "any")
     row_kernel[(triton.cdiv(N, row_launch.blocks["BR"]),)](
-        *(hidden, weight, target, bias, max_z, sum_exp, argmax, logprob, top1),
+        *(hidden, weight, target, bias, max_z, sum_exp, argmax, moment, logprob, top1, entropy),
         *(N, V, NV, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         LN_2=math.log(2),
@@ -254,14 +257,20 @@ def _launch(
     )
 
 
-def _copy_engine_takes(*tensors: torch.Tensor) -> bool:
+def rate_and_cap(scale: float, softcap: float | None) -> tuple[float, float]:
+    """Return the arguments of `argap.kernels.head.logit_tiles.to_bits`."""
+    rate = scale * math.log2(math.e)
+    return (rate, 0.0) if softcap is None else (2 * rate / softcap, softcap * math.log2(math.e))
+
+
+def copy_engine_takes(*tensors: torch.Tensor) -> bool:
     """Return whether Hopper's copy engine can load ``tensors``: disjoint rows that start at multiples of 16 bytes."""
     aligned = all(x.data_ptr() % 16 == 0 and x.stride(0) * x.element_size() % 16 == 0 for x in tensors)
     apart = all(x.stride(0) >= x.shape[1] for x in tensors)
     return aligned and apart and (not tensors[0].is_cuda or device_class(tensors[0].device) == "hopper")
 
 
-def _descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
+def descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
     """Return a copy-engine descriptor that loads ``x`` in blocks of ``rows`` × ``columns``."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 

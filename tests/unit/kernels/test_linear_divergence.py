@@ -66,6 +66,16 @@ def exact(reference: Logits, model: Logits) -> torch.Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
+def by_kernel(reference: Logits, model: Logits) -> torch.Tensor:
+    """The output of the kernels, which start from memory full of NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
+    try:
+        return module._forward(reference, model)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 @pytest.mark.parametrize("n", ROWS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_reference_agrees_with_a_full_softmax_in_any_tiling(case, n, monkeypatch):
@@ -105,3 +115,38 @@ def test_ids_that_are_ruled_out():
 def test_rows_that_differ_are_refused():
     with pytest.raises(ArgapError, match="linear_divergence: 3 rows of the reference and 4 of the model; expected"):
         linear_divergence(Logits(torch.zeros(3, 5)), Logits(torch.zeros(4, 5)))
+
+
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_kernels_agree_with_float64(case, dtype, device):
+    heads = drawn(case, 65, dtype, device)
+    torch.testing.assert_close(by_kernel(*heads).double(), exact(*heads), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63])
+def test_rows_and_tiles_that_do_not_fill_a_block(n, device, monkeypatch):
+    """301 ids are three tiles, in launches of a single block of rows; hidden sizes that the copy engine refuses."""
+    monkeypatch.setattr(module, "SCRATCH_BYTES", 1)
+    heads = drawn(Case((301, 400), (70, 72)), n, torch.float16, device)
+    torch.testing.assert_close(by_kernel(*heads).double(), exact(*heads), atol=1e-4, rtol=1e-5)
+
+
+def test_dtypes_that_differ_and_broken_states(device):
+    reference, model = drawn(Case((50, 50), (32, 32)), 20, device=device)
+    narrow = model._replace(**{name: getattr(model, name).half() for name in ("hidden", "weight")})
+    torch.testing.assert_close(by_kernel(reference, narrow).double(), exact(reference, narrow), atol=1e-4, rtol=1e-5)
+    for function in (by_kernel, linear_divergence):
+        broken = model.hidden.clone()
+        broken[3, 5] = torch.nan
+        found = function(reference, model._replace(hidden=broken))
+        assert found.isnan().nonzero().tolist() == [[3]]
+        inf = torch.zeros(50, device=device)
+        inf[7] = -torch.inf
+        found = function(reference, model._replace(bias=inf))
+        assert (found == torch.inf).all()
+    with pytest.raises(ArgapError, match=r"weight \[V, D\] has strides \(1, 50\).*weight\.contiguous\(\)"):
+        by_kernel(reference, model._replace(weight=model.weight.T.contiguous().T))  # pyright: ignore

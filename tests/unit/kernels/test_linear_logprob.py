@@ -31,7 +31,7 @@ def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
     try:
-        return module._forward(hidden, weight, target, bias, softcap, scale, True)
+        return module._forward(hidden, weight, target, bias, softcap, scale, True, True)
     finally:
         torch.use_deterministic_algorithms(before)
 
@@ -139,6 +139,7 @@ def test_equal_logits_and_a_certain_one(device):
     torch.testing.assert_close(found.logprob, torch.tensor([-math.log(300), 0.0], device=device))
     assert found.top1.tolist() == [0, 299]
     assert (found.logprob <= 0).all()
+    torch.testing.assert_close(found.entropy, torch.tensor([math.log(300), 0.0], device=device))
 
 
 @pytest.mark.parametrize("function", [by_kernel, linear_logprob_reference])
