@@ -22,7 +22,7 @@ MOST = 0.9
 ALIKE = 0.8
 """Part of the windows of a description that must stand out, and the reverse, for the description to hold."""
 CLEAN, JUMP, AFTER = 8, 20.0, 16
-"""An onset has `CLEAN` tokens or more before it, and behind it `AFTER` whose mean is `JUMP` times the largest of them."""
+"""An onset has at least `CLEAN` tokens before it, and then `AFTER` whose mean is `JUMP` times the largest of those."""
 GROWN = 2.0
 """Times the first quarter's mean that the last quarter's must have for a difference to grow along the window."""
 ORDERED = 0.8
