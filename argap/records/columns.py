@@ -36,11 +36,15 @@ segment                 int64      number of the segment, the same for all its t
 segment_bytes           int32      bytes of the segment at its last token, 0 at the others
 ======================  =========  ==============================================================================
 
-Runs with ranks (``argap score --rank``) add
+Runs of ``argap score --rank`` and ``--kl`` add structs with one field per model that has them:
 
 ======================  =========  ==============================================================================
-rank                    struct     one field per model that has ranks: the token's rank in the vocabulary
+rank                    struct     --rank: the token's rank in the vocabulary
+kl                      struct     --kl: KL(reference ‖ model) in nats, of the two distributions before the token
+entropy                 struct     --kl: entropy of the model's distribution in nats
 ======================  =========  ==============================================================================
+
+A condition may write ``kl`` alone if a single model has it: ``kl > 1 AND repeated``.
 
 Further columns are those kept from the source (`argap.evaluation.documents`): a value of the token's document, or the
 labels of its spans.
@@ -80,12 +84,17 @@ COPIED = ("opportunity", "match_length", "induction")
 """Labels that format 1 lacks."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
-RANK = "rank"
-"""A struct like ``nll`` and ``top1``, but with fields only for models whose runs have ranks, and absent without any."""
-BY_MODEL = (*OF_MODELS, RANK)
+RANK, KL, ENTROPY = "rank", "kl", "entropy"
+OPTIONAL = {RANK: pa.int32(), KL: pa.float32(), ENTROPY: pa.float32()}
+"""Structs like ``nll`` and ``top1``, but with fields only for models whose runs have them, and absent without any."""
+OPTION_OF = {RANK: "rank", KL: "kl", ENTROPY: "kl"}
+"""The option of `argap score` that keeps each of `OPTIONAL`."""
+BY_MODEL = (*OF_MODELS, *OPTIONAL)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
+FOLLOWED = "beside the reference: "
+"""Prefix of internal columns, a measure and a model index: what `argap.metric.fidelity` sums of each token."""
 UNIT = "unit of documents"
 """Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
@@ -94,12 +103,12 @@ WHOLE = "bytes of the whole segment"
 """A further column, in a comparison by segments."""
 MASK = "in slice "
 """Prefix of the columns of slices defined by functions; no condition can name these either."""
-RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
+RESERVED = (LOGPROB, FOLLOWED, MASK, UNIT, WEIGHT, WHOLE)
 
 
-def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
-    """Return the column `RANK` and its type, with a field for each of ``models``; empty without models."""
-    return {RANK: pa.struct([(model, pa.int32()) for model in models])} if models else {}
+def optional_types(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:
+    """Return the types of the columns of `OPTIONAL`, with a field for each of their ``models``; none without models."""
+    return {name: pa.struct([(model, OPTIONAL[name]) for model in having]) for name, having in models.items() if having}
 
 
 def schema_of(

@@ -5,7 +5,9 @@ from math import inf
 
 import pandas as pd
 
-from argap.records import ALL, Bin, Interval, Part
+from argap.records import ALL, Bin, Fidelity, Interval, Part, Quantiles
+
+CI = "_ci95"
 
 
 def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
@@ -35,6 +37,22 @@ def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "reason", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def fidelity_frame(found: Sequence[Fidelity]) -> pd.DataFrame:
+    """Return the columns of `argap.result.Result.fidelity`."""
+    rows = []
+    for each in found:
+        row: dict[str, object] = {"model": each.model, "slice": "overall" if each.name == ALL else each.name}
+        for name in Fidelity.__struct_fields__[2:]:
+            value = getattr(each, name)
+            if name == "quantiles":
+                row |= dict.fromkeys(Quantiles._fields) if value is None else value._asdict()
+            else:
+                row |= _ends(name[: -len(CI)], value) if name.endswith(CI) else {name: value}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.astype(dict.fromkeys(frame.columns[3:], "float64"))
 
 
 def part_rows(part: Part, bounds: Bin | None) -> list[dict[str, object]]:

@@ -15,13 +15,14 @@ from argap.errors import MismatchError
 from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
-from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.records.columns import ranks_of
+from argap.records import EvaluationSpec, Gap, RunIdentity, SourceRecord, read_gap
+from argap.records.columns import OPTIONAL, optional_types
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import beside_reference
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import fitting, open_models_text
 from argap.scoring.sources import Source, check_folders
@@ -73,24 +74,26 @@ def score_models(
     _check_reference(tokenizer, first, opened)
     for each in sources:
         each.check(parallel)
+    sources = [first, *(beside_reference(models, first) if config.kl else models)]
     fitted = fitting(spec, sources)
     if parallel is None or parallel.is_main:
         _say_fitted(spec, fitted)
     spec = fitted
 
-    text = open_models_text(spec, tokenizer, first, models)
-    ranked = []
+    text = open_models_text(spec, tokenizer, first, sources[1:])
+    identities: dict[str, RunIdentity] = {}
     for each in sources:
         data = text.of(each)
         each.check_windows(data, parallel)
-        identity = each.identity(data, parallel)
+        identity = identities[each.name] = each.identity(data, parallel)
         if parallel is None or parallel.is_main:
             text.check_folders(each, identity, out, overwrite=config.overwrite)
             if each.finished is None:
                 say_bos(each, config.bos.of(each.name), identity.bos)
-        ranked += [each.name] if identity.rank and text.segmented is None else []
     if slices:
-        columns = further_columns(text.record, text.sets[0].kept) | ranks_of(ranked)
+        having = {name: [model for model, of in identities.items() if name in of.optional] for name in OPTIONAL}
+        columns = further_columns(text.record, text.sets[0].kept)
+        columns |= optional_types(having) if text.segmented is None else {}
         check_slices(slices, names, text.record, columns)
 
     asked = source_of(spec, index)

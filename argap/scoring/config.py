@@ -90,6 +90,13 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     rank: Annotated[
         bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
     ] = False
+    kl: Annotated[
+        bool,
+        Meta(
+            description="Also keep KL(reference ‖ model) and the entropies of each token, from both models at once.",
+            extra={"flag": "--kl"},
+        ),
+    ] = False
     backend: Annotated[
         Literal["auto", "native", "hf"],
         Meta(description="Run known families with argap's own code (native) or with transformers (hf)."),

@@ -23,6 +23,7 @@ from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
 from argap.scoring.bos import probe_bos
+from argap.scoring.divergence import batches_of, check_same_vocabulary
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
     SHARD_TOKENS,
@@ -77,8 +78,13 @@ def score(
         return run
     check_length(source.origin, source.longest, data, bos=source.bos)
     too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
-    with source.loaded(device) as model, family_code(source.origin, model, data.longest, too_long):
+    with (
+        source.loaded(device) as model,
+        family_code(source.origin, model, data.longest, too_long),
+        batches_of(source.beside, data, device) as reference,
+    ):
         check_vocabulary(model, data, source.origin)
+        check_same_vocabulary(source, model, reference)
         batches = Batches(
             model,
             data,
@@ -88,7 +94,10 @@ def score(
             live=source.shared,
             bos=source.bos,
             rank=source.config.rank,
+            entropy=source.config.kl,
         )
+        if reference is not None:
+            batches.follow(reference)
         if parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
             probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()
@@ -144,7 +153,7 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
     check_logprobs(logprob, shard.data, shard.windows, name)
-    write_shard(path, shard.data, shard.windows, logprob, top1, shard.ranks())
+    write_shard(path, shard.data, shard.windows, logprob, top1, shard.further())
     advance(shard.uncounted)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
-from argap.records.columns import BY_MODEL, COPIED, RANK, ranks_of, schema_of
+from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, OPTIONAL, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.allowed import LONGEST, refused_part
 from argap.slices.arrow_conditions import Evaluated, plain_condition
@@ -37,6 +37,8 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
 TABLE = "tokens"
 QUOTED = 200
 """Most characters of a condition, or of what DuckDB says of it, in a message."""
+HEAD = "SELECT (\n"
+"""What stands before a condition when it is parsed."""
 
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -62,7 +64,7 @@ class Condition:
     columns: tuple[str, ...]
     """Columns that it names."""
     models: tuple[str, ...] = ()
-    """Models whose ``nll``, ``top1`` or ``rank`` it names."""
+    """Models whose fields of `argap.records.columns.BY_MODEL` it names."""
     plain: Evaluated | None = None
     """The same condition as a function of a batch with `columns`; None if it needs DuckDB."""
 
@@ -76,6 +78,8 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
     models = [field.name for field in schema.field("nll").type]
     with connect() as connection:
         expression = _parse(connection, where, schema)
+        if named := _with_fields(where, expression, schema):
+            where, expression = named, _parse(connection, named, schema)
         parts = list(_objects(expression))
         paths = [[name.lower() for name in part["column_names"]] for part in parts if "column_names" in part]
         columns = tuple(name for name in schema.names if any(name.lower() in path for path in paths))
@@ -84,9 +88,11 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
-            why, ranked = reason(error), RANK in schema.names and schema.field(RANK).type == ranks_of(models)[RANK]
-            if not ranked and any(RANK in path for path in paths):
-                why += "; `argap score --rank` keeps ranks, where models share a tokenizer"
+            why = reason(error)
+            for name in OPTIONAL:
+                having = schema.field(name).type.num_fields if name in schema.names else 0
+                if having < len(models) and any(name in path for path in paths):
+                    why += f"; `argap score --{OPTION_OF[name]}` keeps {name}, where models share a tokenizer"
             if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
                 why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None
@@ -96,12 +102,33 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
-    """Yield the models whose field of ``nll``, ``top1`` or ``rank`` is named; all if a whole struct is named."""
+    """Yield the models whose field of one of `BY_MODEL` is named; all if a whole struct is named."""
     of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
     whole = any(path[-1] in BY_MODEL for path in of_models)
     for model in models:
         if whole or any(path[-1] == model.lower() for path in of_models):
             yield model
+
+
+def _with_fields(where: str, expression: dict[str, Any], schema: pa.Schema) -> str | None:
+    """Write a column of `OPTIONAL` that a single model has with its field, ``kl`` as ``kl.model``; None if none occurs.
+
+    Only one model is compared where a quantisation is, and its KL needs no name.
+    """
+    fields = {name: schema.field(name).type for name in OPTIONAL if name in schema.names}
+    single = {name: quoted(of.field(0).name) for name, of in fields.items() if of.num_fields == 1}
+    found = [
+        (part["query_location"] - len(HEAD), part["column_names"][0].lower())
+        for part in _objects(expression)
+        if len(part.get("column_names", ())) == 1 and part["column_names"][0].lower() in single
+    ]
+    text = where.encode()
+    for at, name in sorted(found, reverse=True):
+        at += text[at : at + 1] == b'"'
+        end = at + len(name)
+        end += text[end : end + 1] == b'"'
+        text = text[:end] + f".{single[name]}".encode() + text[end:]
+    return text.decode() if found else None
 
 
 def check_syntax(where: str) -> None:
@@ -119,7 +146,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
         raise _refusal(where, f"has {len(where):,} characters; expected at most {LONGEST:,}", schema)
 
     def tree(expression: str) -> dict[str, Any]:
-        query = f"SELECT (\n{expression}\n) FROM {TABLE}"
+        query = f"{HEAD}{expression}\n) FROM {TABLE}"
         try:
             ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
             return parse_json(text)

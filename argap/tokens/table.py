@@ -5,7 +5,7 @@ All runs and the labels hold the same tokens in the same order and are read in l
 `argap.records.columns` lists the columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +16,22 @@ import pyarrow as pa
 from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
+from argap.metric.fidelity import differences, measures
 from argap.records import LabelsRecord, read_record
 from argap.records.columns import (
     BY_MODEL,
     COLUMNS,
     COPIED,
+    ENTROPY,
+    FOLLOWED,
+    KL,
     LABELLED,
     LOGPROB,
-    RANK,
+    OPTIONAL,
     UNIT,
     WEIGHT,
     WHOLE,
-    ranks_of,
+    optional_types,
     schema_of,
 )
 from argap.runtime.threads import lazy
@@ -40,7 +44,7 @@ from argap.tokens.rows import Rows
 from argap.tokens.runs import Run
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
-OF_RUNS = {"runs", "models", "further", "ranked"}
+OF_RUNS = {"runs", "models", "further", "having"}
 """Attributes of a `TokenTable` that depend on its runs."""
 
 
@@ -79,12 +83,12 @@ class TokenTable:
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
         """Return the columns not in `COLUMNS` and their types."""
-        return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
+        return further_columns(self.record.evaluation, self.documents) | optional_types(self.having)
 
     @cached_property
-    def ranked(self) -> list[str]:
-        """Return the models whose runs have ranks."""
-        return [run.model for run in self.runs if run.record.identity.rank]
+    def having(self) -> dict[str, list[str]]:
+        """Return the models whose runs have each column of `OPTIONAL`."""
+        return {name: [run.model for run in self.runs if name in run.record.identity.optional] for name in OPTIONAL}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -98,10 +102,11 @@ class TokenTable:
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """Return the types of some columns, by default all.
 
-        ``nll`` and ``top1`` have a field for each of ``models``, ``rank`` for each that has ranks.
+        ``nll`` and ``top1`` have a field for each of ``models``, those of `OPTIONAL` for each that has them.
         """
         chosen = self.models if models is None else models
-        further = self.further | ranks_of([model for model in chosen if model in self.ranked])
+        having = {name: [model for model in chosen if model in of] for name, of in self.having.items()}
+        further = self.further | optional_types(having)
         schema = schema_of(chosen, further, columns)
         return pa.schema([field for field in schema if field.name not in self.lacking])
 
@@ -159,6 +164,21 @@ class TokenTable:
         return has_letters(self.tokenizer)
 
 
+def followed_columns(run: Run) -> list[str]:
+    """Return the columns of a run that `beside` reads."""
+    return ["logprob", "top1", *(name for name in (KL, ENTROPY) if name in run.record.identity.optional)]
+
+
+def beside(model: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return `argap.metric.fidelity.measures` of each row of two runs, and the stored columns that they have.
+
+    ``model``, ``reference``: the `followed_columns` of each, ``[N]``.
+    """
+    found = measures(differences(model["logprob"], reference["logprob"]), model["top1"] == reference["top1"])
+    stored = {"kl": (model, KL), "entropy": (model, ENTROPY), "reference_entropy": (reference, ENTROPY)}
+    return found | {key: of[name] for key, (of, name) in stored.items() if name in of}
+
+
 class Columns:
     """The columns of some rows, each computed on demand."""
 
@@ -171,6 +191,7 @@ class Columns:
         self._models = models
         self._start = start
         """Tokens of the evaluation set before these rows."""
+        self._followed: dict[int, dict[str, np.ndarray]] = {}
 
     @lazy
     def _last(self) -> np.ndarray:
@@ -196,8 +217,8 @@ class Columns:
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
-        if name.startswith(LOGPROB):
-            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        if name.startswith((LOGPROB, FOLLOWED)):
+            return self._summed(name)
         return getattr(self, f"_{name}")()
 
     @lazy
@@ -210,7 +231,7 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        models = [model for model in self._models if name != RANK or model in self._table.ranked]
+        models = [model for model in self._models if model in self._table.having.get(name, self._models)]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
         arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
         if name == "nll":
@@ -218,6 +239,17 @@ class Columns:
         if name == "nll" and not self._rows.weight.all():  # some are inside a segment
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
+
+    def _summed(self, name: str) -> pa.Array:
+        """Return the log-probs of a model, or a measure of `beside` for it."""
+        if name.startswith(LOGPROB):
+            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        measure, _, number = name.removeprefix(FOLLOWED).partition(" ")
+        model = int(number)
+        if model not in self._followed:
+            both = [self._rows.runs[k].select(followed_columns(self._table.runs[k])) for k in (model, 0)]
+            self._followed[model] = beside(*({name: t[name].to_numpy() for name in t.column_names} for t in both))
+        return pa.array(self._followed[model][measure], pa.float32())
 
     @lazy
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:
