@@ -51,6 +51,8 @@ def score(
     device: str = "auto",
     device_map: bool = False,
     rank: bool = False,
+    short_context: int | None = None,
+    context_curve: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -111,6 +113,11 @@ def score(
     rank
         Also keep each token's rank in the vocabulary, 1 for the most likely. This materialises logits, some rows at a
         time, and takes longer.
+    short_context, context_curve
+        Also score every token with at most that many tokens of context, in windows with half of them as the stride:
+        the token column ``gain`` is log p with the whole window minus that (`Result.context_use`). It reads about twice
+        the tokens of the text; a finished run is not scored again. The curve adds passes of twice the tokens, four
+        times, and so on, below the window's length.
     trust_remote_code
         Run code bundled with a checkpoint.
     overwrite

@@ -38,6 +38,7 @@ from argap.records.gap import (
     Bins,
     Closed,
     ClosedShare,
+    ContextUse,
     Direction,
     Estimate,
     Gap,

@@ -42,6 +42,13 @@ Runs with ranks (``argap score --rank``) add
 rank                    struct     one field per model that has ranks: the token's rank in the vocabulary
 ======================  =========  ==============================================================================
 
+and runs with a pass over a short context (``argap score --short-context N``)
+
+======================  =========  ==============================================================================
+gain                    struct     one field per model that has such a pass: log p with the whole window as context,
+                                   minus log p with the short one, in nats
+======================  =========  ==============================================================================
+
 Further columns are those kept from the source (`argap.evaluation.documents`): a value of the token's document, or the
 labels of its spans.
 """
@@ -80,9 +87,12 @@ COPIED = ("opportunity", "match_length", "induction")
 """Labels that format 1 lacks."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
-RANK = "rank"
-"""A struct like ``nll`` and ``top1``, but with fields only for models whose runs have ranks, and absent without any."""
-BY_MODEL = (*OF_MODELS, RANK)
+RANK, GAIN = "rank", "gain"
+ON_REQUEST: dict[str, pa.DataType] = {RANK: pa.int32(), GAIN: pa.float32()}
+"""Structs like ``nll`` and ``top1``, but with fields only for models whose runs have them, and absent without any."""
+FLAGS = {RANK: "--rank", GAIN: "--short-context N"}
+"""The options of ``argap score`` that add the columns `ON_REQUEST`."""
+BY_MODEL = (*OF_MODELS, *ON_REQUEST)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
@@ -97,9 +107,16 @@ MASK = "in slice "
 RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
 
 
-def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
-    """Return the column `RANK` and its type, with a field for each of ``models``; empty without models."""
-    return {RANK: pa.struct([(model, pa.int32()) for model in models])} if models else {}
+def requested(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:
+    """Return the columns `ON_REQUEST` and their types.
+
+    ``models``: those that have each column. Each has a field; a column without any is left out.
+    """
+    return {
+        name: pa.struct([(model, each) for model in models[name]])
+        for name, each in ON_REQUEST.items()
+        if models.get(name)
+    }
 
 
 def schema_of(

@@ -87,6 +87,8 @@ class RunIdentity(Record, frozen=True):
     """What is put before each window."""
     rank: bool = False
     """Whether the rank of each token is stored as well."""
+    context: int | None = None
+    """Tokens of the windows in which tokens are read (`argap.evaluation.strided`); None: the whole window."""
 
 
 class RunRecord(Record, frozen=True):

@@ -36,6 +36,7 @@ from argap.records import (
     save_gap,
     write_record,
 )
+from argap.results.context_use import context_use
 from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
@@ -217,7 +218,8 @@ def write_gap(
         *warn_of_sources(gap, next(of_hits.frames()), sources),
         *warn_of_bigrams(bigrams, tokenizer),
     )
-    gap = msgspec.structs.replace(with_slices(gap, _slices(gap, out, table, slices, earlier)), warnings=warnings)
+    gap = with_slices(gap, _slices(gap, out, table, slices, earlier))
+    gap = msgspec.structs.replace(gap, warnings=warnings, context=context_use(table))
     for line in warnings:
         say(line)
     for model in gap.models:

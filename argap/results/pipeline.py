@@ -16,7 +16,7 @@ from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.records.columns import ranks_of
+from argap.records.columns import GAIN, RANK, requested
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
@@ -24,10 +24,11 @@ from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import fitting, open_models_text
+from argap.scoring.short_context import check_short, contexts_of, score_short
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
-from argap.tokens.runs import OWN
+from argap.tokens.runs import OWN, short_passes
 
 HELD_OUT = "stdlib:heldout"
 FOLDERS = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
@@ -79,22 +80,30 @@ def score_models(
     spec = fitted
 
     text = open_models_text(spec, tokenizer, first, models)
-    ranked = []
+    contexts = contexts_of(config, text)
+    having: dict[str, list[str]] = {RANK: [], GAIN: []}
     for each in sources:
         data = text.of(each)
         each.check_windows(data, parallel)
         identity = each.identity(data, parallel)
+        folder = each.finished.folder if each.finished else text.folder(each, out)
         if parallel is None or parallel.is_main:
             text.check_folders(each, identity, out, overwrite=config.overwrite)
+            check_short(each, identity, contexts, folder, overwrite=config.overwrite)
             if each.finished is None:
                 say_bos(each, config.bos.of(each.name), identity.bos)
-        ranked += [each.name] if identity.rank and text.segmented is None else []
+        if text.segmented is None:
+            having[RANK] += [each.name] if identity.rank else []
+            short = short_passes(folder, identity) or (contexts and not each.finished)
+            having[GAIN] += [each.name] if short else []
     if slices:
-        columns = further_columns(text.record, text.sets[0].kept) | ranks_of(ranked)
+        columns = further_columns(text.record, text.sets[0].kept) | requested(having)
         check_slices(slices, names, text.record, columns)
 
     asked = source_of(spec, index)
     runs = [each.score(text.of(each), text.folder(each, out), asked, parallel) for each in sources]
+    for each, run in zip(sources, runs, strict=True):
+        score_short(each, run, text.of(each), contexts, asked, parallel)
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, sources, out, overwrite=config.overwrite)
         labels = text.labels(label_portions(text.of(first), opened))

@@ -90,6 +90,21 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     rank: Annotated[
         bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
     ] = False
+    short_context: Annotated[
+        int | None,
+        Meta(
+            ge=2,
+            description="Also score with N tokens of context, for the column gain (about twice the tokens again).",
+            extra={"metavar": "N"},
+        ),
+    ] = None
+    context_curve: Annotated[
+        bool,
+        Meta(
+            description="Also with 2N, 4N, … tokens below a window's, for the context-use curve.",
+            extra={"flag": "--context-curve"},
+        ),
+    ] = False
     backend: Annotated[
         Literal["auto", "native", "hf"],
         Meta(description="Run known families with argap's own code (native) or with transformers (hf)."),

@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
-from argap.records.columns import BY_MODEL, COPIED, RANK, ranks_of, schema_of
+from argap.records.columns import BY_MODEL, COPIED, FLAGS, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
@@ -58,7 +58,7 @@ class Condition:
     columns: tuple[str, ...]
     """Columns that it names."""
     models: tuple[str, ...] = ()
-    """Models whose ``nll``, ``top1`` or ``rank`` it names."""
+    """Models whose field of a column `argap.records.columns.BY_MODEL` it names."""
     plain: Evaluated | None = None
     """The same condition as a function of a batch with `columns`; None if it needs DuckDB."""
 
@@ -83,9 +83,11 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
-            why, ranked = reason(error), RANK in schema.names and schema.field(RANK).type == ranks_of(models)[RANK]
-            if not ranked and any(RANK in path for path in paths):
-                why += "; `argap score --rank` keeps ranks, where models share a tokenizer"
+            why = reason(error)
+            for name, flag in FLAGS.items():
+                whole = name in schema.names and schema.field(name).type.num_fields == len(models)
+                if not whole and any(name in path for path in paths):
+                    why += f"; `argap score {flag}` adds {name}, where models share a tokenizer"
             if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
                 why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None
@@ -95,7 +97,7 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
-    """Yield the models whose field of ``nll``, ``top1`` or ``rank`` is named; all if a whole struct is named."""
+    """Yield the models whose field of a column `BY_MODEL` is named; all if a whole struct is named."""
     of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
     whole = any(path[-1] in BY_MODEL for path in of_models)
     for model in models:

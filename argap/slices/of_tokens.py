@@ -15,7 +15,7 @@ from argap.files.checksums import check_files
 from argap.files.resumable import folder_name
 from argap.metric.documents import group_of, units_of
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
-from argap.records.columns import BY_MODEL, MASK, OF_MODELS, RANK, SEGMENTED, TYPES, WHOLE, schema_of
+from argap.records.columns import BY_MODEL, MASK, OF_MODELS, SEGMENTED, TYPES, WHOLE, schema_of
 from argap.slices.conditions import (
     TABLE,
     Condition,
@@ -293,7 +293,8 @@ def select(
         sql, named, masks = quoted(MASK + "where"), (), {"where": condition}
     # A condition may name a model that is not in `models`: then read all models' fields and drop the extra ones.
     fields = table.models if set(BY_MODEL) & set(named) else models
-    of_each = dict.fromkeys(OF_MODELS, models) | {RANK: [m for m in models if m in table.ranked]}
+    of_each = dict.fromkeys(OF_MODELS, models)
+    of_each |= {name: [m for m in models if m in having] for name, having in table.requested.items()}
     parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
     columns = [name for name in columns if parts.get(name) != ""]  # a struct needs at least one field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]

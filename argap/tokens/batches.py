@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import COPIED, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
+from argap.records.columns import COPIED, GAIN, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.table import Columns, TokenTable
 from argap.tokens.weights import stored_weights
@@ -65,15 +65,16 @@ class TokenReader:
         """
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
-        if RANK in read:
-            for model in self._models:
-                of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
+        asked = {name: {*self._models} & {*having} for name, having in self.table.requested.items() if name in read}
+        for columns, model in zip(of_runs, self.table.models, strict=True):
+            columns += [RANK] if model in asked.get(RANK, ()) else []
+            columns += ["logprob"] if model in asked.get(GAIN, ()) and "logprob" not in columns else []
+        of_runs += [["logprob"] if model in asked.get(GAIN, ()) else [] for model in self.table.short]
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += stored_weights(self.table.record.evaluation)
-        folders = [run.folder for run in self.table.runs]
         held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
-        for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
+        for rows in read_rows(self.table.folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
             yield from [rows] if held is None else rows.among(held)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:

@@ -21,13 +21,14 @@ from argap.records.columns import (
     BY_MODEL,
     COLUMNS,
     COPIED,
+    GAIN,
     LABELLED,
     LOGPROB,
     RANK,
     UNIT,
     WEIGHT,
     WHOLE,
-    ranks_of,
+    requested,
     schema_of,
 )
 from argap.runtime.threads import lazy
@@ -37,10 +38,10 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import Rows
-from argap.tokens.runs import Run
+from argap.tokens.runs import Run, short_passes
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
-OF_RUNS = {"runs", "models", "further", "ranked"}
+OF_RUNS = {"runs", "models", "further", "requested", "short", "folders"}
 """Attributes of a `TokenTable` that depend on its runs."""
 
 
@@ -79,12 +80,24 @@ class TokenTable:
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
         """Return the columns not in `COLUMNS` and their types."""
-        return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
+        return further_columns(self.record.evaluation, self.documents) | requested(self.requested)
 
     @cached_property
-    def ranked(self) -> list[str]:
-        """Return the models whose runs have ranks."""
-        return [run.model for run in self.runs if run.record.identity.rank]
+    def requested(self) -> dict[str, list[str]]:
+        """Return the models that have each of the columns `argap.records.columns.ON_REQUEST`."""
+        return {RANK: [run.model for run in self.runs if run.record.identity.rank], GAIN: [*self.short]}
+
+    @cached_property
+    def short(self) -> dict[str, Run]:
+        """Return the passes over a short context that ``gain`` is computed from, by model: over the shortest known."""
+        passes = {run.model: short_passes(run.folder, run.record.identity) for run in self.runs}
+        shortest = min((context for known in passes.values() for context in known), default=0)
+        return {model: known[shortest] for model, known in passes.items() if shortest in known}
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Return the folders of the files that `argap.tokens.rows.Rows` reads: of the runs, then of `short`."""
+        return [run.folder for run in (*self.runs, *self.short.values())]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -98,10 +111,11 @@ class TokenTable:
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """Return the types of some columns, by default all.
 
-        ``nll`` and ``top1`` have a field for each of ``models``, ``rank`` for each that has ranks.
+        ``nll`` and ``top1`` have a field for each of ``models``, those `requested` for each that has them.
         """
         chosen = self.models if models is None else models
-        further = self.further | ranks_of([model for model in chosen if model in self.ranked])
+        having = {name: [model for model in chosen if model in known] for name, known in self.requested.items()}
+        further = {name: of for name, of in self.further.items() if name not in having} | requested(having)
         schema = schema_of(chosen, further, columns)
         return pa.schema([field for field in schema if field.name not in self.lacking])
 
@@ -210,9 +224,14 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        models = [model for model in self._models if name != RANK or model in self._table.ranked]
+        having = self._table.requested.get(name, self._models)
+        models = [model for model in self._models if model in having]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
-        arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
+        if name == GAIN:
+            shorts = [self._rows.runs[len(self._table.runs) + having.index(model)] for model in models]
+            arrays = [_gain(long, short) for long, short in zip(tables, shorts, strict=True)]
+        else:
+            arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
         if name == "nll":
             arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
         if name == "nll" and not self._rows.weight.all():  # some are inside a segment
@@ -266,3 +285,10 @@ class Columns:
 
     def _content(self) -> pa.Array:
         return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))
+
+
+def _gain(long: pa.Table, short: pa.Table) -> pa.Array:
+    """Return log p with the whole window as context minus log p with a short one; null at position 0."""
+    whole, part = (table["logprob"].to_numpy() for table in (long, short))
+    with np.errstate(invalid="ignore"):  # a token that is ruled out in both
+        return pa.array(whole - part, from_pandas=True)
