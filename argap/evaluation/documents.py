@@ -19,7 +19,7 @@ from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.parquet import read_parquet, whole_column, write_parquet
-from argap.records.columns import COLUMNS, ON_REQUEST, RESERVED, SEGMENTED, TEXT
+from argap.records.columns import COLUMNS, OPTIONAL, RESERVED, SEGMENTED, TEXT
 
 FILE = "documents.parquet"
 TOKENS = "tokens"
@@ -48,7 +48,7 @@ def check_keep(keep: Sequence[str]) -> None:
     """
     seen = {
         name: f"a column of every token; known are {', '.join(COLUMNS)}"
-        for name in (*COLUMNS, *ON_REQUEST, *SEGMENTED, TOKENS)
+        for name in (*COLUMNS, *OPTIONAL, *SEGMENTED, TOKENS)
     }
     seen |= dict.fromkeys(BREAKDOWNS, "a breakdown of every result")
     for name in keep:

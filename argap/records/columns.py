@@ -88,11 +88,11 @@ COPIED = ("opportunity", "match_length", "induction")
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
 RANK, GAIN = "rank", "gain"
-ON_REQUEST: dict[str, pa.DataType] = {RANK: pa.int32(), GAIN: pa.float32()}
+OPTIONAL: dict[str, pa.DataType] = {RANK: pa.int32(), GAIN: pa.float32()}
 """Structs like ``nll`` and ``top1``, but with fields only for models whose runs have them, and absent without any."""
-FLAGS = {RANK: "--rank", GAIN: "--short-context N"}
-"""The options of ``argap score`` that add the columns `ON_REQUEST`."""
-BY_MODEL = (*OF_MODELS, *ON_REQUEST)
+OPTION_OF = {RANK: "rank", GAIN: "short_context"}
+"""The option of `argap score` that keeps each of `OPTIONAL`."""
+BY_MODEL = (*OF_MODELS, *OPTIONAL)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
@@ -107,15 +107,10 @@ MASK = "in slice "
 RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
 
 
-def requested(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:
-    """Return the columns `ON_REQUEST` and their types.
-
-    ``models``: those that have each column. Each has a field; a column without any is left out.
-    """
+def optional_types(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:
+    """Return the types of the columns of `OPTIONAL`, with a field for each of their ``models``; none without models."""
     return {
-        name: pa.struct([(model, each) for model in models[name]])
-        for name, each in ON_REQUEST.items()
-        if models.get(name)
+        name: pa.struct([(model, OPTIONAL[name]) for model in having]) for name, having in models.items() if having
     }
 
 

@@ -127,7 +127,7 @@ class Part:
         return Part(changed, msgspec.structs.replace(self.about, name=name))
 
 
-class ContextUse(Record, frozen=True):
+class ContextUse(Record, frozen=True, omit_defaults=False):
     """A point of a model's context-use curve: its loss with a short context, on tokens that have a longer one.
 
     All points of a result are over the same tokens: those with at least the longest short context before them.

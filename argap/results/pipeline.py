@@ -16,7 +16,7 @@ from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.records.columns import GAIN, RANK, requested
+from argap.records.columns import GAIN, RANK, optional_types
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
@@ -24,7 +24,7 @@ from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import fitting, open_models_text
-from argap.scoring.short_context import check_short, contexts_of, score_short
+from argap.scoring.short_context import check_context, check_short, contexts_of, score_short
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
@@ -59,6 +59,7 @@ def score_models(
     from argap.slices.of_tokens import check_slices
 
     resolve_threshold(config.threshold, PAPER_TOKENS)  # refuse a bad value before any work
+    check_context(config)
     slices = None if config.slices is None else slice_specs(config.slices)
     corpora_of(config.text)  # a text that is refused, before checkpoints are fetched and read
     first, models = find_sources(checkpoints, reference, config)
@@ -97,7 +98,7 @@ def score_models(
             short = short_passes(folder, identity) or (contexts and not each.finished)
             having[GAIN] += [each.name] if short else []
     if slices:
-        columns = further_columns(text.record, text.sets[0].kept) | requested(having)
+        columns = further_columns(text.record, text.sets[0].kept) | optional_types(having)
         check_slices(slices, names, text.record, columns)
 
     asked = source_of(spec, index)

@@ -24,16 +24,22 @@ if TYPE_CHECKING:
     from argap.runtime.torchrun import Parallel
 
 
+def check_context(config: ScoreConfig) -> None:
+    """Raise `ArgapError` for a short context of less than two tokens, and for a curve without a first point."""
+    if config.short_context is not None and config.short_context < 2:
+        raise ArgapError(f"`short_context` {config.short_context}: expected at least 2, one of context and one to score")
+    if config.short_context is None and config.context_curve:
+        raise ArgapError("`context_curve`: begins at `short_context`, which is not given; for example 64")
+
+
 def contexts_of(config: ScoreConfig, text: ModelsText) -> list[int]:
     """Return the short contexts asked for, ascending.
 
-    Raises `ArgapError` for one that is not shorter than the windows, for a curve without a first point, and for models
-    of several tokenizers, whose windows hold the same bytes and not as many tokens.
+    Raises `ArgapError` for one that is not shorter than the windows, and for models of several tokenizers, whose
+    windows hold the same bytes and not as many tokens.
     """
     context = config.short_context
     if context is None:
-        if config.context_curve:
-            raise ArgapError("`context_curve`: begins at `short_context`, which is not given; for example 64")
         return []
     if text.segmented is not None:
         raise ArgapError("`short_context`: the models have different tokenizers; expected one, whose tokens are counted")
@@ -76,7 +82,7 @@ def score_short(
 
     Raises as `argap.scoring.scorer.score`.
     """
-    if source.finished is not None:
+    if source.finished is not None or not contexts:
         return
     from argap.scoring.scorer import score
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
-from argap.records.columns import BY_MODEL, COPIED, FLAGS, schema_of
+from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
@@ -84,10 +84,11 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
             why = reason(error)
-            for name, flag in FLAGS.items():
+            for name, option in OPTION_OF.items():
                 whole = name in schema.names and schema.field(name).type.num_fields == len(models)
                 if not whole and any(name in path for path in paths):
-                    why += f"; `argap score {flag}` adds {name}, where models share a tokenizer"
+                    flag = option.replace("_", "-")
+                    why += f"; `argap score --{flag}` adds {name}, where models share a tokenizer"
             if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
                 why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None

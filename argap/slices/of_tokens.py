@@ -99,8 +99,9 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
 
 
 def shipped_slices(table: TokenTable) -> list[Slice]:
-    """Return the bundled slices that need neither training counts nor labels that the table lacks."""
-    known = [each for each in library() if not table.lacking & {*re.findall(r"\w+", each.where)}]
+    """Return the bundled slices that need no training counts, labels or runs' columns that the table lacks."""
+    lacking = table.lacking | {name for name, having in table.having.items() if table.models[0] not in having}
+    known = [each for each in library() if not lacking & {*re.findall(r"\w+", each.where)}]
     return [each for each in as_slices(known) if not _uncounted(table, checked(table, each.where))]
 
 
@@ -294,7 +295,7 @@ def select(
     # A condition may name a model that is not in `models`: then read all models' fields and drop the extra ones.
     fields = table.models if set(BY_MODEL) & set(named) else models
     of_each = dict.fromkeys(OF_MODELS, models)
-    of_each |= {name: [m for m in models if m in having] for name, having in table.requested.items()}
+    of_each |= {name: [m for m in models if m in having] for name, having in table.having.items()}
     parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
     columns = [name for name in columns if parts.get(name) != ""]  # a struct needs at least one field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]

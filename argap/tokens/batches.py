@@ -65,7 +65,7 @@ class TokenReader:
         """
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
-        asked = {name: {*self._models} & {*having} for name, having in self.table.requested.items() if name in read}
+        asked = {name: {*self._models} & {*having} for name, having in self.table.having.items() if name in read}
         for columns, model in zip(of_runs, self.table.models, strict=True):
             columns += [RANK] if model in asked.get(RANK, ()) else []
             columns += ["logprob"] if model in asked.get(GAIN, ()) and "logprob" not in columns else []

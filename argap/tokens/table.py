@@ -28,7 +28,7 @@ from argap.records.columns import (
     UNIT,
     WEIGHT,
     WHOLE,
-    requested,
+    optional_types,
     schema_of,
 )
 from argap.runtime.threads import lazy
@@ -41,7 +41,7 @@ from argap.tokens.rows import Rows
 from argap.tokens.runs import Run, short_passes
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
-OF_RUNS = {"runs", "models", "further", "requested", "short", "folders"}
+OF_RUNS = {"runs", "models", "further", "having", "short", "folders"}
 """Attributes of a `TokenTable` that depend on its runs."""
 
 
@@ -80,11 +80,11 @@ class TokenTable:
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
         """Return the columns not in `COLUMNS` and their types."""
-        return further_columns(self.record.evaluation, self.documents) | requested(self.requested)
+        return further_columns(self.record.evaluation, self.documents) | optional_types(self.having)
 
     @cached_property
-    def requested(self) -> dict[str, list[str]]:
-        """Return the models that have each of the columns `argap.records.columns.ON_REQUEST`."""
+    def having(self) -> dict[str, list[str]]:
+        """Return the models that have each of the columns `argap.records.columns.OPTIONAL`."""
         return {RANK: [run.model for run in self.runs if run.record.identity.rank], GAIN: [*self.short]}
 
     @cached_property
@@ -111,11 +111,11 @@ class TokenTable:
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """Return the types of some columns, by default all.
 
-        ``nll`` and ``top1`` have a field for each of ``models``, those `requested` for each that has them.
+        ``nll`` and ``top1`` have a field for each of ``models``, those of `OPTIONAL` for each that has them.
         """
         chosen = self.models if models is None else models
-        having = {name: [model for model in chosen if model in known] for name, known in self.requested.items()}
-        further = {name: of for name, of in self.further.items() if name not in having} | requested(having)
+        having = {name: [model for model in chosen if model in known] for name, known in self.having.items()}
+        further = {name: of for name, of in self.further.items() if name not in having} | optional_types(having)
         schema = schema_of(chosen, further, columns)
         return pa.schema([field for field in schema if field.name not in self.lacking])
 
@@ -224,7 +224,7 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        having = self._table.requested.get(name, self._models)
+        having = self._table.having.get(name, self._models)
         models = [model for model in self._models if model in having]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
         if name == GAIN:

@@ -24,6 +24,7 @@ from argap.records import (
     Part,
     Unit,
 )
+from argap.reports.tables.context import context_table
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
@@ -222,7 +223,8 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 def tables_of(gap: Gap) -> list[Table]:
     """Return all tables of a result in display order."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
-    return [*main_tables(gap), *(table for table in (recall_table(gap), slices) if table is not None)]
+    further = (recall_table(gap), context_table(gap), slices)
+    return [*main_tables(gap), *(table for table in further if table is not None)]
 
 
 def main_tables(gap: Gap) -> list[Table]:

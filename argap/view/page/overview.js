@@ -1,6 +1,7 @@
 // The first view: the finding in a sentence, the table, the curve over τ, and the gap without each source.
 
 import { fill, h, name } from "./dom.js";
+import { contextUse } from "./context.js";
 import { curve } from "./curve.js";
 import { loadThresholds, rows, thresholds, WORDS } from "./figures.js";
 import { difference, differenceRange, nats, percent, percentRange, shareText, whole } from "./numbers.js";
@@ -13,13 +14,15 @@ export function overviewView(overview) {
   const tablePart = table(overview);
   const curvePart = curve(overview);
   const sourcesPart = sources(overview);
+  const contextPart = contextUse(overview);
   const note = h("p.note", { role: "alert", hidden: true });
-  const element = h("div.overview", {}, finding, note, tablePart.element, curvePart.element, sourcesPart.element);
+  const element = h("div.overview", {}, finding, note, tablePart.element, curvePart.element, contextPart.element, sourcesPart.element);
   const draw = () => {
     const made = rows(overview);
     drawFinding(finding, made, overview);
     tablePart.draw(made);
     curvePart.draw(thresholds());
+    contextPart.draw();
     sourcesPart.follow();
   };
   return {

@@ -125,7 +125,7 @@ def test_ranks_are_a_column_of_the_tokens(token_result, result):
     assert tokens["rank"].combine_chunks().field("m2").to_numpy().tolist() == rows["m2"][rows["m2"] > 3].tolist()
     assert "rank" not in result.tokens(models=["m-1"], limit=1).column_names
     with pytest.raises(
-        ArgapError, match=r'condition "rank\."m-1" > 3": .*"m-1".*; `argap score --rank` keeps ranks, .*; kn'
+        ArgapError, match=r'condition "rank\."m-1" > 3": .*"m-1".*; `argap score --rank` adds rank, .*; kn'
     ):
         result.gap({"none": 'rank."m-1" > 3'})
 
@@ -134,7 +134,7 @@ def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
     plain, out = str(folders["gpt2"]), tmp_path / "out"
     asked = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 200, "out": out}
     with pytest.raises(
-        ArgapError, match=r"slice deep: condition .* not found.*; `argap score --rank` keeps ranks, .*; kn"
+        ArgapError, match=r"slice deep: condition .* not found.*; `argap score --rank` adds rank, .*; kn"
     ):
         argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, **asked)
     assert not (out / "m").exists()
