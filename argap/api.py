@@ -71,7 +71,8 @@ def score(
         mode. Models whose tokenizer differs from the reference's are compared in bytes (`argap.evaluation.segments`).
         A mapping names them, like ``"NAME=CKPT"``: the same checkpoint in two dtypes is two models.
     reference
-        The model to compare with: as above, or the folder of a finished run, which is not scored again.
+        The model to compare with: as above, or the folder of a finished run, which is not scored again; also
+        ``hf://datasets/ORG/NAME/RUN``, on the Hugging Face hub.
     data, index
         Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
         Default: those recorded with the reference; else the standard library's held-out modules, and no index: every
@@ -203,7 +204,8 @@ def compare(
 def open_index(folder: AnyPath) -> "BigramIndex":
     """Open the bigram index in ``folder``; its ``count`` returns how often one token follows another in training.
 
-    Raises `ArgapError` for a folder without an index.
+    ``folder``: also an address of the Hugging Face hub, ``hf://datasets/ORG/NAME/FOLDER``. Raises `ArgapError` for a
+    folder without an index.
 
     Examples
     --------
@@ -213,7 +215,7 @@ def open_index(folder: AnyPath) -> "BigramIndex":
     """
     from argap.bigram_index.store import open_index as open_store
 
-    return open_store(Path(folder))
+    return open_store(folder if isinstance(folder, str) else Path(folder))
 
 
 def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tuple[str | None, Model]]":

@@ -15,6 +15,7 @@ from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError, MismatchError
 from argap.files import checksums
+from argap.files.hub import fetched, is_hub
 
 
 class BigramIndex:
@@ -73,11 +74,12 @@ class BigramIndex:
 
 
 def open_index(folder: str | Path) -> BigramIndex:
-    """Open the index in ``folder``; reads only ``index.json`` and the parts' sizes.
+    """Open the index in ``folder``, or at an address of the hub; reads only ``index.json`` and the parts' sizes.
 
-    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated.
+    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated, and
+    `ArgapError` for an address that the hub does not give.
     """
-    folder = Path(folder)
+    folder = fetched(folder) if is_hub(folder) else Path(folder)
     manifest = read_manifest(folder)
     for part in manifest.parts:
         checksums.check_size(folder / part.file, part, REBUILD)

@@ -39,6 +39,8 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 FORMAT = 1
 OWN = "own-tokens"
 """Folder of the runs as scored, next to those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
+BESIDE = ("labels/**",)
+"""Patterns of files beside a run that its comparison and its tokenizer need."""
 SHORT = "short-"
 """Prefix of the folders, in a run's, of its passes over a short context."""
 SHARD_TOKENS = 2**17

@@ -1,4 +1,4 @@
-"""A program for two processes: measure one Llama with its copies, its shards (FSDP2) and its halves (tensor parallel)."""
+"""Programs for two processes: measure a Llama as copies, FSDP2 shards and tensor parallel halves; train it."""
 
 import json
 import sys
@@ -10,11 +10,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, default_data_collator
 
 from argap.errors import ArgapError
-from argap.integrations import RecallGap
+from argap.integrations import GapFigures, RecallGap
 from argap.integrations.next_token import logprobs_of_logits
+from argap.integrations.transformers import GapCallback
 
 SLICES = {"later": "pos > 16", "hard": "nll.{reference} > 4"}
 COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
@@ -58,4 +59,43 @@ def main() -> None:
         error = str(raised)
     figures = {name: each.metrics() for name, each in found.items()}
     Path(f"{dist.get_rank()}.json").write_text(json.dumps({"figures": figures, "error": error}))
+    dist.destroy_process_group()
+
+
+class AsIfSharded(GapCallback):
+    """Measure as under FSDP."""
+
+    def _figures(self) -> GapFigures:
+        self._trainer.is_fsdp_enabled = True
+        try:
+            return super()._figures()
+        finally:
+            self._trainer.is_fsdp_enabled = False
+
+
+def train() -> None:
+    """Train the checkpoint for two steps and write the figures logged to ``RANK.json``; a third argument: as if by FSDP.
+
+    accelerate wraps the model for DDP, as it has no FSDP on a CPU; the callback then measures the wrapped model.
+    """
+    run, checkpoint, *sharded = sys.argv[1:]
+    args = TrainingArguments(
+        output_dir="output",
+        max_steps=2,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        save_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    rows = [{"input_ids": torch.arange(k, k + 24), "labels": torch.arange(k, k + 24)} for k in range(16)]
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    trainer = Trainer(model=model, args=args, train_dataset=rows, data_collator=default_data_collator)  # pyright: ignore
+    callback = AsIfSharded if sharded else GapCallback
+    trainer.add_callback(callback(trainer, run, every=1, threshold=2, slices=SLICES))
+    trainer.train()
+    logged = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
+    Path(f"{dist.get_rank()}.json").write_text(json.dumps(logged))
     dist.destroy_process_group()

@@ -150,6 +150,7 @@ def test_functions_and_slices_that_cannot_be_measured_are_refused(place):
         RecallGap(run, tokenizer=own, slices={"s": "repeated"})
 
 
+@pytest.mark.slow
 def test_copies_shards_and_halves_of_a_model_have_its_figures(place, tmp_path):
     """On two processes: every one gets all figures, and all are told where one finds a log-prob of NaN."""
     folder, tokenizer = place
@@ -167,6 +168,25 @@ def test_copies_shards_and_halves_of_a_model_have_its_figures(place, tmp_path):
     assert "log-prob nan at window" in found[1]["error"]
 
 
+@pytest.mark.slow
+def test_the_trainers_processes_share_the_windows(place, tmp_path):
+    folder, tokenizer = place
+    llama(tokenizer.vocab_size).save_pretrained(tmp_path / "llama")
+    arguments = [str(folder / "out" / "reference"), str(tmp_path / "llama")]
+    found = []
+    for sharded in ([], ["as if sharded"]):
+        code = "from tests.builders.sharded_models import train; train()"
+        assert torchrun(code, *arguments, *sharded, folder=tmp_path) == [0, 0], said(tmp_path)[1]
+        logged, nothing = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+        assert ([row["step"] for row in logged], nothing) == ([1, 2], [])
+        assert logged[0]["eval_argap_nll"] != logged[1]["eval_argap_nll"]
+        assert logged[0]["eval_argap_contribution_later"] != 0
+        found.append(logged)
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_lightning_logs_the_figures(place, tmp_path):
     lightning = pytest.importorskip("lightning")
     folder, tokenizer = place
