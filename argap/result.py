@@ -164,7 +164,9 @@ class Result:
         from argap.results.frames import context_frame
 
         if not self.record.context:
-            raise ArgapError(f"{self.folder}: no model was scored with a short context; use `argap score --short-context N`")
+            raise ArgapError(
+                f"{self.folder}: no model was scored with a short context; use `argap score --short-context N`"
+            )
         return context_frame(self.record.context)
 
     def tokens(

@@ -8,9 +8,7 @@ import typer
 
 def push(
     result: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
-    address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="hf://datasets/ORG/NAME, or a folder below it.")
-    ],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="hf://datasets/ORG/NAME, or a folder below it.")],
     send: Annotated[bool, typer.Option("--send", help="Send; without it, only say what would be sent.")] = False,
     no_tokens: Annotated[
         bool, typer.Option("--no-tokens", help="Leave out runs and labels, which hold the text as token ids.")

@@ -1,7 +1,8 @@
 """Cut windows into shorter, overlapping ones, in which every token has a bounded context.
 
-Windows of K tokens follow each other with stride ⌊K/2⌋ inside each window of the evaluation set; each token is read from
-the first that holds it. So it has from ⌈K/2⌉ to K − 1 tokens of context, or all tokens before it where there are fewer.
+Windows of K tokens follow each other with stride ⌊K/2⌋ inside each window of the evaluation set; each token is read
+from the first that holds it. So it has from ⌈K/2⌉ to K − 1 tokens of context, or all tokens before it if those are
+fewer.
 """
 
 from dataclasses import replace

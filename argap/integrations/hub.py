@@ -63,7 +63,9 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
     """
     to = parse_address(address)
     if to.kind != "dataset" or to.revision:
-        raise ArgapError(f"{to}: results go to a data set as it is now; expected hf://datasets/ORG/NAME or a folder of it")
+        raise ArgapError(
+            f"{to}: results go to a data set as it is now; expected hf://datasets/ORG/NAME or a folder of it"
+        )
     gap, result = read_gap(result), Path(result)
     figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
     paths = [result / name for name in (*RESULT, *figures) if (result / name).is_file()]
@@ -97,7 +99,9 @@ def _card(gap: Gap, to: Address, runs: list[str]) -> str:
     name = to.folder.rpartition("/")[2] or to.repository.rpartition("/")[2]
     data = DatasetCardData(pretty_name=name, tags=["argap", "perplexity", "evaluation"], configs=configs)
     use = f"```console\n$ argap score MODEL --ref {to}/{runs[0]}\n```\n\n" if runs else ""
-    about = f"# {name}\n\nA result of `argap score`: {', '.join(gap.models)}, on {gap.evaluation.scored:,} {gap.unit}s.\n\n"
+    about = (
+        f"# {name}\n\nA result of `argap score`: {', '.join(gap.models)}, on {gap.evaluation.scored:,} {gap.unit}s.\n\n"
+    )
     return f"---\n{data.to_yaml()}\n---\n\n{about}{use}{card(gap)}"
 
 

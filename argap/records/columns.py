@@ -109,9 +109,7 @@ RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
 
 def optional_types(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:
     """Return the types of the columns of `OPTIONAL`, with a field for each of their ``models``; none without models."""
-    return {
-        name: pa.struct([(model, OPTIONAL[name]) for model in having]) for name, having in models.items() if having
-    }
+    return {name: pa.struct([(model, OPTIONAL[name]) for model in having]) for name, having in models.items() if having}
 
 
 def schema_of(

@@ -38,7 +38,9 @@ def context_use(table: TokenTable) -> tuple[ContextUse, ...]:
     least = max(context for _, context in runs if context)
     unit, units = group_of(len(table.document_of_window)), units_of(len(table.document_of_window))
     n, logprob = np.zeros(units), defaultdict(lambda: np.zeros(units))
-    read = read_rows([run.folder for run in runs.values()], table.labels, of_runs=[["logprob"]] * len(runs), of_labels=[])
+    read = read_rows(
+        [run.folder for run in runs.values()], table.labels, of_runs=[["logprob"]] * len(runs), of_labels=[]
+    )
     with closing(read) as portions:
         for rows in portions:
             chosen = np.flatnonzero(rows.pos >= least)

@@ -23,7 +23,7 @@ from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_sources
-from argap.scoring.segmented import fitting, open_models_text
+from argap.scoring.segmented import ModelsText, fitting, open_models_text
 from argap.scoring.short_context import check_context, check_short, contexts_of, score_short
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
@@ -82,21 +82,7 @@ def score_models(
 
     text = open_models_text(spec, tokenizer, first, models)
     contexts = contexts_of(config, text)
-    having: dict[str, list[str]] = {RANK: [], GAIN: []}
-    for each in sources:
-        data = text.of(each)
-        each.check_windows(data, parallel)
-        identity = each.identity(data, parallel)
-        folder = each.finished.folder if each.finished else text.folder(each, out)
-        if parallel is None or parallel.is_main:
-            text.check_folders(each, identity, out, overwrite=config.overwrite)
-            check_short(each, identity, contexts, folder, overwrite=config.overwrite)
-            if each.finished is None:
-                say_bos(each, config.bos.of(each.name), identity.bos)
-        if text.segmented is None:
-            having[RANK] += [each.name] if identity.rank else []
-            short = short_passes(folder, identity) or (contexts and not each.finished)
-            having[GAIN] += [each.name] if short else []
+    having = _check_runs(sources, text, contexts, out, config, parallel)
     if slices:
         columns = further_columns(text.record, text.sets[0].kept) | optional_types(having)
         check_slices(slices, names, text.record, columns)
@@ -114,6 +100,33 @@ def score_models(
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
+
+
+def _check_runs(
+    sources: Sequence[Source],
+    text: ModelsText,
+    contexts: Sequence[int],
+    out: Path,
+    config: ScoreConfig,
+    parallel: "Parallel | None",
+) -> dict[str, list[str]]:
+    """Raise `ArgapError` for what cannot be scored into ``out``; return the models with each optional column."""
+    having: dict[str, list[str]] = {RANK: [], GAIN: []}
+    for each in sources:
+        data = text.of(each)
+        each.check_windows(data, parallel)
+        identity = each.identity(data, parallel)
+        folder = each.finished.folder if each.finished else text.folder(each, out)
+        if parallel is None or parallel.is_main:
+            text.check_folders(each, identity, out, overwrite=config.overwrite)
+            check_short(each, identity, contexts, folder, overwrite=config.overwrite)
+            if each.finished is None:
+                say_bos(each, config.bos.of(each.name), identity.bos)
+        if text.segmented is None:
+            having[RANK] += [each.name] if identity.rank else []
+            short = short_passes(folder, identity) or (contexts and not each.finished)
+            having[GAIN] += [each.name] if short else []
+    return having
 
 
 def _say_fitted(asked: EvaluationSpec, fitted: EvaluationSpec) -> None:

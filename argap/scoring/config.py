@@ -33,9 +33,9 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
 
     text: EvaluationSpec = EvaluationSpec()
     """The text and its windows. Missing fields are taken from the record of the reference."""
-    index: Annotated[str | None, Meta(description="Bigram index of the training text.", extra={"metavar": "DIR"})] = (
-        None
-    )
+    index: Annotated[
+        str | None, Meta(description="Bigram index of the training text, also hf://…", extra={"metavar": "DIR"})
+    ] = None
     threshold: Annotated[
         Threshold,
         Meta(

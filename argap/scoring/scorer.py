@@ -63,8 +63,8 @@ def score(
     """Write the run of ``source`` over ``data`` into ``folder``; finished shards are skipped.
 
     ``text`` records where the evaluation set came from (data, index). ``context``: read every token in a window of
-    that many tokens (`argap.evaluation.strided`) instead of the whole one; the rows are the same. With ``parallel`` all its processes call this
-    with the same arguments, share the shards, and return when the run is finished.
+    that many tokens (`argap.evaluation.strided`) instead of the whole one; the rows are the same. With ``parallel`` all
+    its processes call this with the same arguments, share the shards, and return when the run is finished.
 
     Raises `ArgapError` for a model that cannot take the windows or returns a log-prob of NaN or +∞,
     `MismatchError` if the folder holds another run.
@@ -101,7 +101,12 @@ def score(
             bos=source.bos,
             rank=identity.rank,
         )
-        if context is None and parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
+        if (
+            context is None
+            and parallel.is_main
+            and missing
+            and (source.longest is None or data.longest < source.longest)
+        ):
             probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()
         done = _score_shards(batches, data, missing, folder, source.name, context)

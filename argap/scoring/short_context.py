@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def check_context(config: ScoreConfig) -> None:
     """Raise `ArgapError` for a short context of less than two tokens, and for a curve without a first point."""
     if config.short_context is not None and config.short_context < 2:
-        raise ArgapError(f"`short_context` {config.short_context}: expected at least 2, one of context and one to score")
+        raise ArgapError(
+            f"`short_context` {config.short_context}: expected at least 2, one of context and one to score"
+        )
     if config.short_context is None and config.context_curve:
         raise ArgapError("`context_curve`: begins at `short_context`, which is not given; for example 64")
 
@@ -42,7 +44,9 @@ def contexts_of(config: ScoreConfig, text: ModelsText) -> list[int]:
     if context is None:
         return []
     if text.segmented is not None:
-        raise ArgapError("`short_context`: the models have different tokenizers; expected one, whose tokens are counted")
+        raise ArgapError(
+            "`short_context`: the models have different tokenizers; expected one, whose tokens are counted"
+        )
     longest = text.sets[0].longest
     if context >= longest:
         raise ArgapError(f"`short_context` {context:,}: the longest window has {longest:,} tokens; expected fewer")

@@ -30,8 +30,8 @@ def context_table(gap: Gap) -> Table | None:
     )
     longest = max(each.context for each in gap.context if each.context)
     note = (
-        f"NLL on the {gap.context[0].n:,} tokens with at least {longest:,} before them. With a context of N tokens each "
-        "sees from N/2 to N − 1 of them. Gain: by how much the whole window lowers the NLL; ΔNLL: to "
+        f"NLL on the {gap.context[0].n:,} tokens with at least {longest:,} before them. With a context of N tokens "
+        "each sees from N/2 to N − 1 of them. Gain: by how much the whole window lowers the NLL; ΔNLL: to "
         f"{gap.reference} with the same context; in nats per token, with 95% intervals over documents."
     )
     titles = ("Model", "Context", "NLL", "Gain", "95% interval", "ΔNLL", "95% interval")

@@ -74,7 +74,7 @@ class AsIfSharded(GapCallback):
 
 
 def train() -> None:
-    """Train the checkpoint for two steps and write the figures logged to ``RANK.json``; a third argument: as if by FSDP.
+    """Train the checkpoint for two steps and write the figures logged to ``RANK.json``; third argument: as if by FSDP.
 
     accelerate wraps the model for DDP, as it has no FSDP on a CPU; the callback then measures the wrapped model.
     """

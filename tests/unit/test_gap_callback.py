@@ -130,7 +130,7 @@ def test_slices_are_those_of_a_result(place, tmp_path):
 
 
 def test_functions_and_slices_that_cannot_be_measured_are_refused(place):
-    folder, tokenizer = place
+    folder, _ = place
     run = folder / "out" / "reference"
     gap = RecallGap(run)
     with pytest.raises(ArgapError, match=r"its function gave \(8, 5\) for ids of \(8, 32\); expected \(8, 31\)"):
@@ -208,7 +208,12 @@ def test_lightning_logs_the_figures(place, tmp_path):
 
     module = Module()
     (ids,) = tokenizer.encode([TEXT * 8])
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, **quiet)
     trainer.fit(module, torch.utils.data.DataLoader(Rows(ids), batch_size=2))
     logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
