@@ -6,7 +6,7 @@ import { fill, h, name, svg } from "./dom.js";
 import { DASH, difference, differenceRange, nats, whole } from "./numbers.js";
 import { models } from "./state.js";
 
-const MARGIN = { left: 52, right: 132, top: 14 };
+const MARGIN = { left: 52, right: 24, top: 14 };
 const HEIGHT = 200;
 const PAPER = 680; // pixels between the margins of an A4 page
 
@@ -26,12 +26,16 @@ export function contextUse(overview) {
   return { element, draw: () => redraw() };
 }
 
-const curves = (overview) => Map.groupBy(overview.gap.context, (each) => each.model);
+/** The points of each model, by name. */
+function curves(overview) {
+  const made = new Map(overview.gap.context.map((each) => [each.model, []]));
+  for (const each of overview.gap.context) made.get(each.model).push(each);
+  return made;
+}
 
 function draw(element, overview, width) {
-  const right = width < 560 ? 16 : MARGIN.right;
   const seen = overview.gap.context.map((each) => each.context ?? overview.gap.evaluation.seq_len);
-  const x = scale([Math.log2(Math.min(...seen)), Math.log2(Math.max(...seen))], [MARGIN.left, width - right]);
+  const x = scale([Math.log2(Math.min(...seen)), Math.log2(Math.max(...seen))], [MARGIN.left, width - MARGIN.right]);
   const at = (each) => x(Math.log2(each.context ?? overview.gap.evaluation.seq_len));
   const ends = overview.gap.context.flatMap((each) => [each.gain ?? 0, ...(each.gain_ci95 ?? [])]);
   const [low, high] = [Math.min(0, ...ends), Math.max(0.01, ...ends)];
@@ -54,10 +58,10 @@ function draw(element, overview, width) {
   spread(drawn.labels, 15, MARGIN.top, MARGIN.top + HEIGHT);
   const foot = MARGIN.top + HEIGHT;
   fill(element, svg("svg", { viewBox: `0 0 ${width} ${foot + 26}`, width, height: foot + 26, role: "img", "aria-label": "What the whole window adds over each short context; the numbers are below." },
-    ticks(low, high, 4).map((value) => [svg("line.grid", { x1: MARGIN.left, x2: width - right, y1: y(value), y2: y(value) }), svg("text.tick", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, nats(value, 2))]),
-    svg("line.axis", { x1: MARGIN.left, x2: width - right, y1: y(0), y2: y(0) }),
+    ticks(low, high, 4).map((value) => [svg("line.grid", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }), svg("text.tick", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, nats(value, 2))]),
+    svg("line.axis", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(0), y2: y(0) }),
     drawn.others, drawn.chosen,
-    drawn.labels.map((each) => svg("text.label", { class: each.k < 0 ? null : `m${each.k}`, x: each.at + 8, y: each.y - 4 }, each.text.slice(0, 24))),
+    drawn.labels.map((each) => svg(each.k < 0 ? "text.tick" : "text.label", { class: each.k < 0 ? null : `m${each.k}`, x: each.at + 8, y: each.y - 4 }, each.text.slice(0, 24))),
     [...new Set(seen)].map((value) => svg("text.tick", { x: x(Math.log2(value)), y: foot + 18, "text-anchor": "middle" }, whole(value)))));
 }
 

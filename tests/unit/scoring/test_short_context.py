@@ -18,6 +18,7 @@ from argap.evaluation.windows import build_evaluation_set
 from argap.models import ArgapConfig
 from argap.records import read_gap
 from argap.reports.figures.context import context_use as draw_context_use
+from argap.reports.pages.result import render
 from argap.reports.tables.context import context_table
 from argap.results.printed import result_json
 from argap.tokens import runs
@@ -148,6 +149,9 @@ def test_the_curve_is_in_the_table_the_figure_and_the_json(curve, tmp_path):
     assert len(loss.lines) == 2
     assert loss.lines[0].get_ydata()[0] == gap.context[0].nll
     assert "context" not in result_json(gap, slices=[gap.on_all])
+    page = render(gap, None, {})
+    assert "With less context" in page
+    assert all(f"<td>{cell}</td>" in page for cell in table.rows[0][2:5])
 
 
 def test_key_tokens_are_a_bundled_slice_where_the_reference_has_gains(curve, result):
