@@ -35,18 +35,29 @@ if not os.path.isdir(os.path.join(__path__[0], "kernels")):
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from argap.api import compare, open_index, score
+    from argap.api import compare, diff, open_index, score
     from argap.errors import ArgapError
     from argap.records import EvaluationSpec
     from argap.result import Result, open_result
 
-__all__ = ["ArgapError", "EvaluationSpec", "Result", "__version__", "compare", "open_index", "open_result", "score"]
+__all__ = [
+    "ArgapError",
+    "EvaluationSpec",
+    "Result",
+    "__version__",
+    "compare",
+    "diff",
+    "open_index",
+    "open_result",
+    "score",
+]
 
 MODULES = {
     "ArgapError": "argap.errors",
     "EvaluationSpec": "argap.records",
     "Result": "argap.result",
     "compare": "argap.api",
+    "diff": "argap.api",
     "open_index": "argap.api",
     "open_result": "argap.result",
     "score": "argap.api",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from argap.bigram_index.store import BigramIndex
+    from argap.records.difference import Difference
     from argap.scoring.config import ScoreConfig
     from argap.scoring.memory import MemorySource
 
@@ -51,6 +52,7 @@ def score(
     device: str = "auto",
     device_map: bool = False,
     rank: bool = False,
+    kl: bool = False,
     short_context: int | None = None,
     context_curve: bool = False,
     batch_size: int | Literal["auto"] = "auto",
@@ -114,6 +116,9 @@ def score(
     rank
         Also keep each token's rank in the vocabulary, 1 for the most likely. This materialises logits, some rows at a
         time, and takes longer.
+    kl
+        Also keep KL(reference ‖ model) of each token, in nats, and each model's entropy: the columns ``kl`` and
+        ``entropy``. Each model then runs beside the reference, both in memory; no logits are kept.
     short_context, context_curve
         Also score every token with at most that many tokens of context, in windows with half of them as the stride:
         the token column ``gain`` is log p with the whole window minus that (`Result.context_use`). It reads about twice
@@ -199,6 +204,40 @@ def compare(
         slices=None if slices is None else slice_specs(slices),
     )
     return open_result(out)
+
+
+def diff(first: AnyPath, second: AnyPath, *, tolerance: float | None = None) -> "Difference":
+    """Compare two runs of the same weights token by token, and say where they differ.
+
+    For two engines, dtypes, batch sizes, backends or library versions. No model runs.
+
+    Parameters
+    ----------
+    first, second
+        Run folders over the same text, or ``"NAME=RUN"``.
+    tolerance
+        Count the tokens whose |Δ log p| exceeds this (nats).
+
+    Returns
+    -------
+    Difference
+        The record that ``argap diff --json`` prints (`argap.records.difference`): quantiles and agreement, the places
+        where the difference lies, breakdowns, and the tokens that differ most.
+
+    Raises
+    ------
+    ArgapError
+        For folders that are not finished runs, and for runs of different tokens.
+
+    Examples
+    --------
+    >>> import argap
+    >>> found = argap.diff("runs/bf16/m", "runs/vllm/m")                                # doctest: +SKIP
+    >>> found.whole.agreement, found.findings[0].where                                  # doctest: +SKIP
+    """
+    from argap.results.difference import compare_pair
+
+    return compare_pair(str(first), str(second), tolerance=tolerance)
 
 
 def open_index(folder: AnyPath) -> "BigramIndex":

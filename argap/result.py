@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
+from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold
-from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Gap, IndexRecord, Part, read_gap
-from argap.results.frames import part_rows, slice_frame
+from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Fidelity, Gap, IndexRecord, Part, read_gap
+from argap.results.frames import fidelity_frame, part_rows, slice_frame
 from argap.results.restated import threshold_in
 from argap.slices.cells import read_cells
 from argap.slices.partitions import By
@@ -168,6 +169,43 @@ class Result:
                 f"{self.folder}: no model was scored with a short context; use `argap score --short-context N`"
             )
         return context_frame(self.record.context)
+
+    def fidelity(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> pd.DataFrame:
+        """Return how closely each model follows the reference, token by token: one row per model and slice.
+
+        A quantisation may leave the NLL as it was and yet move every distribution. ``slices``: as in `gap`; None: none
+        but all tokens and the AR hits. ``by``: a partition, as in `breakdown`; its bins are further rows.
+
+        Columns, with Δ log p the model's log-prob of a token minus the reference's: ``model``; ``slice``; ``n``;
+        ``share_of_tokens``; ``delta``, the mean NLL minus the reference's, in nats; ``absolute``, the mean of
+        |Δ log p|, and ``rms``, its root mean square; ``moved``, the share of the tokens with |Δ log p| > 0.05;
+        ``agreement``, the share of the tokens with the same most likely token; of runs with ``kl``, ``kl``, the mean of
+        KL(reference ‖ model), ``share_of_kl``, the slice's part of its sum, ``entropy`` and ``reference_entropy``; on
+        all tokens ``median``, ``q90``, ``q99``, ``q999`` and ``largest`` of |Δ log p|; and ``_low`` and ``_high``, the
+        ends of the 95% intervals of absolute, agreement and kl over documents. What is not known or infinite is NaN.
+
+        Raises `ArgapError` as `gap` and `breakdown` do, and if the models' tokenizers differ.
+
+        Examples
+        --------
+        >>> import argap
+        >>> result = argap.open_result("runs/q4")                                # doctest: +SKIP
+        >>> result.fidelity({"far": "kl > 1 AND repeated"}, by="position")       # doctest: +SKIP
+        """
+        return fidelity_frame(self.closely(slices, by=by))
+
+    def closely(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> list[Fidelity]:
+        """Return the rows of `fidelity` as records."""
+        from argap.slices.fidelity import bin_slices, score_fidelity
+        from argap.slices.of_tokens import Slice, grouped
+
+        bins = [] if by is None else bin_slices(self.record, by)
+        if by is not None and not bins and by not in (known := grouped(self.token_table)):
+            raise ArgapError(f"`by` {by}: expected {', '.join(dict.fromkeys((*get_args(By), *known)))}")
+        chosen = [*(Slice(*each) for each in (slices or {}).items()), *bins]
+        found = score_fidelity(self.token_table, chosen, threshold=self.threshold, by=None if bins else by)
+        spread = {(each.model, each.name): each.quantiles for each in self.record.fidelity}
+        return [replace(each, quantiles=spread.get((each.model, each.name))) for each in found]
 
     def tokens(
         self,

@@ -9,6 +9,7 @@ from argap.kernels.launch import LaunchTable, device_class, triton
 
 OPS: dict[str, tuple[str, ...]] = {
     "linear_logprob": ("head.linear_logprob",),
+    "linear_divergence": ("head.linear_divergence",),
     "linear_attention": ("recurrent.linear_attention",),
     "gla": ("recurrent.gla",),
     "taylor_attention": ("recurrent.taylor_attention", "recurrent.taylor_sums"),

@@ -279,8 +279,8 @@ def write_drawn_result(
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
             rows = slice(data.offsets[first], data.offsets[last])
             path = shard_path(run.folder, shard)
-            logprob, of_rank = -np.abs(lost[rows]).astype(np.float32), None if rank is None else rank[rows]
-            write_shard(path, data, range(first, last), logprob, top1[rows], of_rank)
+            logprob, further = -np.abs(lost[rows]).astype(np.float32), {} if rank is None else {"rank": rank[rows]}
+            write_shard(path, data, range(first, last), logprob, top1[rows], further)
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)

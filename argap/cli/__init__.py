@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import checkpoints, index, models, push, recall, result, score, suite, synthetics, train
+from argap.cli import checkpoints, diff, index, models, push, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import keeping_interrupts
@@ -37,6 +37,7 @@ app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and break down their gap to a reference.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
 app.command(short_help="Convert a GGUF file or pickled weights to safetensors.")(checkpoints.convert)
+app.command(short_help="Say where two runs of the same weights differ; no model is run.")(diff.diff)
 app.command("import", short_help="Import log-probs computed by another tool.")(score.import_)
 app.command(short_help="Add training counts to a result; no model is run.")(result.label)
 app.command("slice", short_help="Show what slices of the tokens, in SQL, contribute to the gap.")(result.slice_)

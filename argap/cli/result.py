@@ -11,7 +11,11 @@ from argap.cli.output import Output
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from argap.reports.tables.formats import Table
+    from argap.result import Result
+    from argap.slices.of_tokens import Slice
 
 RESULT = typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")
 
@@ -53,6 +57,9 @@ def slice_(
         str | None, typer.Option(help="Maximum exposures of an AR hit's bigram, or scaled [the result's].")
     ] = None,
     list_library: Annotated[bool, typer.Option("--list", help="List the bundled slices and the columns.")] = False,
+    fidelity: Annotated[
+        bool, typer.Option("--fidelity", help="Show |Δ log p|, agreement and KL in place of the gap's parts.")
+    ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Store the slices in the result for `argap report`, replacing others.")
     ] = False,
@@ -90,6 +97,11 @@ def slice_(
     tau = threshold_in(opened.record, None if threshold is None else parse_threshold(threshold))
     if record and tau != opened.record.threshold:
         raise ArgapError("--record keeps slices beside the result's AR hits; give it without --threshold")
+    if fidelity:
+        if record or threshold:
+            raise ArgapError("--fidelity: has no effect with --record and --threshold; leave them out")
+        _show_fidelity(opened, wanted, by, output)
+        return
     if by is not None:
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
@@ -100,6 +112,16 @@ def slice_(
         record_slices(result, scored[2:])
     at_tau = replace(opened.record, threshold=tau)
     output.show(result_json(at_tau, scored), lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])
+
+
+def _show_fidelity(opened: "Result", wanted: "Sequence[Slice]", by: str | None, output: Output) -> None:
+    """Print how closely the models follow the reference on each slice."""
+    from argap.reports.tables.fidelity import slices_fidelity_table
+    from argap.results.printed import fidelity_json
+
+    found = opened.closely({each.name: each.where for each in wanted}, by=by)
+    value = {"reference": opened.reference, "fidelity": [fidelity_json(each) for each in found]}
+    output.show(value, lambda: [slices_fidelity_table(found, opened.reference)])
 
 
 def _print_library() -> None:

@@ -16,6 +16,7 @@ from argap.records.evaluation import (
     Unit,
 )
 from argap.records.examples import KNOWN, EarlierOccurrence, Examples, ExampleWindow
+from argap.records.fidelity import FRACTIONS, MOVED, Fidelity, Quantiles
 from argap.records.gap import (
     ALL,
     AR_HITS,
@@ -53,6 +54,7 @@ from argap.records.gap import (
 )
 from argap.records.runs import (
     Bos,
+    KlReference,
     LabelsRecord,
     RunIdentity,
     RunRecord,

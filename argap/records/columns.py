@@ -36,19 +36,22 @@ segment                 int64      number of the segment, the same for all its t
 segment_bytes           int32      bytes of the segment at its last token, 0 at the others
 ======================  =========  ==============================================================================
 
-Runs with ranks (``argap score --rank``) add
+Runs of ``argap score --rank`` and ``--kl`` add structs with one field per model that has them:
 
 ======================  =========  ==============================================================================
-rank                    struct     one field per model that has ranks: the token's rank in the vocabulary
+rank                    struct     --rank: the token's rank in the vocabulary
+kl                      struct     --kl: KL(reference ‖ model) in nats, of the two distributions before the token
+entropy                 struct     --kl: entropy of the model's distribution in nats
 ======================  =========  ==============================================================================
 
-and runs with a pass over a short context (``argap score --short-context N``)
-
-======================  =========  ==============================================================================
 gain                    struct     one field per model that has such a pass: log p with the whole window as context,
                                    minus log p with the short one, in nats
 ======================  =========  ==============================================================================
+=======
+A condition may write ``kl`` alone if a single model has it: ``kl > 1 AND repeated``.
+and runs with a pass over a short context (``argap score --short-context N``)
 
+======================  =========  =======================================================================
 Further columns are those kept from the source (`argap.evaluation.documents`): a value of the token's document, or the
 labels of its spans.
 """
@@ -87,15 +90,17 @@ COPIED = ("opportunity", "match_length", "induction")
 """Labels that format 1 lacks."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
-RANK, GAIN = "rank", "gain"
-OPTIONAL: dict[str, pa.DataType] = {RANK: pa.int32(), GAIN: pa.float32()}
+RANK, KL, ENTROPY, GAIN = "rank", "kl", "entropy", "gain"
+OPTIONAL: dict[str, pa.DataType] = {RANK: pa.int32(), KL: pa.float32(), ENTROPY: pa.float32(), GAIN: pa.float32()}
 """Structs like ``nll`` and ``top1``, but with fields only for models whose runs have them, and absent without any."""
-OPTION_OF = {RANK: "rank", GAIN: "short_context"}
+OPTION_OF = {RANK: "rank", KL: "kl", ENTROPY: "kl", GAIN: "short_context"}
 """The option of `argap score` that keeps each of `OPTIONAL`."""
 BY_MODEL = (*OF_MODELS, *OPTIONAL)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of internal columns, one per model index, that no condition can name."""
+FOLLOWED = "beside the reference: "
+"""Prefix of internal columns, a measure and a model index: what `argap.metric.fidelity` sums of each token."""
 UNIT = "unit of documents"
 """Internal column: the unit of the token's document (`argap.metric.documents.group_of`)."""
 WEIGHT = "weight of the token"
@@ -104,7 +109,7 @@ WHOLE = "bytes of the whole segment"
 """A further column, in a comparison by segments."""
 MASK = "in slice "
 """Prefix of the columns of slices defined by functions; no condition can name these either."""
-RESERVED = (LOGPROB, MASK, UNIT, WEIGHT, WHOLE)
+RESERVED = (LOGPROB, FOLLOWED, MASK, UNIT, WEIGHT, WHOLE)
 
 
 def optional_types(models: Mapping[str, Sequence[str]]) -> dict[str, pa.DataType]:

@@ -14,9 +14,8 @@ from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
 from argap.files.remedies import remedy_for
 from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
+from argap.records.fidelity import Fidelity, Interval
 
-Interval = tuple[float, float]
-"""Both ends of a 95% interval."""
 Direction = Literal["behind", "ahead", "level"]
 """Of a model relative to the reference: level if the interval of ΔNLL contains 0."""
 INFINITE = "a log-prob is −∞"
@@ -227,6 +226,8 @@ class Gap(Record, frozen=True, dict=True):
     """Documents that windows belong to; None if not counted."""
     bins: Bins
     estimates: tuple[Estimate, ...]
+    fidelity: tuple[Fidelity, ...] = ()
+    """How closely each compared model follows the reference, token by token; none by segments and for suites."""
     warnings: tuple[str, ...] = ()
     """Problems of the text, one line each (`argap.results.text_warnings`)."""
     context: tuple[ContextUse, ...] = ()

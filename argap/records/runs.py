@@ -74,6 +74,15 @@ class RunResult(Record, frozen=True):
     server: ServerRecord | None = None
 
 
+class KlReference(Record, frozen=True):
+    """The model that the ``kl`` of a run is taken from: what identifies it in its own run."""
+
+    checkpoint: str
+    dtype: str
+    backend: Literal["native", "hf", "memory"]
+    bos: Bos = None
+
+
 class RunIdentity(Record, frozen=True):
     """The fields that identify a run: two runs are the same if all agree."""
 
@@ -87,8 +96,18 @@ class RunIdentity(Record, frozen=True):
     """What is put before each window."""
     rank: bool = False
     """Whether the rank of each token is stored as well."""
+    entropy: bool = False
+    """Whether the entropy of each distribution is stored as well."""
+    kl: KlReference | None = None
+    """The reference of the stored KL divergences; None if there are none."""
     context: int | None = None
     """Tokens of the windows in which tokens are read (`argap.evaluation.strided`); None: the whole window."""
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Return the stored columns of `argap.records.columns.OPTIONAL`."""
+        stored = {"rank": self.rank, "kl": self.kl is not None, "entropy": self.entropy}
+        return tuple(name for name, there in stored.items() if there)
 
 
 class RunRecord(Record, frozen=True):

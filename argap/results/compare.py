@@ -46,6 +46,7 @@ from argap.results.text_warnings import HitCounts, warn_of_bigrams, warn_of_bos,
 from argap.runtime.progress import say
 from argap.scoring.per_model import split_name
 from argap.slices.cells import CellWriter, build_cells
+from argap.slices.fidelity import Compared, Followed
 from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits, margins_of
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
@@ -184,15 +185,17 @@ def write_gap(
     margins = Margins(table.models, np.flatnonzero(n), n[n > 0])
     of_hits = Margins(table.models, np.flatnonzero(n), n[n > 0], by="document")
     bigrams = HitCounts()
+    followed = Followed(table)
 
-    def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin], Margin]:
+    def summed(portion: Portion) -> tuple[Portion, pd.DataFrame, list[Margin], Margin, list[Compared]]:
         made = build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, bins)
         joint = joint_margins(made)
-        return portion, made, margins_of(joint), margin_of_hits(joint, tau, bins)
+        return portion, made, margins_of(joint), margin_of_hits(joint, tau, bins), followed.compare(portion)
 
     with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion, made, of_portion, hits_of_portion in map_portions(table, summed):
+        for portion, made, of_portion, hits_of_portion, compared in map_portions(table, summed):
             cells.add_cells(made)
+            followed.add(compared)
             margins.add(of_portion)
             of_hits.add([hits_of_portion])
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
@@ -222,7 +225,7 @@ def write_gap(
         *warn_of_bigrams(bigrams, tokenizer),
     )
     gap = with_slices(gap, _slices(gap, out, table, slices, earlier))
-    gap = msgspec.structs.replace(gap, warnings=warnings, context=context_use(table))
+    gap = msgspec.structs.replace(gap, warnings=warnings, fidelity=followed.results(), context=context_use(table))
     for line in warnings:
         say(line)
     for model in gap.models:

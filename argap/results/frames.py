@@ -5,7 +5,9 @@ from math import inf
 
 import pandas as pd
 
-from argap.records import ALL, Bin, ContextUse, Interval, Part
+from argap.records import ALL, Bin, ContextUse, Fidelity, Interval, Part, Quantiles
+
+CI = "_ci95"
 
 
 def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
@@ -46,6 +48,22 @@ def context_frame(points: Sequence[ContextUse]) -> pd.DataFrame:
             row |= {name: _number(getattr(each, name))} | _ends(name, getattr(each, f"{name}_ci95"))
         rows.append(row)
     return pd.DataFrame(rows).astype({"context": "Int64"})
+
+
+def fidelity_frame(found: Sequence[Fidelity]) -> pd.DataFrame:
+    """Return the columns of `argap.result.Result.fidelity`."""
+    rows = []
+    for each in found:
+        row: dict[str, object] = {"model": each.model, "slice": "overall" if each.name == ALL else each.name}
+        for name in Fidelity.__struct_fields__[2:]:
+            value = getattr(each, name)
+            if name == "quantiles":
+                row |= dict.fromkeys(Quantiles._fields) if value is None else value._asdict()
+            else:
+                row |= _ends(name[: -len(CI)], value) if name.endswith(CI) else {name: value}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.astype(dict.fromkeys(frame.columns[3:], "float64"))
 
 
 def part_rows(part: Part, bounds: Bin | None) -> list[dict[str, object]]:

@@ -16,12 +16,13 @@ from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.records.columns import GAIN, RANK, optional_types
+from argap.records.columns import GAIN, OPTIONAL, optional_types
 from argap.results.compare import threshold_of, write_gap
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import beside_reference
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import ModelsText, fitting, open_models_text
 from argap.scoring.short_context import check_context, check_short, contexts_of, score_short
@@ -75,12 +76,13 @@ def score_models(
     _check_reference(tokenizer, first, opened)
     for each in sources:
         each.check(parallel)
+    sources = [first, *(beside_reference(models, first) if config.kl else models)]
     fitted = fitting(spec, sources)
     if parallel is None or parallel.is_main:
         _say_fitted(spec, fitted)
     spec = fitted
 
-    text = open_models_text(spec, tokenizer, first, models)
+    text = open_models_text(spec, tokenizer, first, sources[1:])
     contexts = contexts_of(config, text)
     having = _check_runs(sources, text, contexts, out, config, parallel)
     if slices:
@@ -111,7 +113,7 @@ def _check_runs(
     parallel: "Parallel | None",
 ) -> dict[str, list[str]]:
     """Raise `ArgapError` for what cannot be scored into ``out``; return the models with each optional column."""
-    having: dict[str, list[str]] = {RANK: [], GAIN: []}
+    having: dict[str, list[str]] = {name: [] for name in OPTIONAL}
     for each in sources:
         data = text.of(each)
         each.check_windows(data, parallel)
@@ -123,7 +125,8 @@ def _check_runs(
             if each.finished is None:
                 say_bos(each, config.bos.of(each.name), identity.bos)
         if text.segmented is None:
-            having[RANK] += [each.name] if identity.rank else []
+            for name in identity.optional:
+                having[name].append(each.name)
             short = short_passes(folder, identity) or (contexts and not each.finished)
             having[GAIN] += [each.name] if short else []
     return having

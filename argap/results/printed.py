@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from argap.records import ContextUse, Estimate, Gap, Part
+from argap.records import ContextUse, Estimate, Fidelity, Gap, Part
 from argap.results.ladder import ladder
 from argap.slices.conditions import COPIED_AS
 
@@ -69,7 +69,14 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
         "models": models,
         "slices": [slice_json(part) for part in slices],
         **more,
+        **({"fidelity": [fidelity_json(each) for each in gap.fidelity]} if gap.fidelity else {}),
     }
+
+
+def fidelity_json(each: Fidelity) -> dict[str, Any]:
+    """Return how closely a model follows the reference as JSON values, including nulls."""
+    values = {name: getattr(each, name) for name in Fidelity.__struct_fields__}
+    return values | {"quantiles": None if each.quantiles is None else each.quantiles._asdict()}
 
 
 def encoded(value: Any) -> bytes:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,10 +21,13 @@ import torch
 from argap.checkpoints.causality import check_sees_no_future
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
+from argap.kernels.head.linear_divergence import linear_divergence
+from argap.kernels.head.linear_logprob import Logits
 from argap.records import Bos, ids_of
+from argap.records.columns import OPTIONAL
 from argap.runtime.progress import say
 from argap.scoring.fused import fuse
-from argap.scoring.heads import OfTargets, find_head, joined, logprobs_of_model
+from argap.scoring.heads import OfTargets, find_head, logits_of_model, of_targets
 from argap.scoring.sharing import Sharing, depends_on_length, find_sharing
 
 if TYPE_CHECKING:
@@ -45,8 +48,8 @@ class Batch(NamedTuple):
     """float32 ``[B, T]``: log-prob of the next token; the last entry of each window is meaningless."""
     top1: torch.Tensor
     """int32 ``[B, T]``: the most likely next token."""
-    rank: torch.Tensor | None = None
-    """int32 ``[B, T]``: the rank of the next token (`argap.scoring.heads.OfTargets`); None if not requested."""
+    further: dict[str, torch.Tensor]
+    """By column of `argap.records.columns.OPTIONAL` that was requested, each ``[B, T]``."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Shard:
     data: EvaluationSet
     windows: range
     batches: list[Batch]
-    ranked: bool
+    names: tuple[str, ...]
+    """The requested columns of `OPTIONAL`."""
     arrived: torch.cuda.Event | None
     uncounted: int
     """Tokens not yet reported as progress. On a GPU batches are only queued, so the caller reports them when it writes
@@ -67,24 +71,29 @@ class Shard:
 
         float32, NaN at position 0 of a window; int32, -1 at position 0.
         """
-        return self._column("logprob", np.nan, np.float32), self._column("top1", -1, np.int32)
+        logprob = self._column([batch.logprob for batch in self.batches], np.nan, np.float32)
+        return logprob, self._column([batch.top1 for batch in self.batches], -1, np.int32)
 
-    def ranks(self) -> np.ndarray | None:
-        """Wait for the copies, then return the rank of every token (int32, -1 at position 0); None if not requested."""
-        return self._column("rank", -1, np.int32) if self.ranked else None
+    def further(self) -> dict[str, np.ndarray]:
+        """Wait for the copies, then return the requested columns of `OPTIONAL`, -1 or NaN at position 0."""
+        columns = {}
+        for name in self.names:
+            dtype = OPTIONAL[name].to_pandas_dtype()
+            nothing = np.nan if np.issubdtype(dtype, np.floating) else -1
+            columns[name] = self._column([batch.further[name] for batch in self.batches], nothing, dtype)
+        return columns
 
-    def _column(self, name: str, nothing: float, dtype: type[np.generic]) -> np.ndarray:
-        """Return a field of the batches for every token, ``nothing`` at position 0."""
+    def _column(self, values: Sequence[torch.Tensor], nothing: float, dtype: type[np.generic]) -> np.ndarray:
+        """Return ``values`` of the batches for every token, ``nothing`` at position 0."""
         if self.arrived is not None:
             self.arrived.synchronize()
         offsets = self.data.offsets
         start = offsets[self.windows.start]
         column = np.full(int(offsets[self.windows.stop] - start), nothing, dtype=dtype)
-        for batch in self.batches:
-            values = getattr(batch, name).numpy()
+        for batch, of_batch in zip(self.batches, values, strict=True):
             for row, w in enumerate(batch.windows):
                 first, last = offsets[w] - start + 1, offsets[w + 1] - start
-                column[first:last] = values[row, : last - first]
+                column[first:last] = of_batch[row, : last - first].numpy()
         return column
 
 
@@ -102,14 +111,18 @@ class Batches:
         live: bool = False,
         bos: Bos = None,
         rank: bool = False,
+        entropy: bool = False,
     ) -> None:
         """Fuse the layers of ``model`` and find its output head.
 
         ``live``: the model is used elsewhere too, so it is neither patched nor left with inference tensors. ``bos``:
-        what to put before each window. ``rank``: also compute the rank of each token.
+        what to put before each window. ``rank``, ``entropy``: also compute these of each token.
         """
         self.model = model
         self.rank = rank
+        self.entropy = entropy
+        self.reference: Batches | None = None
+        """The model to take KL from (`follow`)."""
         self.bos = bos
         self.data = data
         self.device = torch.device(device)
@@ -143,6 +156,20 @@ class Batches:
             if self.sharing != "any":
                 how = "one window at a time" if self.sharing == "none" else "windows of equal length together"
                 say(f"{name}: its log-probs of a window depend on the others in a batch; scoring {how}")
+
+    def follow(self, reference: "Batches") -> None:
+        """Also compute KL(reference ‖ model) of each token from now on; ``reference`` has the same ``data``."""
+        self.reference = reference
+        self.threads, self.batch = min(self.threads, reference.threads), min(self.batch, reference.batch)
+        self.sharing = max(self.sharing, reference.sharing, key=get_args(Sharing).index)
+        if reference._without_gradients is torch.no_grad:
+            self._without_gradients = torch.no_grad
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the requested columns of `argap.records.columns.OPTIONAL`."""
+        requested = {"rank": self.rank, "kl": self.reference is not None, "entropy": self.entropy}
+        return tuple(name for name in OPTIONAL if requested.get(name))
 
     def _find_sharing(self) -> Sharing:
         offsets, model = self.data.offsets, self.model
@@ -195,7 +222,7 @@ class Batches:
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        return Shard(self.data, windows, batches, self.rank, arrived, self.data.count_in(windows) - counted)
+        return Shard(self.data, windows, batches, self.names, arrived, self.data.count_in(windows) - counted)
 
     def _chosen(self, by_length: list[int], lengths: np.ndarray) -> Iterator[list[int]]:
         """Yield `batch` windows at a time, of one length if `sharing` asks for that."""
@@ -229,17 +256,35 @@ class Batches:
         offsets = self.data.offsets
         with self._without_gradients():  # a setting of each thread
             found = self._logprobs_of([self.data.tokens[offsets[w] : offsets[w + 1]] for w in chosen])
-            rank = None if found.rank is None else self._to_host(found.rank.int())
-            return Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int()), rank)
+            columns = {name: getattr(found, name) for name in self.names}
+            further = {k: self._to_host(x if x.is_floating_point() else x.int()) for k, x in columns.items()}
+            return Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int()), further)
 
     def _logprobs_of(self, windows: Sequence[np.ndarray]) -> OfTargets:
-        """Return what `logprobs` does for windows behind their BOS, padded to the longest; BOS not included."""
+        """Return what `logprobs` does for windows behind their BOS, padded to the longest; BOS not included.
+
+        With a reference also the KL of each token, from the reference's logits of the same windows behind its own BOS.
+        """
+        ids, before = self._padded(windows)
+        logits = self.logits(ids)
+        found = self._of_targets(logits, ids).each(lambda x: x[:, before:])
+        if self.reference is None:
+            return found
+        their_ids, their_bos = self.reference._padded(windows)
+        theirs = _behind(self.reference.logits(their_ids), their_ids, their_bos)
+        own = _behind(logits, ids, before)
+        device = (theirs if own.weight is None else own).hidden.device  # where models are spread over several
+        theirs, own = (each._replace(hidden=each.hidden.to(device)) for each in (theirs, own))
+        return found._replace(kl=linear_divergence(theirs, own).view(len(ids), -1).to(self.device))
+
+    def _padded(self, windows: Sequence[np.ndarray]) -> tuple[torch.Tensor, int]:
+        """Return the ids of windows behind their BOS, padded to the longest ``[B, T]``, and the tokens of the BOS."""
         before = len(ids_of(self.bos))
         ids = np.zeros((len(windows), before + max(map(len, windows))), dtype=np.int64)
         ids[:, :before] = ids_of(self.bos)
         for row, tokens in zip(ids, windows, strict=True):
             row[before : before + len(tokens)] = tokens
-        return self.logprobs(self._to_device(torch.from_numpy(ids))).each(lambda x: x[:, before:])
+        return self._to_device(torch.from_numpy(ids)), before
 
     def gain_of_bos(self, bos: int, tokens: int) -> float:
         """Return by how much ``bos`` before each window lowers the mean NLL of the first ``tokens`` tokens (nats).
@@ -258,18 +303,25 @@ class Batches:
         return means[0] - means[1]
 
     def logprobs(self, ids: torch.Tensor) -> OfTargets:
-        """Return log-prob, top-1 and, if requested, rank of the token that follows each of ``ids [B, T]``.
+        """Return log-prob, top-1 and what else was asked for of the token that follows each of ``ids [B, T]``.
 
-        ``[B, T]``, or ``[B, T − 1]`` (no entry for the last position) without a fused head.
+        ``[B, T]``; the last position of a window "predicts" its first token. Ignoring that entry costs less than
+        slicing it off, which would copy the hidden states.
         """
+        return self._of_targets(self.logits(ids), ids)
+
+    def logits(self, ids: torch.Tensor) -> Logits:
+        """Return the logits after each of ``ids [B, T]``, B · T rows: by the fused head, or the model's own."""
         if self.head is None:
-            rows = [logprobs_of_model(self.model, row, rank=self.rank) for row in ids]
-            return joined(rows).each(lambda x: x.view(len(ids), -1))
+            rows = [logits_of_model(self.model, row) for row in ids]
+            return Logits(rows[0] if len(rows) == 1 else torch.cat(rows))
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        # The last position of a window then "predicts" its first token. Ignoring that entry costs less than slicing
-        # it off, which would copy the hidden states.
-        found = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten(), rank=self.rank)
-        return found.each(lambda x: x.view(ids.shape))
+        return self.head.logits(hidden.flatten(0, 1))
+
+    def _of_targets(self, logits: Logits, ids: torch.Tensor) -> OfTargets:
+        targets = ids.roll(-1, dims=1).flatten().to(logits.hidden.device)
+        of = of_targets if self.head is None else self.head.logprobs
+        return of(logits.hidden, targets, rank=self.rank, entropy=self.entropy).each(lambda x: x.view(ids.shape))
 
     def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
         return (
@@ -280,3 +332,10 @@ class Batches:
         if self.device.type != "cuda":
             return x.cpu()
         return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+
+
+def _behind(logits: Logits, ids: torch.Tensor, before: int) -> Logits:
+    """Return the logits after ``ids [B, T]`` without the rows of the first ``before`` of each window."""
+    if not before:
+        return logits
+    return logits._replace(hidden=logits.hidden.view(*ids.shape, -1)[:, before:].flatten(0, 1))

@@ -16,6 +16,7 @@ from argap.records import RunIdentity, SourceRecord
 from argap.runtime.progress import say
 from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import kl_reference
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.runs import Run
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from argap.runtime.torchrun import Parallel
+    from argap.scoring.sources import Local
 
 
 NOTHING = SourceRecord()
@@ -38,6 +40,7 @@ class CheckpointSource(Configured):
     config: ScoreConfig = DEFAULT
     recorded: SourceRecord = NOTHING
     named: bool = False
+    beside: "Local | None" = None
     finished = None
     shared = False
 
@@ -126,6 +129,8 @@ class CheckpointSource(Configured):
             backend="native" if runs_native(self.checkpoint, self.config.backend) else "hf",
             bos=self.bos,
             rank=self.config.rank,
+            entropy=self.config.kl,
+            kl=kl_reference(self, data, parallel),
         )
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:

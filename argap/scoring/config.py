@@ -90,6 +90,13 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
     rank: Annotated[
         bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
     ] = False
+    kl: Annotated[
+        bool,
+        Meta(
+            description="Also keep KL(reference ‖ model) and the entropies of each token, from both models at once.",
+            extra={"flag": "--kl"},
+        ),
+    ] = False
     short_context: Annotated[
         int | None,
         Meta(

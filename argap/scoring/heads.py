@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.kernels.head.linear_logprob import linear_logprob
+from argap.kernels.head.linear_logprob import Logits, linear_logprob
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +28,7 @@ LOGITS = 2**24
 
 
 class OfTargets(NamedTuple):
-    """Log-prob, top-1 id and rank of targets, each ``[N]``."""
+    """Predictions of targets, each ``[N]``; None if not requested."""
 
     logprob: torch.Tensor
     """float32, nats."""
@@ -36,20 +36,20 @@ class OfTargets(NamedTuple):
     """int64, the most likely id; the lowest on ties."""
     rank: torch.Tensor | None = None
     """int64, 1 + the number of ids with a larger logit, or with an equal logit and a lower id, so that the rank is 1
-    exactly if ``top1`` is the target. None if not requested."""
+    exactly if ``top1`` is the target."""
+    entropy: torch.Tensor | None = None
+    """float32, nats: of the whole distribution."""
+    kl: torch.Tensor | None = None
+    """float32, nats: KL(reference ‖ this model) (`argap.kernels.head.linear_divergence`)."""
 
     def each(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "OfTargets":
         """Apply ``function`` to every field that is not None."""
-        return OfTargets(
-            function(self.logprob), function(self.top1), None if self.rank is None else function(self.rank)
-        )
+        return OfTargets(*(None if field is None else function(field) for field in self))  # pyright: ignore
 
 
 def joined(parts: Sequence[OfTargets]) -> OfTargets:
-    """Concatenate ``parts``."""
-    ranks = [part.rank for part in parts if part.rank is not None]
-    logprob, top1 = torch.cat([part.logprob for part in parts]), torch.cat([part.top1 for part in parts])
-    return OfTargets(logprob, top1, torch.cat(ranks) if ranks else None)
+    """Concatenate ``parts``, which have the same fields."""
+    return OfTargets(*(None if None in each else torch.cat(each) for each in zip(*parts, strict=True)))  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,35 @@ class Head:
     scale: float = 1.0
     softcap: float | None = None
 
-    def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor, *, rank: bool = False) -> OfTargets:
-        """Return log-probs of ``targets [N]`` given ``hidden [N, D]``, the top-1 ids and, if requested, the ranks.
+    def logits(self, hidden: torch.Tensor) -> Logits:
+        """Return the logits of ``hidden [N, D]``, for kernels that compute them tile by tile."""
+        weight = self.linear.weight
+        return Logits(hidden.to(weight.dtype), weight, self.linear.bias, self.softcap, self.scale)
+
+    def logprobs(
+        self, hidden: torch.Tensor, targets: torch.Tensor, *, rank: bool = False, entropy: bool = False
+    ) -> OfTargets:
+        """Return log-probs of ``targets [N]`` given ``hidden [N, D]``, the top-1 ids and what is asked for.
 
         Ranks need all logits of a row at once, so they are computed without the kernel, at most `LOGITS` in memory.
         """
-        linear = self.linear
-        hidden = hidden.to(linear.weight.dtype)
+        made = self.logits(hidden)
         if rank:
-            rows = max(1, LOGITS // linear.out_features)
-            portions = zip(hidden.split(rows), targets.split(rows), strict=True)
-            return joined([of_targets(self._logits(h), ids, rank=True) for h, ids in portions])
-        found = linear_logprob(hidden, linear.weight, targets, linear.bias, self.softcap, scale=self.scale, top1=True)
+            rows = max(1, LOGITS // made.vocabulary)
+            portions = zip(made.hidden.split(rows), targets.split(rows), strict=True)
+            return joined([of_targets(self._logits(h), ids, rank=True, entropy=entropy) for h, ids in portions])
+        found = linear_logprob(
+            made.hidden,
+            self.linear.weight,
+            targets,
+            made.bias,
+            made.softcap,
+            scale=made.scale,
+            top1=True,
+            entropy=entropy,
+        )
         assert found.top1 is not None
-        return OfTargets(found.logprob, found.top1)
+        return OfTargets(found.logprob, found.top1, entropy=found.entropy)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return float32 logits ``[N, V]`` of ``hidden [N, D]``; a narrower weight is widened a few rows at a time."""
@@ -118,19 +133,25 @@ def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
 
 def logprobs_of_model(model: "PreTrainedModel", ids: torch.Tensor, *, rank: bool = False) -> OfTargets:
     """Compute `of_targets` for tokens 1 … T−1 of one window ``ids [T]`` from the model's own logits ``[T, V]``."""
-    logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
-    return of_targets(logits, ids[1:], rank=rank)
+    return of_targets(logits_of_model(model, ids)[:-1], ids[1:], rank=rank)
 
 
-def of_targets(logits: torch.Tensor, targets: torch.Tensor, *, rank: bool) -> OfTargets:
-    """Return log-probs of ``targets [N]`` under ``logits [N, V]`` (float32), top-1 ids and, if requested, ranks."""
+def logits_of_model(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
+    """Return the model's own logits of one window ``ids [T]``, float32 ``[T, V]``."""
+    return model(input_ids=ids[None], use_cache=False).logits[0].float()
+
+
+def of_targets(logits: torch.Tensor, targets: torch.Tensor, *, rank: bool = False, entropy: bool = False) -> OfTargets:
+    """Return log-probs of ``targets [N]`` under ``logits [N, V]`` (float32), top-1 ids and what is asked for."""
     own = logits.gather(1, targets[:, None])
-    logprob = own[:, 0] - torch.logsumexp(logits, dim=1)
-    before = None
+    lse = torch.logsumexp(logits, dim=1)
+    found = OfTargets(own[:, 0] - lse, logits.argmax(dim=1))
     if rank:
         lower = torch.arange(logits.shape[1], device=logits.device) < targets[:, None]
-        before = ((logits > own) | ((logits == own) & lower)).sum(1)
-    return OfTargets(logprob, logits.argmax(dim=1), None if before is None else before + 1)
+        found = found._replace(rank=((logits > own) | ((logits == own) & lower)).sum(1) + 1)
+    if entropy:  # entr(p) is −p log p, 0 where p is 0
+        found = found._replace(entropy=torch.special.entr((logits - lse[:, None]).exp()).sum(1))
+    return found
 
 
 def _proposals(model: "PreTrainedModel", linear: nn.Linear) -> list[Head]:

@@ -12,6 +12,7 @@ from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord
 from argap.scoring.bos import Configured
 from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.divergence import kl_reference
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from argap.runtime.torchrun import Parallel
+    from argap.scoring.sources import Local
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class MemorySource(Configured):
     tokenizer: Tokenizer
     config: ScoreConfig = DEFAULT
     named: bool = False
+    beside: "Local | None" = None
     recorded = SourceRecord()
     finished = None
     shared = True
@@ -78,6 +81,8 @@ class MemorySource(Configured):
             backend="memory",
             bos=self.bos,
             rank=self.config.rank,
+            entropy=self.config.kl,
+            kl=kl_reference(self, data, parallel),
         )
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:

@@ -24,6 +24,7 @@ from argap.runtime.progress import progress, say
 from argap.runtime.torchrun import Parallel
 from argap.scoring.batches import Batches, Shard
 from argap.scoring.bos import probe_bos
+from argap.scoring.divergence import batches_of, check_same_vocabulary
 from argap.scoring.sources import Local
 from argap.tokens.runs import (
     SHARD_TOKENS,
@@ -89,8 +90,14 @@ def score(
     check_length(source.origin, source.longest, data, bos=source.bos)
     to_read = data if context is None else strided(data, next(iter(missing.values()), range(1)), context).data
     too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
-    with source.loaded(device) as model, family_code(source.origin, model, to_read.longest, too_long):
+    beside = source.beside if context is None else None
+    with (
+        source.loaded(device) as model,
+        family_code(source.origin, model, to_read.longest, too_long),
+        batches_of(beside, data, device) as reference,
+    ):
         check_vocabulary(model, data, source.origin)
+        check_same_vocabulary(source, model, reference)
         batches = Batches(
             model,
             to_read,
@@ -100,7 +107,10 @@ def score(
             live=source.shared,
             bos=source.bos,
             rank=identity.rank,
+            entropy=identity.entropy,
         )
+        if reference is not None:
+            batches.follow(reference)
         if (
             context is None
             and parallel.is_main
@@ -179,12 +189,11 @@ class _Part(NamedTuple):
 
 
 def _write(shard: Shard, part: _Part, name: str, advance: Callable[[int], None]) -> None:
-    columns = (*shard.arrays(), shard.ranks())
+    (logprob, top1), further = shard.arrays(), shard.further()
     if part.kept is not None:
-        columns = tuple(None if each is None else each[part.kept] for each in columns)
-    logprob, top1, rank = columns
+        logprob, top1 = logprob[part.kept], top1[part.kept]
     check_logprobs(logprob, part.data, part.windows, name)
-    write_shard(part.path, part.data, part.windows, logprob, top1, rank)
+    write_shard(part.path, part.data, part.windows, logprob, top1, further)
     advance(shard.uncounted)
 
 

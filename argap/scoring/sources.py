@@ -111,6 +111,11 @@ class Local(Source, Protocol):
         ...
 
     @property
+    def beside(self) -> "Local | None":
+        """The model that KL is taken from, scored beside this one; None without `kl` (`argap.scoring.divergence`)."""
+        ...
+
+    @property
     def shared(self) -> bool:
         """Whether something else uses the model too, so that it must be left as it was."""
         ...

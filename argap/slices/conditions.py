@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
-from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, schema_of
+from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, OPTIONAL, schema_of
 from argap.runtime.interrupt import current
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
@@ -32,6 +32,8 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
 }
 TABLE = "tokens"
+HEAD = "SELECT (\n"
+"""What stands before a condition when it is parsed."""
 REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a star", "PARAMETER": "a parameter"}
 
 
@@ -58,7 +60,7 @@ class Condition:
     columns: tuple[str, ...]
     """Columns that it names."""
     models: tuple[str, ...] = ()
-    """Models whose field of a column `argap.records.columns.BY_MODEL` it names."""
+    """Models whose fields of `argap.records.columns.BY_MODEL` it names."""
     plain: Evaluated | None = None
     """The same condition as a function of a batch with `columns`; None if it needs DuckDB."""
 
@@ -72,6 +74,8 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
     models = [field.name for field in schema.field("nll").type]
     with connect() as connection:
         expression = _parse(connection, where, schema)
+        if named := _with_fields(where, expression, schema):
+            where, expression = named, _parse(connection, named, schema)
         parts = list(_objects(expression))
         for part in parts:
             if what := REFUSED.get(part.get("class", "")):
@@ -85,10 +89,10 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
         except duckdb.Error as error:
             why = reason(error)
             for name, option in OPTION_OF.items():
-                whole = name in schema.names and schema.field(name).type.num_fields == len(models)
-                if not whole and any(name in path for path in paths):
+                having = schema.field(name).type.num_fields if name in schema.names else 0
+                if having < len(models) and any(name in path for path in paths):
                     flag = option.replace("_", "-")
-                    why += f"; `argap score --{flag}` adds {name}, where models share a tokenizer"
+                    why += f"; `argap score --{flag}` keeps {name}, where models share a tokenizer"
             if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
                 why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None
@@ -98,12 +102,33 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
-    """Yield the models whose field of a column `BY_MODEL` is named; all if a whole struct is named."""
+    """Yield the models whose field of one of `BY_MODEL` is named; all if a whole struct is named."""
     of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
     whole = any(path[-1] in BY_MODEL for path in of_models)
     for model in models:
         if whole or any(path[-1] == model.lower() for path in of_models):
             yield model
+
+
+def _with_fields(where: str, expression: dict[str, Any], schema: pa.Schema) -> str | None:
+    """Write a column of `OPTIONAL` that a single model has with its field, ``kl`` as ``kl.model``; None if none occurs.
+
+    Only one model is compared where a quantisation is, and its KL needs no name.
+    """
+    fields = {name: schema.field(name).type for name in OPTIONAL if name in schema.names}
+    single = {name: quoted(of.field(0).name) for name, of in fields.items() if of.num_fields == 1}
+    found = [
+        (part["query_location"] - len(HEAD), part["column_names"][0].lower())
+        for part in _objects(expression)
+        if len(part.get("column_names", ())) == 1 and part["column_names"][0].lower() in single
+    ]
+    text = where.encode()
+    for at, name in sorted(found, reverse=True):
+        at += text[at : at + 1] == b'"'
+        end = at + len(name)
+        end += text[end : end + 1] == b'"'
+        text = text[:end] + f".{single[name]}".encode() + text[end:]
+    return text.decode() if found else None
 
 
 def check_syntax(where: str) -> None:
@@ -116,7 +141,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     """Parse a condition into its syntax tree. Raises `ArgapError` unless it is a single expression."""
 
     def tree(expression: str) -> dict[str, Any]:
-        query = f"SELECT (\n{expression}\n) FROM {TABLE}"
+        query = f"{HEAD}{expression}\n) FROM {TABLE}"
         try:
             ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
             return parse_json(text)

@@ -295,7 +295,7 @@ def select(
     # A condition may name a model that is not in `models`: then read all models' fields and drop the extra ones.
     fields = table.models if set(BY_MODEL) & set(named) else models
     of_each = dict.fromkeys(OF_MODELS, models)
-    of_each |= {name: [m for m in models if m in having] for name, having in table.having.items()}
+    of_each |= {name: [model for model in models if model in having] for name, having in table.having.items()}
     parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
     columns = [name for name in columns if parts.get(name) != ""]  # a struct needs at least one field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]

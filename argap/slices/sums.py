@@ -60,9 +60,11 @@ def sums(
     units: int,
     *,
     by: str | None = None,
+    values: Sequence[str] | None = None,
 ) -> AllSums:
     """Sum over all tokens, over each of ``slices`` (the AR hits first), and over each value of the column ``by``.
 
+    ``values``: the columns to sum, in place of the models' log-probs (`Sums.logprob`).
     ``of_document``: int32 ``[D]``, the unit of each document; documents with -1 are left out. A segment of several
     tokens is in a slice if one of its tokens is, and takes the value of its last token. Raises `FailsOnToken`, naming
     slice and condition, if a condition fails on a token, and `ArgapError` for a column of more than `MOST_BINS` values.
@@ -73,14 +75,15 @@ def sums(
     calls = any(callable(each) for each in found.values())
     asked = {name for each in conditions.values() for name in each.models}
     words, masks = as_bits(found)
+    values = values or _logprobs(table)
     reader = TokenReader(
         table,
-        [UNIT, WEIGHT, *(name for name in table.columns if name in named), *_logprobs(table)],
+        [UNIT, WEIGHT, *(name for name in table.columns if name in named), *values],
         masks=masks,
         models=[name for name in table.models if calls or name in asked],
         units=of_document,
     )
-    models = len(table.models)
+    models = len(values)
     query = bits_query(words, as_text(by, table) if by else None)
     sql_of = {name: each.sql for name, each in conditions.items()}
 
@@ -88,7 +91,7 @@ def sums(
         evaluated = queried(batches, interrupt, query, sql_of) if query else None
         ends = [*accumulate(map(len, batches))]
         return [
-            _grouped(table, batch, words, None if evaluated is None else evaluated.slice(end - len(batch), len(batch)))
+            _grouped(values, batch, words, None if evaluated is None else evaluated.slice(end - len(batch), len(batch)))
             for batch, end in zip(batches, ends, strict=True)
         ]
 
@@ -133,11 +136,13 @@ class _Groups(NamedTuple):
         return cls(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
-def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], evaluated: pa.Table | None) -> _Groups:
-    """Sum a batch by group; ``evaluated``: the rows of `bits_query` for it."""
+def _grouped(
+    summed: Sequence[str], batch: pa.RecordBatch, words: Sequence["Word"], evaluated: pa.Table | None
+) -> _Groups:
+    """Sum the columns ``summed`` of a batch by group; ``evaluated``: the rows of `bits_query` for it."""
     unit = batch[UNIT].to_numpy()
     keys = [word.of(batch, evaluated) for word in words]
-    logprob = [batch[name].fill_null(0).to_numpy() for name in _logprobs(table)]
+    logprob = [batch[name].fill_null(0).to_numpy() for name in summed]
     n, values = None, np.array([None])
     if evaluated is not None and VALUE in evaluated.column_names:
         encoded = evaluated[VALUE].combine_chunks().dictionary_encode(null_encoding="encode")

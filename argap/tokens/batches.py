@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import COPIED, GAIN, LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
+from argap.records.columns import COPIED, FOLLOWED, GAIN, LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
 from argap.tokens.rows import Rows, read_rows
-from argap.tokens.table import Columns, TokenTable
+from argap.tokens.table import Columns, TokenTable, followed_columns
 from argap.tokens.weights import stored_weights
 
 Mask = Callable[[pa.RecordBatch], Any]
@@ -65,15 +65,20 @@ class TokenReader:
         """
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
-        asked = {name: {*self._models} & {*having} for name, having in self.table.having.items() if name in read}
-        for columns, model in zip(of_runs, self.table.models, strict=True):
-            columns += [RANK] if model in asked.get(RANK, ()) else []
-            columns += ["logprob"] if model in asked.get(GAIN, ()) and "logprob" not in columns else []
-        of_runs += [["logprob"] if model in asked.get(GAIN, ()) else [] for model in self.table.short]
+        if followed := {int(name.rpartition(" ")[2]) for name in read if name.startswith(FOLLOWED)}:
+            for k in {0, *followed}:
+                of_runs[k] += followed_columns(self.table.runs[k])
+        for name, having in self.table.having.items():
+            for model in having if name in read else ():
+                stored = "logprob" if name == GAIN else name
+                of_runs[self.table.models.index(model)] += [stored] if model in self._models else []
+        gained = self._models if GAIN in read else ()
+        of_runs += [["logprob"] if model in gained else [] for model in self.table.short]
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += stored_weights(self.table.record.evaluation)
         held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
+        of_runs = [list(dict.fromkeys(names)) for names in of_runs]
         for rows in read_rows(self.table.folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
             yield from [rows] if held is None else rows.among(held)
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from argap.files.checksums import check_files
 from argap.files.parquet import whole_column
+from argap.records.columns import ENTROPY, KL
 from argap.runtime.threads import available_cores, lazy, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.runs import check_logprobs, check_parts, no_logprob
-from argap.tokens.table import TokenTable
+from argap.tokens.table import TokenTable, beside, followed_columns
 
 Made = TypeVar("Made")
 THREADS = 8
@@ -52,6 +53,13 @@ class Portion:
     labels: Labels
     scores: dict[str, Scores]
     """By model."""
+    stored: dict[str, dict[str, np.ndarray]]
+    """By model: the columns ``kl`` and ``entropy`` that its run has."""
+
+    def beside(self, model: str, reference: str) -> dict[str, np.ndarray]:
+        """Compare the rows of two models (`argap.tokens.table.beside`)."""
+        both = [self.scores[name]._asdict() | self.stored[name] for name in (model, reference)]
+        return beside(*({name: of[name] if name != "top1" else of[name][:] for name in of} for of in both))
 
 
 def read_portions(table: TokenTable) -> Iterator[Portion]:
@@ -67,7 +75,10 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
         check_parts(run)
-    of_runs = [["token"] * (k == 0) + ["logprob"] for k in range(len(table.runs))]
+    of_runs = [
+        ["token"] * (k == 0) + [name for name in followed_columns(run) if name != "top1"]
+        for k, run in enumerate(table.runs)
+    ]
     # `repeated` is distance > 0, and booleans are much slower to read
     of_labels = [name for name in table.label_columns if name != "repeated"]
     folders = [run.folder for run in table.runs]
@@ -75,7 +86,11 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
     def made(rows: Rows) -> Made:
         scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
         labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
-        return of(Portion(rows.tokens, labels, scores))
+        stored = {
+            run.model: {name: table[name].to_numpy() for name in (KL, ENTROPY) if name in table.column_names}
+            for run, table in zip(table.runs, rows.runs, strict=True)
+        }
+        return of(Portion(rows.tokens, labels, scores, stored))
 
     read = read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels, later=["top1"])
     with closing(read) as rows:

@@ -31,15 +31,19 @@ def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
 
 
 def _find(data: EvaluationSet, windows: range) -> Repeats:
-    tokens = data.tokens[data.rows(windows)]
     window = data.window_of(windows).astype(np.int64) - windows.start  # so that `key` is int64
+    return repeats_in(data.tokens[data.rows(windows)], window, data.eos)
+
+
+def repeats_in(tokens: np.ndarray, window: np.ndarray, eos: int | None = None) -> Repeats:
+    """Find the repeated bigrams of ``tokens [N]`` in the windows numbered by ``window`` (int64 ``[N]``, ascending)."""
     repeated = np.zeros(len(tokens), dtype=bool)
     distance = np.zeros(len(tokens), dtype=np.int32)
     occurrences = np.zeros(len(tokens), dtype=np.int32)
 
-    ends = np.flatnonzero(data.position_of(windows) > 0)
-    if data.eos is not None:
-        ends = ends[(tokens[ends] != data.eos) & (tokens[ends - 1] != data.eos)]
+    ends = np.flatnonzero(np.diff(window, prepend=-1) == 0)
+    if eos is not None:
+        ends = ends[(tokens[ends] != eos) & (tokens[ends - 1] != eos)]
     base = int(tokens.max(initial=0)) + 1
     key = (window[ends] * base + tokens[ends - 1]) * base + tokens[ends]
     order = np.argsort(key, kind="stable")  # stable: equal bigrams keep text order

@@ -1,8 +1,8 @@
 """A RUN: the folder of one checkpoint's log-probs, written shard by shard and resumable.
 
 ``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
-token:int32, logprob:float32, top1:int32``, and ``rank:int32`` where ranks were asked for. At position 0 of a window
-``logprob``, ``top1`` and ``rank`` are null.
+token:int32, logprob:float32, top1:int32``, and of ``rank:int32, kl:float32, entropy:float32`` those asked for. At
+position 0 of a window all but the first three are null.
 
 Comparisons of models with different tokenizers (`argap.tokens.aligned`) have a row for each of the reference's tokens.
 The last token of a segment holds the segment's log-prob; the others have null.
@@ -33,6 +33,7 @@ from argap.records import (
     SourceRecord,
     read_record,
 )
+from argap.records.columns import ENTROPY, KL, OPTIONAL
 from argap.runtime.progress import say
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -47,7 +48,7 @@ SHARD_TOKENS = 2**17
 """Tokens of a part, about, unless the run's record says fewer: parts are what a killed run keeps."""
 LARGEST_LOGPROB = 1e-4
 """Highest log-prob accepted from another program: rounding can lift a certain token's above 0."""
-FLOATS = ["logprob"]
+FLOATS = ["logprob", KL, ENTROPY]
 """Columns stored with BYTE_STREAM_SPLIT: a tenth smaller."""
 SCHEMA = pa.schema(
     [
@@ -58,8 +59,6 @@ SCHEMA = pa.schema(
         ("top1", pa.int32()),
     ]
 )
-RANK = pa.field("rank", pa.int32())
-"""Extra column of runs whose identity has ``rank`` (`argap.scoring.heads.OfTargets`)."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def short_passes(folder: Path, identity: RunIdentity) -> dict[int, Run]:
 
 def short_identity(identity: RunIdentity, context: int) -> RunIdentity:
     """Return the identity of the pass over a short context of the run of ``identity``."""
-    return msgspec.structs.replace(identity, context=context, rank=False)
+    return msgspec.structs.replace(identity, context=context, rank=False, entropy=False, kl=None)
 
 
 def open_run(folder: str | Path) -> Run:
@@ -178,11 +177,12 @@ def write_shard(
     windows: range,
     logprob: np.ndarray,
     top1: np.ndarray,
-    rank: np.ndarray | None = None,
+    further: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write the rows of ``windows``.
 
-    ``logprob``, ``top1`` and ``rank`` have one entry per token, at position 0 NaN and -1. NaN is stored as null.
+    ``logprob``, ``top1`` and each of ``further``, the columns of `argap.records.columns.OPTIONAL` of the run, have one
+    entry per token; at position 0 they are not read and stored as null.
     """
     position = data.position_of(windows)
     table = pa.table(
@@ -195,9 +195,9 @@ def write_shard(
         ],
         schema=SCHEMA,
     )
-    if rank is not None:
-        table = table.append_column(RANK, pa.array(rank, mask=position == 0))
-    write_parquet(path, table, split_by_byte=FLOATS)
+    for name, values in (further or {}).items():
+        table = table.append_column(pa.field(name, OPTIONAL[name]), pa.array(values, mask=position == 0))
+    write_parquet(path, table, split_by_byte=[name for name in FLOATS if name in table.column_names])
 
 
 def write_shards(folder: Path, data: EvaluationSet, logprob: np.ndarray, top1: np.ndarray) -> None:

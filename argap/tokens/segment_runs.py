@@ -33,8 +33,8 @@ from argap.tokens.runs import (
 
 
 def aligned_identity(identity: RunIdentity, text: SegmentedText) -> RunIdentity:
-    """Return the identity of the segment run made from a run of ``identity``. Segments have no rank."""
-    return msgspec.structs.replace(identity, evaluation_set=text.record.fingerprint, rank=False)
+    """Return the identity of the segment run made from a run of ``identity``. Segments have no rank, entropy or KL."""
+    return msgspec.structs.replace(identity, evaluation_set=text.record.fingerprint, rank=False, entropy=False, kl=None)
 
 
 def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, overwrite: bool) -> Run:

@@ -5,7 +5,7 @@ All runs and the labels hold the same tokens in the same order and are read in l
 `argap.records.columns` lists the columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,19 @@ import pyarrow as pa
 from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
+from argap.metric.fidelity import differences, measures
 from argap.records import LabelsRecord, read_record
 from argap.records.columns import (
     BY_MODEL,
     COLUMNS,
     COPIED,
+    ENTROPY,
+    FOLLOWED,
     GAIN,
+    KL,
     LABELLED,
     LOGPROB,
-    RANK,
+    OPTIONAL,
     UNIT,
     WEIGHT,
     WHOLE,
@@ -84,8 +88,9 @@ class TokenTable:
 
     @cached_property
     def having(self) -> dict[str, list[str]]:
-        """Return the models that have each of the columns `argap.records.columns.OPTIONAL`."""
-        return {RANK: [run.model for run in self.runs if run.record.identity.rank], GAIN: [*self.short]}
+        """Return the models that have each column of `OPTIONAL`."""
+        stored = {name: [run.model for run in self.runs if name in run.record.identity.optional] for name in OPTIONAL}
+        return stored | {GAIN: [*self.short]}
 
     @cached_property
     def short(self) -> dict[str, Run]:
@@ -173,6 +178,21 @@ class TokenTable:
         return has_letters(self.tokenizer)
 
 
+def followed_columns(run: Run) -> list[str]:
+    """Return the columns of a run that `beside` reads."""
+    return ["logprob", "top1", *(name for name in (KL, ENTROPY) if name in run.record.identity.optional)]
+
+
+def beside(model: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return `argap.metric.fidelity.measures` of each row of two runs, and the stored columns that they have.
+
+    ``model``, ``reference``: the `followed_columns` of each, ``[N]``.
+    """
+    found = measures(differences(model["logprob"], reference["logprob"]), model["top1"] == reference["top1"])
+    stored = {"kl": (model, KL), "entropy": (model, ENTROPY), "reference_entropy": (reference, ENTROPY)}
+    return found | {key: of[name] for key, (of, name) in stored.items() if name in of}
+
+
 class Columns:
     """The columns of some rows, each computed on demand."""
 
@@ -185,6 +205,7 @@ class Columns:
         self._models = models
         self._start = start
         """Tokens of the evaluation set before these rows."""
+        self._followed: dict[int, dict[str, np.ndarray]] = {}
 
     @lazy
     def _last(self) -> np.ndarray:
@@ -210,8 +231,8 @@ class Columns:
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
-        if name.startswith(LOGPROB):
-            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        if name.startswith((LOGPROB, FOLLOWED)):
+            return self._summed(name)
         return getattr(self, f"_{name}")()
 
     @lazy
@@ -237,6 +258,17 @@ class Columns:
         if name == "nll" and not self._rows.weight.all():  # some are inside a segment
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
+
+    def _summed(self, name: str) -> pa.Array:
+        """Return the log-probs of a model, or a measure of `beside` for it."""
+        if name.startswith(LOGPROB):
+            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        measure, _, number = name.removeprefix(FOLLOWED).partition(" ")
+        model = int(number)
+        if model not in self._followed:
+            both = [self._rows.runs[k].select(followed_columns(self._table.runs[k])) for k in (model, 0)]
+            self._followed[model] = beside(*({name: t[name].to_numpy() for name in t.column_names} for t in both))
+        return pa.array(self._followed[model][measure], pa.float32())
 
     @lazy
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:

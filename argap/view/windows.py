@@ -17,10 +17,10 @@ from argap.files.checksums import check_files
 from argap.files.parquet import check_columns, readable
 from argap.files.remedies import SCORED
 from argap.records import Record
-from argap.records.columns import LABELLED
+from argap.records.columns import ENTROPY, KL, LABELLED, RANK
 from argap.reports.tables.tokens import lines, visible
 from argap.tokens.rows import KEYS, Rows
-from argap.tokens.runs import RANK, Run, token_parts
+from argap.tokens.runs import Run, token_parts
 from argap.tokens.table import TokenTable
 from argap.tokens.weights import weights_of
 
@@ -42,6 +42,10 @@ class ModelInWindow(Record, frozen=True):
     """That token's text."""
     rank: tuple[int | None, ...] | None = None
     """The true token's rank in the vocabulary, from 1; None for a run without ranks."""
+    kl: tuple[float | None, ...] | None = None
+    """KL(reference ‖ model) in nats; None for a run without it."""
+    entropy: tuple[float | None, ...] | None = None
+    """Entropy of the model's distribution in nats; None for a run without it."""
 
 
 class Window(Record, frozen=True):
@@ -114,7 +118,7 @@ class WindowReader:
 
 def _columns(run: Run) -> list[str]:
     """Return the columns to read from a run."""
-    return [*KEYS, "token", "logprob", "top1", *([RANK.name] if run.record.identity.rank else [])]
+    return [*KEYS, "token", "logprob", "top1", *run.record.identity.optional]
 
 
 def _of_model(
@@ -127,7 +131,7 @@ def _of_model(
         nll=tuple(value if of else None for value, of in zip(nll.tolist(), scored.tolist(), strict=True)),
         right=tuple((top1 == ids).tolist()),
         top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
-        rank=tuple(run[RANK.name].to_pylist()) if RANK.name in run.column_names else None,
+        **{name: tuple(run[name].to_pylist()) for name in (RANK, KL, ENTROPY) if name in run.column_names},
     )
 
 

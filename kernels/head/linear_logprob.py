@@ -57,12 +57,47 @@ ROW_LAUNCHES = LaunchTable(
 
 
 class LogProb(NamedTuple):
-    """The result of `linear_logprob`, each ``[N]``; ``top1`` is None if not requested."""
+    """The result of `linear_logprob`, each ``[N]``; None if not requested."""
 
     logprob: torch.Tensor
     """float32, nats."""
     top1: torch.Tensor | None = None
     """int64, the most likely id; the lowest in a tie."""
+    entropy: torch.Tensor | None = None
+    """float32, nats: −Σ p log p over the vocabulary."""
+
+
+class Logits(NamedTuple):
+    """Logits ``[N, V]``, computed tile by tile: ``scale · (hidden @ weight.T + bias)``, then capped at ±``softcap``."""
+
+    hidden: torch.Tensor
+    """``[N, D]``; the logits themselves, ``[N, V]``, if ``weight`` is None."""
+    weight: torch.Tensor | None = None
+    """``[V, D]``."""
+    bias: torch.Tensor | None = None
+    softcap: float | None = None
+    scale: float = 1.0
+
+    @property
+    def vocabulary(self) -> int:
+        """Return V."""
+        return self.hidden.shape[1] if self.weight is None else len(self.weight)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype that tiles are computed in: float32, or wider where an input is."""
+        own = self.hidden.dtype if self.weight is None else self.weight.dtype
+        return torch.promote_types(torch.promote_types(self.hidden.dtype, own), torch.float32)
+
+    def tile(self, hidden: torch.Tensor, ids: slice) -> torch.Tensor:
+        """Return the logits of some rows, ``hidden [n, D]`` in `dtype`, for consecutive ``ids``."""
+        if self.weight is None:
+            logits = hidden[:, ids]
+        else:
+            bias = None if self.bias is None else self.bias[ids].to(hidden.dtype)
+            logits = F.linear(hidden, self.weight[ids].to(hidden.dtype), bias)
+        logits = logits if self.scale == 1 else logits * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 def linear_logprob(
@@ -74,6 +109,7 @@ def linear_logprob(
     *,
     scale: float = 1.0,
     top1: bool = False,
+    entropy: bool = False,
 ) -> LogProb:
     """Compute ``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
 
@@ -85,6 +121,7 @@ def linear_logprob(
         softcap: c; replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
         scale: factor of the logits.
         top1: also return the most likely id.
+        entropy: also return the entropy of the distribution.
 
     Raises:
         ArgapError: the kernels would run, but ``weight`` has no unit stride along D.
@@ -94,8 +131,8 @@ def linear_logprob(
     """
     on_tensor_cores = (torch.float16, torch.bfloat16, torch.float32)
     if runs_kernels(hidden, weight, target, bias) and hidden.dtype == weight.dtype and hidden.dtype in on_tensor_cores:
-        return _forward(hidden, weight, target, bias, softcap, scale, top1)
-    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1)
+        return _forward(hidden, weight, target, bias, softcap, scale, top1, entropy)
+    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1, entropy=entropy)
 
 
 def linear_logprob_reference(
@@ -107,35 +144,42 @@ def linear_logprob_reference(
     *,
     scale: float = 1.0,
     top1: bool = False,
+    entropy: bool = False,
 ) -> LogProb:
     """Compute `linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
-    dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
+    made = Logits(hidden, weight, bias, softcap, scale)
     in_vocabulary = (target >= 0) & (target < len(weight))
     ids = target.where(in_vocabulary, 0)
     parts: list[tuple[torch.Tensor, ...]] = []
     for start in range(0, max(1, len(hidden)), REFERENCE_ROWS):
         rows = slice(start, start + REFERENCE_ROWS)
-        h, row_ids = hidden[rows].to(dtype), ids[rows]
+        h, row_ids = hidden[rows].to(made.dtype), ids[rows]
         lse = h.new_full((len(h),), -math.inf)
-        max_logit, top_id, target_logit = lse, torch.zeros_like(row_ids), lse
+        max_logit, top_id, target_logit, mean_logit = lse, torch.zeros_like(row_ids), lse, torch.zeros_like(lse)
         for first in range(0, len(weight), REFERENCE_IDS):
-            block = slice(first, first + REFERENCE_IDS)
-            logits = F.linear(h, weight[block].to(dtype), None if bias is None else bias[block].to(dtype))
-            logits = logits if scale == 1 else logits * scale
-            logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+            logits = made.tile(h, slice(first, first + REFERENCE_IDS))
             in_tile = (row_ids >= first) & (row_ids < first + logits.shape[1])
             own_logit = logits.gather(1, (row_ids - first).where(in_tile, 0)[:, None])[:, 0]
             target_logit = own_logit.where(in_tile, target_logit)
-            lse = torch.logaddexp(lse, torch.logsumexp(logits, dim=1))
+            before, tile_lse = lse, torch.logsumexp(logits, dim=1)
+            lse = torch.logaddexp(lse, tile_lse)
+            if entropy:  # Σ p·z over the ids so far; an id of probability 0 counts 0
+                tile_mean = _weighted((logits - tile_lse[:, None]).exp(), logits).sum(1)
+                mean_logit = _weighted((before - lse).exp(), mean_logit) + _weighted((tile_lse - lse).exp(), tile_mean)
             if top1:
                 tile_max = logits.amax(dim=1)
                 larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and fewer rows need it with each tile
                 top_id[larger] = first + logits[larger].argmax(dim=1)
                 max_logit = torch.maximum(max_logit, tile_max)
-        parts.append((target_logit - lse, top_id))
-    logprob, top_id = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts.append((target_logit - lse, top_id, lse - mean_logit))
+    logprob, top_id, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
     logprob = logprob.float().where(in_vocabulary, math.nan)
-    return LogProb(logprob, top_id if top1 else None)
+    return LogProb(logprob, top_id if top1 else None, entropies.float() if entropy else None)
+
+
+def _weighted(weight: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return ``weight`` · ``values``, 0 where the weight is 0, whatever the value (−∞, NaN)."""
+    return torch.where(weight > 0, weight * values, 0.0)
 
 
 def _forward(
@@ -146,6 +190,7 @@ def _forward(
     softcap: float | None,
     scale: float,
     top1: bool,
+    entropy: bool,
 ) -> LogProb:
     """Run the kernels of `linear_logprob`."""
     if weight.stride(1) != 1:
@@ -156,9 +201,12 @@ def _forward(
     N, V = len(hidden), len(weight)
     hidden, target, bias = unit_stride(hidden), unit_stride(target), unit_stride(bias)
     launch = LAUNCHES.at(hidden.device, f"{8 * hidden.element_size()} bits")
-    result = LogProb(hidden.new_empty(N, dtype=torch.float32), torch.empty_like(target) if top1 else None)
+    logprob = hidden.new_empty(N, dtype=torch.float32)
+    result = LogProb(
+        logprob, torch.empty_like(target) if top1 else None, torch.empty_like(logprob) if entropy else None
+    )
     BN, NV = launch.blocks["BN"], triton.cdiv(V, launch.blocks["BV"])
-    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1)) // BN) * BN
+    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1 + entropy)) // BN) * BN
     for start in range(0, N, rows_at_once):
         rows = slice(start, start + rows_at_once)
         outputs = [None if x is None else x[rows] for x in result]
@@ -180,29 +228,28 @@ def _launch(
     (N, D), V = hidden.shape, len(weight)
     BN, BV, BD = (launch.blocks[name] for name in ("BN", "BV", "BD"))
     NV = triton.cdiv(V, BV)
-    logprob, top1 = outputs
+    logprob, top1, entropy = outputs
     # 1. Scratch for the results of every tile and row.
     max_z, sum_exp = (hidden.new_empty(NV, N, dtype=torch.float32) for _ in range(2))
     argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
-    # 2. Arguments of both kernels; see `argap.kernels.head.logit_tiles.to_bits` for rate and cap.
+    moment = None if entropy is None else torch.empty_like(max_z)
+    # 2. Arguments of both kernels.
     constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
-    rate, cap = scale * math.log2(math.e), 0.0
-    if softcap is not None:
-        rate, cap = 2 * rate / softcap, softcap * math.log2(math.e)
+    rate, cap = rate_and_cap(scale, softcap)
     # 3. The tiles, then the rows.
-    by_copy_engine = _copy_engine_takes(hidden, weight)
+    by_copy_engine = copy_engine_takes(hidden, weight)
     programs = min(triton.cdiv(N, BN) * NV, multiprocessors(hidden.device))
     tile_kernel[(programs,)](
-        _descriptor(hidden, BN, BD) if by_copy_engine else hidden,
-        _descriptor(weight, BV, BD) if by_copy_engine else weight,
-        *(bias, max_z, sum_exp, argmax, N, V, hidden.stride(0), weight.stride(0), rate, cap),
+        descriptor(hidden, BN, BD) if by_copy_engine else hidden,
+        descriptor(weight, BV, BD) if by_copy_engine else weight,
+        *(bias, max_z, sum_exp, argmax, moment, N, V, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         COPY_ENGINE=by_copy_engine,
         **launch.arguments(),
     )
     row_launch = ROW_LAUNCHES.at(hidden.device, "any")
     row_kernel[(triton.cdiv(N, row_launch.blocks["BR"]),)](
-        *(hidden, weight, target, bias, max_z, sum_exp, argmax, logprob, top1),
+        *(hidden, weight, target, bias, max_z, sum_exp, argmax, moment, logprob, top1, entropy),
         *(N, V, NV, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         LN_2=math.log(2),
@@ -210,14 +257,20 @@ def _launch(
     )
 
 
-def _copy_engine_takes(*tensors: torch.Tensor) -> bool:
+def rate_and_cap(scale: float, softcap: float | None) -> tuple[float, float]:
+    """Return the arguments of `argap.kernels.head.logit_tiles.to_bits`."""
+    rate = scale * math.log2(math.e)
+    return (rate, 0.0) if softcap is None else (2 * rate / softcap, softcap * math.log2(math.e))
+
+
+def copy_engine_takes(*tensors: torch.Tensor) -> bool:
     """Return whether Hopper's copy engine can load ``tensors``: disjoint rows that start at multiples of 16 bytes."""
     aligned = all(x.data_ptr() % 16 == 0 and x.stride(0) * x.element_size() % 16 == 0 for x in tensors)
     apart = all(x.stride(0) >= x.shape[1] for x in tensors)
     return aligned and apart and (not tensors[0].is_cuda or device_class(tensors[0].device) == "hopper")
 
 
-def _descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
+def descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
     """Return a copy-engine descriptor that loads ``x`` in blocks of ``rows`` × ``columns``."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 

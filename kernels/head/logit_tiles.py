@@ -28,6 +28,7 @@ def tile_kernel(
     max_z,
     sum_exp,
     argmax,
+    moment,
     N,
     V,
     s_hidden,
@@ -67,7 +68,7 @@ def tile_kernel(
                 b_h = tl.load(hidden + o_n[:, None] * s_hidden + o_d[None, :], mask=m_h, other=0.0)
                 b_w = tl.load(weight + o_v[:, None] * s_weight + o_d[None, :], mask=m_w, other=0.0)
             b_logits = tl.dot(b_h, b_w.T, b_logits, input_precision="tf32x3")
-        # 3. Reduce them to the largest logit, Σ exp, and on request the argmax.
+        # 3. Reduce them to the largest logit, Σ exp, and on request the argmax and Σ exp · (logit − largest).
         o_ids = i_v * BV + tl.arange(0, BV)
         if bias is not None:
             b_logits += tl.load(bias + o_ids, mask=o_ids < V, other=0.0).to(tl.float32)[None, :]
@@ -81,6 +82,9 @@ def tile_kernel(
         tl.store(sum_exp + o_out, tl.sum(b_exp, 1), mask=m_n)
         if argmax is not None:
             tl.store(argmax + o_out, tl.min(tl.where(b_z == b_max[:, None], o_ids[None, :], 2147483647), 1), mask=m_n)
+        if moment is not None:
+            b_moment = tl.sum(tl.where(b_exp > 0, b_exp * (b_z - b_max[:, None]), 0.0), 1)
+            tl.store(moment + o_out, b_moment, mask=m_n)
 
 
 @jit
@@ -92,8 +96,10 @@ def row_kernel(
     max_z,
     sum_exp,
     argmax,
+    moment,
     logprob,
     top1,
+    entropy,
     N,
     V,
     NV,
@@ -135,15 +141,20 @@ def row_kernel(
         b_max = tl.maximum(b_max, tl.max(tl.load(max_z + o_in, mask=m, other=LOWEST), 0))
     b_sum = tl.zeros([BR], dtype=tl.float32)
     b_top1 = tl.full([BR], 2147483647, dtype=tl.int32)
+    b_moment = tl.zeros([BR], dtype=tl.float32)
     for start in range(0, NV, BT):
         o_in = (start + o_v)[:, None] * N + o_n[None, :]
         m = (start + o_v < NV)[:, None] & m_n[None, :]
         b_tile_max = tl.load(max_z + o_in, mask=m, other=LOWEST)
         b_tile_sum = tl.load(sum_exp + o_in, mask=m, other=0.0)
-        b_sum += tl.sum(tl.exp2(b_tile_max - b_max[None, :]) * b_tile_sum, 0)
+        b_factor = tl.exp2(b_tile_max - b_max[None, :])
+        b_sum += tl.sum(b_factor * b_tile_sum, 0)
         if argmax is not None:
             b_ids = tl.load(argmax + o_in, mask=m & (b_tile_max == b_max[None, :]), other=2147483647)
             b_top1 = tl.minimum(b_top1, tl.min(b_ids, 0))
+        if moment is not None:
+            b_shifted = tl.load(moment + o_in, mask=m, other=0.0) + b_tile_sum * (b_tile_max - b_max[None, :])
+            b_moment += tl.sum(tl.where(b_factor > 0, b_factor * b_shifted, 0.0), 0)
     # 3. From bits to nats. Clamp to ≤ 0, since rounding of the two sums may exceed it.
     b_sum = tl.where(m_n, b_sum, 1.0)
     b_lse = tl.log2(b_sum)
@@ -152,3 +163,5 @@ def row_kernel(
     tl.store(logprob + o_n, tl.where(m_target, b_logprob, float("nan")), mask=m_n)
     if argmax is not None:
         tl.store(top1 + o_n, b_top1.to(tl.int64), mask=m_n)
+    if moment is not None:  # −Σ p log p, log p being the logit − largest − log Σ
+        tl.store(entropy + o_n, (b_lse - b_moment / b_sum) * LN_2, mask=m_n)

@@ -12,6 +12,7 @@ from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.by_source import source_cells, source_columns, source_notes, sources_table, sources_title
 from argap.reports.tables.context import context_table
+from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
 from argap.reports.tables.overview import MANY, by_gap, overview
@@ -92,6 +93,7 @@ def render(
         hits=gap.hits,
         share=percent(gap.on_hits.share_of_tokens),
         tables=main_tables(gap),
+        fidelity=fidelity_table(gap),
         recall=recall_table(gap),
         context=context_table(gap),
         figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],

@@ -25,6 +25,7 @@ from argap.records import (
     Unit,
 )
 from argap.reports.tables.context import context_table
+from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
@@ -221,10 +222,10 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 
 
 def tables_of(gap: Gap) -> list[Table]:
-    """Return all tables of a result in display order."""
+    """Return all tables of a result in display order, first how closely models follow the reference, if shown."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
     further = (recall_table(gap), context_table(gap), slices)
-    return [*main_tables(gap), *(table for table in further if table is not None)]
+    return [table for table in (fidelity_table(gap), *main_tables(gap), *further) if table is not None]
 
 
 def main_tables(gap: Gap) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from argap.metric.direction import contains_zero
 from argap.records import Estimate, Gap
+from argap.reports.tables.fidelity import closeness, is_near
 from argap.reports.tables.numbers import DASH, nats, percent, signed, signed_range
 from argap.reports.tables.overview import ENDS, MANY, shown
 from argap.reports.tables.result import interval_cell
@@ -90,8 +91,10 @@ def headline(model: str, gap: Gap) -> str:
         return f"ΔNLL of {model} to {reference} is not finite: {whole.reason}."
     hits, other = gap.on_hits[model], gap.on_other[model]
     if towards == "level":
+        near = next((each for each in gap.fidelity if each.model == model and is_near(each)), None)
         apart = _against_each_other(hits, gap)
-        return f"{model} is level with {reference}: ΔNLL is {signed(whole.delta)} nats per {gap.unit}{apart}."
+        more = "" if near is None else f"; {closeness(near)}"
+        return f"{model} is level with {reference}: ΔNLL is {signed(whole.delta)} nats per {gap.unit}{apart}{more}."
     start = f"{model} is {nats(abs(whole.delta))} nats per {gap.unit} {OF[towards]} {reference}"
     if hits.n == 0:
         return f"{start}. No token here is {ONE[gap.hits]}: none of it can be associative recall."

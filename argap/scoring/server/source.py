@@ -57,8 +57,9 @@ class ServerSource(Configured):
     def check(self, parallel: "Parallel | None") -> None:
         if parallel is not None:
             raise ArgapError(f"{self.name}: one process asks a server; run without torchrun")
-        if self.config.rank:
-            raise ArgapError(f"{self.name}: `rank`: a server returns no logits to rank; leave `rank` out")
+        for option in ("rank", "kl"):
+            if getattr(self.config, option):
+                raise ArgapError(f"{self.name}: `{option}`: a server returns no logits; leave `{option}` out")
         if self.config.concurrency < 1:
             raise ArgapError(f"`concurrency` {self.config.concurrency}: expected a positive whole number")
 

@@ -49,6 +49,7 @@ function card(window, pos, jump) {
       h("dt", {}, "seen in training"), h("dd", {}, count === undefined ? "not counted" : times(count)),
       h("dt", {}, "position"), h("dd", {}, `${whole(pos)} of ${whole(window.tokens.length - 1)}`),
       h("dt", {}, "token id"), h("dd", {}, window.ids[pos]),
+      shown.flatMap((each) => [["KL", each.kl], ["entropy", each.entropy]].filter(([, values]) => values).map(([what, values]) => [h("dt", {}, `${what}, `, name(each.model)), h("dd", {}, nats(values[pos], 3))])),
       Object.entries(window.kept).filter(([, values]) => values[pos]).map(([column, values]) => [h("dt", {}, name(column)), h("dd", {}, name(values[pos]))])),
     repeated && h("p", {}, h("button", { type: "button", onclick: () => jump(pos - window.distance[pos]) }, "To the earlier occurrence ", h("kbd", {}, "Enter"))),
   ];

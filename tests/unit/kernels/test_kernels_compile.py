@@ -37,7 +37,13 @@ BARRIERS = range(8, 25)
 one may be made twice. Each takes two barriers; a value that left its thread elsewhere would take one more for each of
 16."""
 
-AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 8, "toeplitz_convolution": 1, "trained_convolution": 4}
+AT_LEAST = {
+    "linear_divergence": 4,
+    "one_kernel_convolution": 2,
+    "selective_scan": 8,
+    "toeplitz_convolution": 1,
+    "trained_convolution": 4,
+}
 """Compilations of ops with fewer than eight."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
@@ -167,6 +173,19 @@ def of_trained_convolution() -> Iterator[Compilation]:
             yield kernel, "fp32", sizes, LAUNCHES.by_device["any"][shape]
 
 
+def of_linear_divergence() -> Iterator[Compilation]:
+    """Two hidden sizes, by the copy engine and without."""
+    from argap.kernels.head.divergence_tiles import divergence_tile_kernel
+    from argap.kernels.head.linear_divergence import LAUNCHES
+    from argap.kernels.head.linear_logprob import LOWEST
+
+    for shape, dtype in (("16 bits", "bf16"), ("32 bits", "fp32")):
+        for engine in (False, True):
+            sizes = {"D_P": 2048, "D_Q": 1024, "LOWEST": LOWEST, "CAPPED_P": True, "CAPPED_Q": False, "bias_q": None}
+            sizes |= {"COPY_ENGINE_P": engine, "COPY_ENGINE_Q": engine}
+            yield divergence_tile_kernel, dtype, sizes, LAUNCHES.by_device["hopper"][shape]
+
+
 def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
     """The key size of each shape class, the type of inputs, and the launch on Hopper."""
     for shape, launch in table.by_device.get("hopper", table.by_device["any"]).items():
@@ -206,6 +225,13 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     inputs += ["du", "dstep", "dgate", "x", "gate", "dy", "dx"]
     floats += ["taps", "bias", "products", "dskip", "dbias"]
     types: dict[str, Any] = dict.fromkeys(inputs, f"*{dtype}") | dict.fromkeys(floats, "*fp32")
+    types |= dict.fromkeys(("max_p", "sum_p", "cross", "max_q", "sum_q"), "*fp32") | {"bias_p": f"*{dtype}"}
+    for head in ("p", "q"):
+        types[f"numbers_{head}"] = ("i32", "i32", "fp32", "fp32")
+        for name, rows in ((f"hidden_{head}", "BN"), (f"weight_{head}", "BV")):
+            blocks = f"[{launch.blocks.get(rows)},{launch.blocks.get('BD')}]"
+            engine = constants.get(f"COPY_ENGINE_{head.upper()}")
+            types[name] = f"tensordesc<{dtype}{blocks}>" if engine else f"*{dtype}"
     types |= {"y": f"*{dtype}", "table": "*i32", "scale": "fp32", "g_scale": "fp32"}
     types |= {name: (types[name], *["i32"] * count) for name, count in dims.items()}
     names = kernel.arg_names
@@ -214,7 +240,8 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     aligned = {}
     for at, kind in enumerate(signature.values()):
         for path in [(at,)] if isinstance(kind, str) else [(at, part) for part in range(len(kind))]:
-            aligned |= {} if kind == "constexpr" else {path: [["tt.divisibility", 16]]}
+            whole = kind if isinstance(kind, str) else kind[path[-1]]
+            aligned |= {path: [["tt.divisibility", 16]]} if whole.startswith(("*", "i")) else {}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)

@@ -22,7 +22,8 @@ def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     logprobs = logits.log_softmax(-1)
-    return LogProb(logprobs.gather(-1, target[:, None])[:, 0], logits.argmax(-1))
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return LogProb(logprobs.gather(-1, target[:, None])[:, 0], logits.argmax(-1), entropy)
 
 
 def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
@@ -30,7 +31,7 @@ def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
     try:
-        return module._forward(hidden, weight, target, bias, softcap, scale, True)
+        return module._forward(hidden, weight, target, bias, softcap, scale, True, True)
     finally:
         torch.use_deterministic_algorithms(before)
 
@@ -47,6 +48,8 @@ def assert_close(found: Any, expected: Any):
     torch.testing.assert_close(found.logprob.double(), expected.logprob, atol=1e-4, rtol=0)
     if found.top1 is not None:
         assert torch.equal(found.top1, expected.top1)
+    if found.entropy is not None:
+        torch.testing.assert_close(found.entropy.double(), expected.entropy, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
@@ -59,7 +62,8 @@ def test_the_reference_agrees_with_float64_in_any_tiling(n, softcap, scale, bias
     monkeypatch.setattr(module, "REFERENCE_IDS", 40)  # 40, 40 and 21 of 101
     hidden, weight, target = drawn(n, 32, 101, dtype)
     b = torch.randn(101).to(dtype) if bias else None
-    found = linear_logprob(hidden, weight, target, b, softcap, scale=scale, top1=True)
+    found = linear_logprob(hidden, weight, target, b, softcap, scale=scale, top1=True, entropy=True)
+    assert found.entropy is not None
     assert_close(found, exact(hidden, weight, target, b, softcap, scale))
 
 
@@ -135,6 +139,7 @@ def test_equal_logits_and_a_certain_one(device):
     torch.testing.assert_close(found.logprob, torch.tensor([-math.log(300), 0.0], device=device))
     assert found.top1.tolist() == [0, 299]
     assert (found.logprob <= 0).all()
+    torch.testing.assert_close(found.entropy, torch.tensor([math.log(300), 0.0], device=device))
 
 
 @pytest.mark.parametrize("function", [by_kernel, linear_logprob_reference])

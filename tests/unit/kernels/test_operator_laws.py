@@ -40,7 +40,7 @@ def assert_near(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor],
 
 def test_every_op_has_laws() -> None:
     """The head's tolerance is in nats; rotations are in place."""
-    assert OPS.keys() - OPERATORS.keys() == {"linear_logprob", "rotary"}
+    assert OPS.keys() - OPERATORS.keys() == {"linear_divergence", "linear_logprob", "rotary"}
     assert {name for name, *_ in FORWARD} == OPERATORS.keys()
 
 

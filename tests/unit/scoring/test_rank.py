@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,7 +17,7 @@ from argap.evaluation.windows import build_evaluation_set
 from argap.scoring import batches, heads
 from argap.scoring.heads import of_targets
 from argap.tokens import runs
-from argap.tokens.runs import RANK, SCHEMA
+from argap.tokens.runs import SCHEMA
 from tests.conftest import save_model
 from tests.unit.scoring.test_scorer import CONFIGS, run
 
@@ -87,7 +88,7 @@ def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
     checkpoint = find_checkpoint(folders["gpt2"])
     assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(SCHEMA)
     ranked = run(checkpoint, data, tmp_path / "ranked", rank=True)
-    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(RANK))
+    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(pa.field("rank", pa.int32())))
     assert ranked.record.identity.rank
 
 
@@ -125,7 +126,7 @@ def test_ranks_are_a_column_of_the_tokens(token_result, result):
     assert tokens["rank"].combine_chunks().field("m2").to_numpy().tolist() == rows["m2"][rows["m2"] > 3].tolist()
     assert "rank" not in result.tokens(models=["m-1"], limit=1).column_names
     with pytest.raises(
-        ArgapError, match=r'condition "rank\."m-1" > 3": .*"m-1".*; `argap score --rank` adds rank, .*; kn'
+        ArgapError, match=r'condition "rank\."m-1" > 3": .*"m-1".*; `argap score --rank` keeps rank, .*; kn'
     ):
         result.gap({"none": 'rank."m-1" > 3'})
 
@@ -134,7 +135,7 @@ def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
     plain, out = str(folders["gpt2"]), tmp_path / "out"
     asked = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 200, "out": out}
     with pytest.raises(
-        ArgapError, match=r"slice deep: condition .* not found.*; `argap score --rank` adds rank, .*; kn"
+        ArgapError, match=r"slice deep: condition .* not found.*; `argap score --rank` keeps rank, .*; kn"
     ):
         argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, **asked)
     assert not (out / "m").exists()
@@ -143,7 +144,7 @@ def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
 
 
 def test_a_server_has_no_logits_to_rank(folders, tmp_path):
-    with pytest.raises(ArgapError, match="tiny: `rank`: a server returns no logits to rank"):
+    with pytest.raises(ArgapError, match="tiny: `rank`: a server returns no logits; leave `rank` out"):
         argap.score(
             "http://127.0.0.1:1/v1",
             str(folders["gpt2"]),
