@@ -18,6 +18,7 @@ from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.records.columns import GAIN, OPTIONAL, optional_types
 from argap.results.compare import threshold_of, write_gap
+from argap.results.short_context import check_context, check_short, contexts_of, score_short
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
@@ -25,7 +26,6 @@ from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.divergence import beside_reference
 from argap.scoring.find import find_sources
 from argap.scoring.segmented import ModelsText, fitting, open_models_text
-from argap.scoring.short_context import check_context, check_short, contexts_of, score_short
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
