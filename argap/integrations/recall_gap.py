@@ -16,7 +16,7 @@ from argap.checkpoints.live import live_model, undisturbed
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
-from argap.records import EvaluationSpec, Unit, ids_of
+from argap.records import AR_HITS, OTHER, EvaluationSpec, Unit, ids_of
 from argap.results.compare import labels_of, threshold_of
 from argap.scoring.bos import Model, bos_id
 from argap.text.tokenizer import tokenizer_in_memory
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     NextTokenLogProbs = Callable[[torch.Tensor], torch.Tensor]
     """A function from ids ``[B, T]`` to log p of each id that follows, ``[B, T − 1]``; or ``[B, T]``, whose last
     entries are ignored."""
-
-HITS = "ar_hits"
 
 
 class SliceFigures(NamedTuple):
@@ -167,8 +165,9 @@ class RecallGap:
             )
         self._window_of_row = labels.window[shown]
         self._n = labels.weight[self._rows].astype(np.int64)
-        self._members = {HITS: labels.ar_hit(threshold_of(threshold, labels.record.index))[shown]}
-        """The rows of each slice, bool ``[R]``, the AR hits first."""
+        hits = labels.ar_hit(threshold_of(threshold, labels.record.index))[shown]
+        self._members = {AR_HITS: hits, OTHER: ~hits}
+        """The rows of each slice, bool ``[R]``."""
         if slices is not None:
             self._members |= _members_of(run, labels_of(run), slices, self._data, self._rows)
         logprob = read_logprobs(run)[0]
@@ -307,13 +306,13 @@ class RecallGap:
             n, theirs = int(self._n[member].sum()), float(reference[member].sum())
             lost = theirs - of_model
             found[slice_name] = SliceFigures(n, -of_model / n, lost / n, lost / whole) if n else None
-        hits, delta = found.pop(HITS), (float(reference.sum()) - total) / whole
-        n_other = whole - (hits.n if hits else 0)
+        hits, other = found.pop(AR_HITS), found.pop(OTHER)
+        delta = (float(reference.sum()) - total) / whole
         contribution = hits.contribution if hits else 0.0
         return GapFigures(
             nll=-total / whole,
             nll_ar_hits=hits.nll if hits else None,
-            nll_other=-(total - summed[0]) / n_other if n_other else None,
+            nll_other=other.nll if other else None,
             delta=delta,
             contribution_ar_hits=contribution,
             share_ar_hits=contribution / delta if delta and isfinite(delta) else None,

@@ -90,13 +90,13 @@ def score_short(
         return
     from argap.scoring.scorer import score
 
-    known = short_passes(run.folder, run.record.identity)
+    known, speaks = short_passes(run.folder, run.record.identity), parallel is None or parallel.is_main
     for context in contexts:
-        if context not in known and (parallel is None or parallel.is_main):
+        if context not in known and speaks:
             say(
                 f"{source.name}: reading {tokens_read(data, data.all, context):,} tokens in windows of {context:,} "
                 f"with stride {context // 2:,}, for the {data.scored:,} scored"
             )
         score(cast(Local, source), data, short_path(run.folder, context), text, parallel, context=context)
-    if shorter := [context for context in known if context < min(contexts)]:
+    if speaks and (shorter := [context for context in known if context < min(contexts)]):
         say(f"{source.name}: gain stays over {shorter[0]:,} tokens of context, the shortest pass in {run.folder}")

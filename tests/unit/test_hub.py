@@ -167,6 +167,7 @@ def test_an_index_on_the_hub_counts_as_here(hub, place, local, tmp_path):
     result = scored(place, tmp_path / "out", str(place / "reference"), address)
     assert result.record.on_hits == local.record.on_hits
     assert result.record.on_hits.n > 0
+    assert result.record.index.folder == address
     assert json.loads((tmp_path / "out" / "model" / "run.json").read_text())["source"]["index"] == address
     assert not [line for line in hub.asked if "large.bin" in line]
 
