@@ -1,10 +1,10 @@
-"""KL between two heads from hidden states vs. log_softmax of both logits, in time and in peak memory.
+"""KL between two heads from hidden states vs. log_softmax of both logits: time, and memory besides the inputs.
 
 No library has this kernel. ``torch`` keeps both float32 ``[N, V]`` logits; ``torch, chunked`` is the CPU's form of the
-same sums. The name of a case says how much memory each takes besides its inputs.
+same sums.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -21,12 +21,10 @@ def cases() -> Iterator[Case]:
     for size in (768, 2048):
         reference = drawn(size)
         near = reference._replace(hidden=reference.hidden + 0.05 * torch.randn_like(reference.hidden))
-        ways = {"kernel": linear_divergence, "torch": by_torch}
-        taken = ", ".join(f"{name} {peak(partial(way, reference, near)):,.0f} MiB" for name, way in ways.items())
         inputs = sum(x.nbytes for head in (reference, near) for x in head[:2] if x is not None)
         yield Case(
             "linear divergence",
-            f"N {TOKENS}, D {size}, V {VOCABULARY}; {taken}",
+            f"N {TOKENS}, D {size}, V {VOCABULARY}",
             flops=4 * TOKENS * size * VOCABULARY,
             bytes=inputs + 4 * TOKENS,
             ours=partial(linear_divergence, reference, near),
@@ -47,16 +45,6 @@ def drawn(size: int) -> Logits:
 def by_torch(reference: Logits, model: Logits) -> torch.Tensor:
     p, q = ((each.hidden @ each.weight.T).float().log_softmax(-1) for each in (reference, model))  # pyright: ignore
     return (p.exp() * (p - q)).sum(-1)
-
-
-def peak(call: Callable[[], torch.Tensor]) -> float:
-    """Return the MiB that a call takes besides what is there already."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def error(reference: Logits, model: Logits, output: torch.Tensor) -> float:
