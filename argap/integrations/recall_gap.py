@@ -292,8 +292,8 @@ class RecallGap:
         try:
             for w in windows:
                 check_logprobs(logprob[self._data.rows(range(w, w + 1))], self._data, range(w, w + 1), name)
-        except ArgapError as found:  # the other processes wait for this one's sums
-            error = found
+        except ArgapError as raised:  # the other processes wait for this one's sums
+            error = raised
         own = np.isin(self._window_of_row, np.arange(windows.start, windows.stop, windows.step))
         values = np.where(own, self._aligned(logprob, 1), 0.0).astype(np.float64)
         sums = [float(values[member].sum()) for member in self._members.values()]

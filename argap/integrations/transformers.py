@@ -75,7 +75,7 @@ class GapCallback(TrainerCallback):
         tokenizer = own if isinstance(own, PreTrainedTokenizerBase) else None
         self._trainer = trainer
         self._every = every
-        self._batch_size = batch_size
+        self._batch_size: int | Literal["auto"] = batch_size
         self._gap = RecallGap(
             reference,
             tokenizer=tokenizer,

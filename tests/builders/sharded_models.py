@@ -43,7 +43,7 @@ def main() -> None:
     found["fsdp2"] = gap.measure_logprobs(by_logits(sharded), group=world, batch_size=2, length=36)
 
     mesh, split = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")), load()
-    plan = dict.fromkeys(COLUMNS, ColwiseParallel()) | dict.fromkeys(ROWS, RowwiseParallel())
+    plan: Any = dict.fromkeys(COLUMNS, ColwiseParallel()) | dict.fromkeys(ROWS, RowwiseParallel())
     for layer in split.model.layers:
         parallelize_module(layer, mesh["tp"], plan)
     parallelize_module(split, mesh["tp"], {"lm_head": ColwiseParallel(use_local_output=False)})

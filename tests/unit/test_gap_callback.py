@@ -94,7 +94,12 @@ def test_a_model_in_memory_is_scored_as_its_checkpoint(place, tmp_path):
 
 
 def llama(vocab: int) -> Any:
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     return drawn_model(LlamaConfig(vocab_size=vocab, max_position_embeddings=64, **sizes), 4).eval()
 
 

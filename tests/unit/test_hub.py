@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -49,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
     def answer(self, content: bytes, status: int = 200, **headers: str) -> None:
@@ -129,7 +130,7 @@ def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
 def place(tmp_path_factory) -> Path:
     """Two GPT-2s, a text and an index."""
     place, tokenizer = tmp_path_factory.mktemp("place"), byte_level(0, 40)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    sizes: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
     for seed, name in enumerate(("reference", "model")):
         save_model(place / name, GPT2Config(vocab_size=tokenizer.vocab_size, **sizes), tokenizer, seed)
     (place / "text").mkdir()

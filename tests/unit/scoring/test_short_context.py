@@ -150,7 +150,7 @@ def test_the_curve_is_in_the_table_the_figure_and_the_json(curve, tmp_path):
     assert [each["context"] for each in result_json(gap)["context"]] == [16, 32, None] * 2
     loss, _ = draw_context_use(gap).axes
     assert len(loss.lines) == 2
-    assert loss.lines[0].get_ydata()[0] == gap.context[0].nll
+    assert np.asarray(loss.lines[0].get_ydata())[0] == gap.context[0].nll
     assert "context" not in result_json(gap, slices=[gap.on_all])
     page = render(gap, None, {})
     assert "With less context" in page
