@@ -92,7 +92,13 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
 
 
 def shortened(value: object) -> object:
-    """Shorten a fingerprint to its first digits; return anything else unchanged."""
+    """Shorten a fingerprint to its first digits, and write an object's values; return anything else unchanged.
+
+    >>> shortened({"checkpoint": "ab" * 32, "dtype": "float32"})
+    'checkpoint abababababab, dtype float32'
+    """
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {shortened(each)}" for key, each in value.items())
     return value[:12] if isinstance(value, str) and FINGERPRINT.fullmatch(value) else value
 
 

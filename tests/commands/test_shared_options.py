@@ -145,8 +145,8 @@ def test_options_are_read_as_users_write_them(tmp_path):
 
 
 TABLES = [
-    ["compare"], ["demo"], ["discover"], ["kernels"], ["label"], ["models", "bench"], ["models", "list"], ["paper"],
-    ["recall"], ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
+    ["compare"], ["demo"], ["diff"], ["discover"], ["kernels"], ["label"], ["models", "bench"], ["models", "list"],
+    ["paper"], ["recall"], ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
 ]  # fmt: skip
 """Commands with both flags."""
 

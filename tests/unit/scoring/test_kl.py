@@ -1,6 +1,7 @@
 """KL and entropies of a run against full softmaxes in float64, their columns, resuming, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from transformers import AutoModelForCausalLM, GPT2Config
 import argap
 from argap.checkpoints.live import LiveModel
 from argap.errors import ArgapError, MismatchError
+from argap.records.columns import optional_types, schema_of
 from argap.reports.pages.write import write_report
 from argap.scoring import batches
+from argap.slices.conditions import check_condition
 from argap.tokens import runs
 from argap.view.windows import WindowReader
 from tests.conftest import save_model
@@ -89,7 +92,9 @@ def test_kl_and_entropies_are_those_of_full_softmaxes(
 @pytest.fixture(scope="module")
 def scored(folders, tmp_path_factory) -> argap.Result:
     asked = {"padded": folders["padded"], "gemma2": folders["gemma2"]}
-    return argap.score(asked, str(folders["gpt2"]), kl=True, out=tmp_path_factory.mktemp("kl"), **TEXT)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runs, "SHARD_TOKENS", 64)
+        return argap.score(asked, str(folders["gpt2"]), kl=True, out=tmp_path_factory.mktemp("kl"), **TEXT)
 
 
 def test_kl_is_a_column_of_the_tokens(scored):
@@ -105,27 +110,21 @@ def test_kl_is_a_column_of_the_tokens(scored):
         scored.gap({"none": f"kl.{reference} > 1"})
 
 
-def test_kl_needs_no_name_where_one_model_has_it(folders, tmp_path):
-    result = argap.score(folders["padded"], str(folders["gpt2"]), kl=True, out=tmp_path, **TEXT)
-    name = next(model for model in result.models if model != result.reference)
-    found = result.gap({"short": "kl > 0.001 AND repeated", "long": f'kl."{name}" > 0.001 AND repeated'})
-    n = found.drop_duplicates("slice").set_index("slice")["n"]
-    assert n["short"] == n["long"] > 0
-
-
-def test_a_run_with_kl_resumes_with_the_same_reference_only(folders, tmp_path, monkeypatch):
+def test_a_run_with_kl_resumes_with_the_same_reference_only(folders, scored, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
-    ask = lambda reference, **more: argap.score(  # noqa: E731
-        {"m": folders["padded"]}, str(folders[reference]), out=tmp_path, **TEXT, **more
-    )
-    ask("gpt2", kl=True)
-    parts = sorted((tmp_path / "m" / "tokens").iterdir())
+    out = Path(shutil.copytree(scored.folder, tmp_path / "out"))
+    parts = sorted((out / "padded" / "tokens").iterdir())
+    assert len(parts) > 1
     before = [part.read_bytes() for part in parts]
     parts[1].unlink()
+    ask = lambda reference, **more: argap.score(  # noqa: E731
+        {"padded": folders["padded"]}, f"{scored.reference}={folders[reference]}", out=out, **TEXT, **more
+    )
     ask("gpt2", kl=True)
     assert [part.read_bytes() for part in parts] == before
-    with pytest.raises(MismatchError, match="holds a run with kl "):
-        ask("granite", kl=True)
+    other = r"holds a run with kl checkpoint \w{12}, dtype float32, backend hf, asked for checkpoint \w{12}, "
+    with pytest.raises(MismatchError, match=other):
+        argap.score({"padded": folders["padded"]}, f"new={folders['granite']}", kl=True, out=out, **TEXT)
     with pytest.raises(MismatchError, match="holds a run with entropy True, asked for False"):
         ask("gpt2")
 
@@ -157,6 +156,10 @@ def test_models_in_memory_are_compared_on_one_device(folders, scored, tmp_path, 
     live = argap.score({"m": model}, reference, kl=True, tokenizer=str(folders["gpt2"]), out=tmp_path / "live", **TEXT)
     found, expected = (columns(folder)["kl"] for folder in (live.folder / "m", scored.folder / "padded"))
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    # The only model with KL needs no name.
+    short = live.gap({"short": "kl > 0.001 AND repeated", "long": "kl.m > 0.001 AND repeated"})
+    n = short.drop_duplicates("slice").set_index("slice")["n"]
+    assert n["short"] == n["long"] > 0
     monkeypatch.setattr(LiveModel, "device", torch.device("cuda", 1))
     with pytest.raises(MismatchError, match=r"m is on cuda:1, .* on cpu: `kl`: expected both on one device"):
         argap.score(
@@ -235,3 +238,20 @@ def test_tables_report_and_json_say_how_closely(scored, run_command, tmp_path):
     assert theirs is None
     assert kl is not None
     assert kl[1] == pytest.approx(columns(scored.folder / "padded")["kl"][1])
+
+
+@pytest.mark.parametrize(
+    ("where", "sql"),
+    [
+        ("kl > 1 AND repeated", 'kl."m-1" > 1 AND repeated'),
+        ("domain = 'ü' AND \"kl\" > 1 OR KL < 2", 'domain = \'ü\' AND "kl"."m-1" > 1 OR KL."m-1" < 2'),
+        ("piece = 'ü kl' AND sqrt(kl) > kl / 2", 'piece = \'ü kl\' AND sqrt(kl."m-1") > kl."m-1" / 2'),
+        ('kl."m-1" > 2', 'kl."m-1" > 2'),
+    ],
+)
+def test_a_column_of_one_model_stands_for_its_field(where, sql):
+    schema = schema_of(["ref", "m-1"], optional_types({"kl": ["m-1"], "entropy": ["ref", "m-1"]}))
+    found = check_condition(where, schema)
+    assert (found.sql, found.models) == (sql, ("m-1",))
+    with pytest.raises(ArgapError, match=r"STRUCT\(.ref. FLOAT, .m-1. FLOAT\)"):
+        check_condition("entropy > 1", schema)
