@@ -53,6 +53,8 @@ def score(
     device_map: bool = False,
     rank: bool = False,
     kl: bool = False,
+    short_context: int | None = None,
+    context_curve: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -71,7 +73,8 @@ def score(
         mode. Models whose tokenizer differs from the reference's are compared in bytes (`argap.evaluation.segments`).
         A mapping names them, like ``"NAME=CKPT"``: the same checkpoint in two dtypes is two models.
     reference
-        The model to compare with: as above, or the folder of a finished run, which is not scored again.
+        The model to compare with: as above, or the folder of a finished run, which is not scored again; also
+        ``hf://datasets/ORG/NAME/RUN``, on the Hugging Face hub.
     data, index
         Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
         Default: those recorded with the reference; else the standard library's held-out modules, and no index: every
@@ -116,6 +119,11 @@ def score(
     kl
         Also keep KL(reference ‖ model) of each token, in nats, and each model's entropy: the columns ``kl`` and
         ``entropy``. Each model then runs beside the reference, both in memory; no logits are kept.
+    short_context, context_curve
+        Also score every token with at most that many tokens of context, in windows with half of them as the stride:
+        the token column ``gain`` is log p with the whole window minus that (`Result.context_use`). It reads about twice
+        the tokens of the text; a finished run is not scored again. The curve adds passes of twice the tokens, four
+        times, and so on, below the window's length.
     trust_remote_code
         Run code bundled with a checkpoint.
     overwrite
@@ -235,7 +243,8 @@ def diff(first: AnyPath, second: AnyPath, *, tolerance: float | None = None) -> 
 def open_index(folder: AnyPath) -> "BigramIndex":
     """Open the bigram index in ``folder``; its ``count`` returns how often one token follows another in training.
 
-    Raises `ArgapError` for a folder without an index.
+    ``folder``: also an address of the Hugging Face hub, ``hf://datasets/ORG/NAME/FOLDER``. Raises `ArgapError` for a
+    folder without an index.
 
     Examples
     --------
@@ -245,7 +254,7 @@ def open_index(folder: AnyPath) -> "BigramIndex":
     """
     from argap.bigram_index.store import open_index as open_store
 
-    return open_store(Path(folder))
+    return open_store(folder if isinstance(folder, str) else Path(folder))
 
 
 def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tuple[str | None, Model]]":

@@ -143,6 +143,33 @@ class Result:
         tau = threshold_in(self.record, threshold)
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 
+    def context_use(self) -> pd.DataFrame:
+        """Return the context-use curves: each model's loss on the same tokens with more and more context.
+
+        Rows: a model and a context, of the models scored with ``short_context``; the whole window last. The tokens are
+        those with at least the longest short context before them in their window.
+
+        Columns: ``model``; ``context``, the tokens of the windows in which tokens are read, with half of them as the
+        stride, so that each has at least half of that before it (NA: the whole window); ``n``; ``nll``; ``gain``, by
+        how much the whole window lowers it (NaN for the whole window); ``delta``, to the reference with the same
+        context; in nats per token; and ``_low`` and ``_high``, the ends of their 95% intervals over documents, of the
+        paired difference for gain and delta.
+
+        Raises `ArgapError` for a result without passes over a short context.
+
+        Examples
+        --------
+        >>> import argap
+        >>> argap.open_result("runs/score").context_use()                        # doctest: +SKIP
+        """
+        from argap.results.frames import context_frame
+
+        if not self.record.context:
+            raise ArgapError(
+                f"{self.folder}: no model was scored with a short context; use `argap score --short-context N`"
+            )
+        return context_frame(self.record.context)
+
     def fidelity(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> pd.DataFrame:
         """Return how closely each model follows the reference, token by token: one row per model and slice.
 

@@ -15,13 +15,16 @@ from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError, MismatchError
 from argap.files import checksums
+from argap.files.hub import fetched, is_hub, parse_address
 
 
 class BigramIndex:
     """The bigram counts of a training corpus. Created by `open_index`; the counts are read at the first lookup."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, address: str | None = None) -> None:
         self.folder = folder
+        self.name = address or str(folder)
+        """Where it is, for records: the folder, or an address of the hub."""
         self.manifest = manifest
         self.tokenizer = manifest.tokenizer
         self.tokenizer_fingerprint = manifest.tokenizer_fingerprint
@@ -73,15 +76,17 @@ class BigramIndex:
 
 
 def open_index(folder: str | Path) -> BigramIndex:
-    """Open the index in ``folder``; reads only ``index.json`` and the parts' sizes.
+    """Open the index in ``folder``, or at an address of the hub; reads only ``index.json`` and the parts' sizes.
 
-    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated.
+    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or truncated, and
+    `ArgapError` for an address that the hub does not give.
     """
-    folder = Path(folder)
+    address = str(parse_address(folder)) if is_hub(folder) else None
+    folder = Path(folder) if address is None else fetched(address)
     manifest = read_manifest(folder)
     for part in manifest.parts:
         checksums.check_size(folder / part.file, part, REBUILD)
-    return BigramIndex(folder, manifest)
+    return BigramIndex(folder, manifest, address)
 
 
 def write_index(

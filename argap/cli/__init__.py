@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import checkpoints, diff, index, models, probe, recall, result, score, suite, synthetics, train
+from argap.cli import checkpoints, diff, index, models, probe, push, recall, result, score, suite, synthetics, train
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
@@ -45,6 +45,7 @@ app.command(short_help="Find the conditions that explain a model's gap.")(result
 app.add_typer(checkpoints.references, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(result.report)
 app.command(short_help="Look at a result in the browser: every table, slice and token.")(result.view)
+app.command(short_help="Send a result to a data set of the Hugging Face hub; a dry run without --send.")(push.push)
 app.add_typer(models.app, name="models")
 app.command(short_help="Show which kernels run here, and how they are launched.")(models.kernels)
 app.command(short_help="Train a language model, or resume training.")(train.train)

@@ -21,7 +21,8 @@ def score(
     ref: Annotated[
         str,
         typer.Option(
-            metavar="REF", help="Model to compare with: a checkpoint, a finished run (not scored again), or a name."
+            metavar="REF",
+            help="Model to compare with: a checkpoint, a finished run (not scored again; also hf://…), or a name.",
         ),
     ],
     *,

@@ -5,6 +5,7 @@ At regular steps the callback scores the model on the windows of that run and lo
 Weights & Biases show them as ``eval/argap_NAME``.
 """
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Literal
 
@@ -17,8 +18,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from argap.checkpoints.live import undisturbed
 from argap.errors import ArgapError
-from argap.integrations.recall_gap import RecallGap
+from argap.integrations.next_token import logprobs_of_logits
+from argap.integrations.recall_gap import GapFigures, RecallGap
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold
 
 PREFIX = "eval_argap_"
@@ -35,11 +38,11 @@ class GapCallback(TrainerCallback):
         Folder of a finished run of `argap score`, which is not scored again.
     every
         Optimizer steps between measurements.
-    threshold, windows, batch_size, bos, max_length
-        As in `RecallGap`.
+    threshold, slices, windows, batch_size, bos, max_length
+        As in `RecallGap`; under FSDP a ``batch_size`` of ``"auto"`` is the trainer's for evaluation.
 
-    With several processes the main one measures, and the others wait for it at their next step. Weights sharded across
-    processes (FSDP, DeepSpeed) are refused when training begins.
+    Several processes share the windows, and the main one logs. Weights that FSDP shards stay sharded: all processes run
+    the model together. Those that DeepSpeed shards are refused when training begins.
 
     Raises
     ------
@@ -60,6 +63,7 @@ class GapCallback(TrainerCallback):
         *,
         every: int = 500,
         threshold: Threshold = PAPER_THRESHOLD,
+        slices: str | PathLike[str] | Mapping[str, str] | None = None,
         windows: int | None = None,
         batch_size: int | Literal["auto"] = "auto",
         bos: str | None = None,
@@ -71,10 +75,12 @@ class GapCallback(TrainerCallback):
         tokenizer = own if isinstance(own, PreTrainedTokenizerBase) else None
         self._trainer = trainer
         self._every = every
+        self._batch_size: int | Literal["auto"] = batch_size
         self._gap = RecallGap(
             reference,
             tokenizer=tokenizer,
             threshold=threshold,
+            slices=slices,
             windows=windows,
             batch_size=batch_size,
             bos=bos,
@@ -86,10 +92,10 @@ class GapCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self._trainer.is_fsdp_enabled or self._trainer.is_deepspeed_enabled:
+        if self._trainer.is_deepspeed_enabled:
             raise ArgapError(
-                "GapCallback: FSDP and DeepSpeed shard the weights across processes, but it needs the whole model in "
-                "each; score saved checkpoints with `argap score`"
+                "GapCallback: DeepSpeed shards the weights across processes, but it needs the whole model in each, or "
+                "FSDP; score saved checkpoints with `argap score`"
             )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -103,9 +109,24 @@ class GapCallback(TrainerCallback):
             self._log(state)
 
     def _log(self, state: TrainerState) -> None:
-        if not state.is_world_process_zero:
-            return
-        model: Any = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        figures = self._gap.measure(model)
         self._measured = state.global_step
-        self._trainer.log({PREFIX + name: value for name, value in figures._asdict().items() if value is not None})
+        figures = self._figures()
+        if state.is_world_process_zero:
+            self._trainer.log({PREFIX + name: value for name, value in figures.metrics().items()})
+
+    def _figures(self) -> GapFigures:
+        """Measure the model with all processes."""
+        import torch.distributed as dist
+
+        group = dist.group.WORLD if self._trainer.args.world_size > 1 else None
+        model: Any = self._trainer.model_wrapped
+        if not self._trainer.is_fsdp_enabled:
+            return self._gap.measure(self._trainer.accelerator.unwrap_model(model), group=group)
+        device, batch_size = self._trainer.args.device, self._batch_size
+        with undisturbed(model):
+            return self._gap.measure_logprobs(
+                lambda ids: logprobs_of_logits(model(input_ids=ids, use_cache=False).logits, ids),
+                device=device,
+                group=group,
+                batch_size=self._trainer.args.eval_batch_size if batch_size == "auto" else batch_size,
+            )

@@ -39,6 +39,7 @@ from argap.records.gap import (
     Bins,
     Closed,
     ClosedShare,
+    ContextUse,
     Direction,
     Estimate,
     Gap,

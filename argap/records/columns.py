@@ -44,8 +44,14 @@ kl                      struct     --kl: KL(reference ‖ model) in nats, of the
 entropy                 struct     --kl: entropy of the model's distribution in nats
 ======================  =========  ==============================================================================
 
+gain                    struct     one field per model that has such a pass: log p with the whole window as context,
+                                   minus log p with the short one, in nats
+======================  =========  ==============================================================================
+=======
 A condition may write ``kl`` alone if a single model has it: ``kl > 1 AND repeated``.
+and runs with a pass over a short context (``argap score --short-context N``)
 
+======================  =========  =======================================================================
 Further columns are those kept from the source (`argap.evaluation.documents`): a value of the token's document, or the
 labels of its spans.
 """
@@ -84,10 +90,10 @@ COPIED = ("opportunity", "match_length", "induction")
 """Labels that format 1 lacks."""
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content_word", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
-RANK, KL, ENTROPY = "rank", "kl", "entropy"
-OPTIONAL = {RANK: pa.int32(), KL: pa.float32(), ENTROPY: pa.float32()}
+RANK, KL, ENTROPY, GAIN = "rank", "kl", "entropy", "gain"
+OPTIONAL: dict[str, pa.DataType] = {RANK: pa.int32(), KL: pa.float32(), ENTROPY: pa.float32(), GAIN: pa.float32()}
 """Structs like ``nll`` and ``top1``, but with fields only for models whose runs have them, and absent without any."""
-OPTION_OF = {RANK: "rank", KL: "kl", ENTROPY: "kl"}
+OPTION_OF = {RANK: "rank", KL: "kl", ENTROPY: "kl", GAIN: "short_context"}
 """The option of `argap score` that keeps each of `OPTIONAL`."""
 BY_MODEL = (*OF_MODELS, *OPTIONAL)
 COLUMNS = (*TYPES, *OF_MODELS)

@@ -126,6 +126,27 @@ class Part:
         return Part(changed, msgspec.structs.replace(self.about, name=name))
 
 
+class ContextUse(Record, frozen=True, omit_defaults=False):
+    """A point of a model's context-use curve: its loss with a short context, on tokens that have a longer one.
+
+    All points of a result are over the same tokens: those with at least the longest short context before them.
+    """
+
+    model: str
+    context: int | None
+    """Tokens of the windows in which tokens are read, with half of them as the stride; None: the whole window."""
+    n: int
+    nll: float | None
+    """Mean of −log p in nats; None if it is infinite, and so for the other figures."""
+    nll_ci95: Interval | None
+    gain: float | None = None
+    """What the whole window adds: `nll` minus that with the whole window; None for the whole window."""
+    gain_ci95: Interval | None = None
+    delta: float | None = None
+    """`nll` minus the reference's with the same context; None for the reference, and if it has no such pass."""
+    delta_ci95: Interval | None = None
+
+
 class Sample(Record, frozen=True):
     """Documents drawn at random."""
 
@@ -209,6 +230,8 @@ class Gap(Record, frozen=True, dict=True):
     """How closely each compared model follows the reference, token by token; none by segments and for suites."""
     warnings: tuple[str, ...] = ()
     """Problems of the text, one line each (`argap.results.text_warnings`)."""
+    context: tuple[ContextUse, ...] = ()
+    """The context-use curves of the models that were also scored with a short context; by model, then by context."""
 
     def __post_init__(self) -> None:
         if self.reference not in self.models:

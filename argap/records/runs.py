@@ -100,6 +100,8 @@ class RunIdentity(Record, frozen=True):
     """Whether the entropy of each distribution is stored as well."""
     kl: KlReference | None = None
     """The reference of the stored KL divergences; None if there are none."""
+    context: int | None = None
+    """Tokens of the windows in which tokens are read (`argap.evaluation.strided`); None: the whole window."""
 
     @property
     def optional(self) -> tuple[str, ...]:

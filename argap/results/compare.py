@@ -20,6 +20,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import open_evaluation_set, separator_of
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import write_checksums
+from argap.files.hub import fetched, is_hub
 from argap.files.lock import one_writer
 from argap.files.resumable import folder_name
 from argap.metric.bins import bins_of
@@ -36,6 +37,7 @@ from argap.records import (
     save_gap,
     write_record,
 )
+from argap.results.context_use import context_use
 from argap.results.example_windows import ExampleChooser
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
@@ -49,7 +51,7 @@ from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits,
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
 from argap.tokens.portions import Portion, map_portions, read_portions
-from argap.tokens.runs import Run, check_same_set, check_text, named, open_run, recorded_text, tokenizer_of
+from argap.tokens.runs import BESIDE, Run, check_same_set, check_text, named, open_run, recorded_text, tokenizer_of
 from argap.tokens.segment_runs import align_finished, check_tokens
 from argap.tokens.table import TokenTable
 
@@ -103,14 +105,16 @@ def compare_runs(
 
 def _open(*sources: str) -> list[Run]:
     """Open runs given as ``RUN`` or ``NAME=RUN``, each once."""
-    chosen = {(name, Path(path).resolve()): path for name, path in map(split_name, sources)}
+    given = [(name, fetched(path, BESIDE) if is_hub(path) else path) for name, path in map(split_name, sources)]
+    chosen = {(name, Path(path).resolve()): path for name, path in given}
     return [named(open_run(path), name) for (name, _), path in chosen.items()]
 
 
 def _is_in(run: Run, source: str) -> bool:
     """Return whether ``source``, ``RUN`` or ``NAME=RUN``, is this run."""
     name, path = split_name(source)
-    return run.folder.resolve() == Path(path).resolve() and name in (None, run.model)
+    path = fetched(path, BESIDE) if is_hub(path) else Path(path)
+    return run.folder.resolve() == path.resolve() and name in (None, run.model)
 
 
 def labels_of(run: Run) -> Path:
@@ -149,7 +153,7 @@ def _label_text(runs: Sequence[Run], out: Path) -> Path:
     data = open_evaluation_set(recorded_text(first), tokenizer)
     check_text(first, data.record)
     index = first.record.source.index
-    opened = open_index(index) if index is not None and Path(index).is_dir() else None
+    opened = open_index(index) if index is not None and (is_hub(index) or Path(index).is_dir()) else None
     write_labels(label_portions(data, opened), tokenizer, folder)
     return folder
 
@@ -221,7 +225,7 @@ def write_gap(
         *warn_of_bigrams(bigrams, tokenizer),
     )
     gap = with_slices(gap, _slices(gap, out, table, slices, earlier))
-    gap = msgspec.structs.replace(gap, warnings=warnings, fidelity=followed.results())
+    gap = msgspec.structs.replace(gap, warnings=warnings, fidelity=followed.results(), context=context_use(table))
     for line in warnings:
         say(line)
     for model in gap.models:

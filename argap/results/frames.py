@@ -5,7 +5,7 @@ from math import inf
 
 import pandas as pd
 
-from argap.records import ALL, Bin, Fidelity, Interval, Part, Quantiles
+from argap.records import ALL, Bin, ContextUse, Fidelity, Interval, Part, Quantiles
 
 CI = "_ci95"
 
@@ -37,6 +37,17 @@ def slice_frame(slices: Sequence[Part], *, more: bool = False) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "reason", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def context_frame(points: Sequence[ContextUse]) -> pd.DataFrame:
+    """Return the columns of `argap.result.Result.context_use`."""
+    rows = []
+    for each in points:
+        row: dict[str, object] = {"model": each.model, "context": each.context, "n": each.n}
+        for name in ("nll", "gain", "delta"):
+            row |= {name: _number(getattr(each, name))} | _ends(name, getattr(each, f"{name}_ci95"))
+        rows.append(row)
+    return pd.DataFrame(rows).astype({"context": "Int64"})
 
 
 def fidelity_frame(found: Sequence[Fidelity]) -> pd.DataFrame:

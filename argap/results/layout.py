@@ -11,6 +11,7 @@ FIGURES = (
     "gap_by_distance",
     "gap_by_position",
     "gap_by_domain",
+    "context_use",
 )
 """Names of the figures in ``figures/``, without suffix."""
 FORMATS = ("svg", "png", "pdf")

@@ -15,20 +15,21 @@ from argap.errors import MismatchError
 from argap.evaluation.windows import check_spec, corpora_of
 from argap.files.lock import one_writer
 from argap.metric.threshold import PAPER_TOKENS, Threshold, resolve_threshold
-from argap.records import EvaluationSpec, Gap, RunIdentity, SourceRecord, read_gap
-from argap.records.columns import OPTIONAL, optional_types
+from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
+from argap.records.columns import GAIN, OPTIONAL, optional_types
 from argap.results.compare import threshold_of, write_gap
+from argap.results.short_context import check_context, check_short, contexts_of, score_short
 from argap.results.summary import check_base
 from argap.runtime.progress import say
 from argap.scoring.bos import say_bos
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.divergence import beside_reference
 from argap.scoring.find import find_sources
-from argap.scoring.segmented import fitting, open_models_text
+from argap.scoring.segmented import ModelsText, fitting, open_models_text
 from argap.scoring.sources import Source, check_folders
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import further_columns, index_record, label_portions, write_labels
-from argap.tokens.runs import OWN
+from argap.tokens.runs import OWN, short_passes
 
 HELD_OUT = "stdlib:heldout"
 FOLDERS = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
@@ -59,6 +60,7 @@ def score_models(
     from argap.slices.of_tokens import check_slices
 
     resolve_threshold(config.threshold, PAPER_TOKENS)  # refuse a bad value before any work
+    check_context(config)
     slices = None if config.slices is None else slice_specs(config.slices)
     corpora_of(config.text)  # a text that is refused, before checkpoints are fetched and read
     first, models = find_sources(checkpoints, reference, config)
@@ -81,23 +83,16 @@ def score_models(
     spec = fitted
 
     text = open_models_text(spec, tokenizer, first, sources[1:])
-    identities: dict[str, RunIdentity] = {}
-    for each in sources:
-        data = text.of(each)
-        each.check_windows(data, parallel)
-        identity = identities[each.name] = each.identity(data, parallel)
-        if parallel is None or parallel.is_main:
-            text.check_folders(each, identity, out, overwrite=config.overwrite)
-            if each.finished is None:
-                say_bos(each, config.bos.of(each.name), identity.bos)
+    contexts = contexts_of(config, text)
+    having = _check_runs(sources, text, contexts, out, config, parallel)
     if slices:
-        having = {name: [model for model, of in identities.items() if name in of.optional] for name in OPTIONAL}
-        columns = further_columns(text.record, text.sets[0].kept)
-        columns |= optional_types(having) if text.segmented is None else {}
+        columns = further_columns(text.record, text.sets[0].kept) | optional_types(having)
         check_slices(slices, names, text.record, columns)
 
     asked = source_of(spec, index)
     runs = [each.score(text.of(each), text.folder(each, out), asked, parallel) for each in sources]
+    for each, run in zip(sources, runs, strict=True):
+        score_short(each, run, text.of(each), contexts, asked, parallel)
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, sources, out, overwrite=config.overwrite)
         labels = text.labels(label_portions(text.of(first), opened))
@@ -107,6 +102,34 @@ def score_models(
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
+
+
+def _check_runs(
+    sources: Sequence[Source],
+    text: ModelsText,
+    contexts: Sequence[int],
+    out: Path,
+    config: ScoreConfig,
+    parallel: "Parallel | None",
+) -> dict[str, list[str]]:
+    """Raise `ArgapError` for what cannot be scored into ``out``; return the models with each optional column."""
+    having: dict[str, list[str]] = {name: [] for name in OPTIONAL}
+    for each in sources:
+        data = text.of(each)
+        each.check_windows(data, parallel)
+        identity = each.identity(data, parallel)
+        folder = each.finished.folder if each.finished else text.folder(each, out)
+        if parallel is None or parallel.is_main:
+            text.check_folders(each, identity, out, overwrite=config.overwrite)
+            check_short(each, identity, contexts, folder, overwrite=config.overwrite)
+            if each.finished is None:
+                say_bos(each, config.bos.of(each.name), identity.bos)
+        if text.segmented is None:
+            for name in identity.optional:
+                having[name].append(each.name)
+            short = short_passes(folder, identity) or (contexts and not each.finished)
+            having[GAIN] += [each.name] if short else []
+    return having
 
 
 def _say_fitted(asked: EvaluationSpec, fitted: EvaluationSpec) -> None:

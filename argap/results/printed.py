@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from argap.records import Estimate, Fidelity, Gap, Part
+from argap.records import ContextUse, Estimate, Fidelity, Gap, Part
 from argap.results.ladder import ladder
 from argap.slices.conditions import COPIED_AS
 
@@ -17,6 +17,8 @@ FIGURES = [
     for name in Estimate.__struct_fields__
     if name not in ("partition", "bin", "n", "share_of_tokens", "repeated", "worth")
 ]
+
+CONTEXT = ContextUse.__struct_fields__
 
 
 def part_json(part: Any) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
     """Return a result as one object; ``slices``: those to show instead of the default and recorded ones.
 
     By default ``partitions`` has those by what can be copied from the window; empty lists if the labels lack that.
+    ``context`` has the points of the context-use curves, if models were also scored with a short context.
     """
     more = {}
     if slices is None:
@@ -51,6 +54,8 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
             for by, conditions in COPIED_AS.items()
         }
         more = {"partitions": partitions}
+        if gap.context:
+            more["context"] = [{name: getattr(each, name) for name in CONTEXT} for each in gap.context]
     models = [
         {"model": row.model, "direction": row.direction, "delta": each.delta, "delta_ci95": each.delta_ci95}
         for row in gap.rows

@@ -76,7 +76,8 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     """Restate a result at ``threshold`` (exposures) against ``reference``, with intervals.
 
     Only the partition by slice is kept: `argap.slices.partitions.partition` computes the others from `cells_at`. Slices
-    computed from tokens are dropped, and so is the curve if the reference changes. Raises as `check_setting`.
+    computed from tokens are dropped, and so are the curves, over τ and of context use, if the reference changes. Raises
+    as `check_setting`.
     """
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):
@@ -100,5 +101,6 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
         threshold=threshold,
         bins=bins,
         slices=(),
+        context=gap.context if reference == gap.reference else (),
         estimates=estimates_of([scored.values(), points]),
     )

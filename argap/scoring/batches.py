@@ -169,7 +169,7 @@ class Batches:
     def names(self) -> tuple[str, ...]:
         """Return the requested columns of `argap.records.columns.OPTIONAL`."""
         requested = {"rank": self.rank, "kl": self.reference is not None, "entropy": self.entropy}
-        return tuple(name for name in OPTIONAL if requested[name])
+        return tuple(name for name in OPTIONAL if requested.get(name))
 
     def _find_sharing(self) -> Sharing:
         offsets, model = self.data.offsets, self.model

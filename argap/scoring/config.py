@@ -33,9 +33,9 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
 
     text: EvaluationSpec = EvaluationSpec()
     """The text and its windows. Missing fields are taken from the record of the reference."""
-    index: Annotated[str | None, Meta(description="Bigram index of the training text.", extra={"metavar": "DIR"})] = (
-        None
-    )
+    index: Annotated[
+        str | None, Meta(description="Bigram index of the training text, also hf://…", extra={"metavar": "DIR"})
+    ] = None
     threshold: Annotated[
         Threshold,
         Meta(
@@ -95,6 +95,21 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
         Meta(
             description="Also keep KL(reference ‖ model) and the entropies of each token, from both models at once.",
             extra={"flag": "--kl"},
+        ),
+    ] = False
+    short_context: Annotated[
+        int | None,
+        Meta(
+            ge=2,
+            description="Also score with N tokens of context, for the column gain (about twice the tokens again).",
+            extra={"metavar": "N"},
+        ),
+    ] = None
+    context_curve: Annotated[
+        bool,
+        Meta(
+            description="Also with 2N, 4N, … tokens below a window's, for the context-use curve.",
+            extra={"flag": "--context-curve"},
         ),
     ] = False
     backend: Annotated[

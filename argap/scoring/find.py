@@ -6,6 +6,7 @@ from pathlib import Path
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.references import find_reference
 from argap.errors import ArgapError
+from argap.files.hub import fetched, is_hub
 from argap.records import SourceRecord
 from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import DEFAULT, ScoreConfig
@@ -14,7 +15,7 @@ from argap.scoring.server.client import is_address, parse_address
 from argap.scoring.server.scoring import Server
 from argap.scoring.server.source import ServerSource
 from argap.scoring.sources import FinishedSource, Source, distinct, once
-from argap.tokens.runs import named, open_run
+from argap.tokens.runs import BESIDE, named, open_run
 from argap.tokens.segment_runs import check_tokens
 
 
@@ -71,6 +72,7 @@ def find_sources(
 
     models: list[Source] = [find(source) for source in sources]
     name, path = split_name(reference) if isinstance(reference, str) else (None, "")
+    path = str(fetched(path, BESIDE)) if is_hub(path) else path
     if path and (Path(path) / "run.json").is_file():
         run = named(open_run(path), name)
         check_tokens([run])

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from argap.checkpoints.family_code import family_code
 from argap.errors import ArgapError
+from argap.evaluation.strided import strided, tokens_read
 from argap.evaluation.windows import EvaluationSet
 from argap.files.lock import one_writer
 from argap.records import Bos, RunResult, SourceRecord, ids_of
@@ -36,6 +37,7 @@ from argap.tokens.runs import (
     read_run,
     shard_path,
     shards_of,
+    short_identity,
     write_shard,
 )
 
@@ -51,12 +53,19 @@ SHARDS_IN_FLIGHT = 2
 
 @one_writer("folder")
 def score(
-    source: Local, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: Parallel | None = None
+    source: Local,
+    data: EvaluationSet,
+    folder: Path,
+    text: SourceRecord,
+    parallel: Parallel | None = None,
+    *,
+    context: int | None = None,
 ) -> Run:
     """Write the run of ``source`` over ``data`` into ``folder``; finished shards are skipped.
 
-    ``text`` records where the evaluation set came from (data, index). With ``parallel`` all its processes call this
-    with the same arguments, share the shards, and return when the run is finished.
+    ``text`` records where the evaluation set came from (data, index). ``context``: read every token in a window of
+    that many tokens (`argap.evaluation.strided`) instead of the whole one; the rows are the same. With ``parallel`` all
+    its processes call this with the same arguments, share the shards, and return when the run is finished.
 
     Raises `ArgapError` for a model that cannot take the windows or returns a log-prob of NaN or +∞,
     `MismatchError` if the folder holds another run.
@@ -64,6 +73,8 @@ def score(
     parallel = parallel or Parallel(0, 1, source.device())
     device = str(parallel.device)
     identity = source.identity(data, parallel)
+    if context is not None:
+        identity = short_identity(identity, context)
     shard_tokens = _shard_tokens(source.weights) if device.startswith("cpu") else None
     record = new_record(source.name, source.origin, text, data.record, identity, shard_tokens)
     run = begin_run(folder, record, overwrite=source.config.overwrite) if parallel.is_main else Run(folder, record)
@@ -77,31 +88,38 @@ def score(
     if run.finished and not left:
         return run
     check_length(source.origin, source.longest, data, bos=source.bos)
+    to_read = data if context is None else strided(data, next(iter(missing.values()), range(1)), context).data
     too_long = None if source.config.max_length.of(source.name) is None else "reduce `max_length` and `seq_len`"
+    beside = source.beside if context is None else None
     with (
         source.loaded(device) as model,
-        family_code(source.origin, model, data.longest, too_long),
-        batches_of(source.beside, data, device) as reference,
+        family_code(source.origin, model, to_read.longest, too_long),
+        batches_of(beside, data, device) as reference,
     ):
         check_vocabulary(model, data, source.origin)
         check_same_vocabulary(source, model, reference)
         batches = Batches(
             model,
-            data,
+            to_read,
             device,
             source.config.batch_size,
             source.origin,
             live=source.shared,
             bos=source.bos,
-            rank=source.config.rank,
-            entropy=source.config.kl,
+            rank=identity.rank,
+            entropy=identity.entropy,
         )
         if reference is not None:
             batches.follow(reference)
-        if parallel.is_main and missing and (source.longest is None or data.longest < source.longest):
+        if (
+            context is None
+            and parallel.is_main
+            and missing
+            and (source.longest is None or data.longest < source.longest)
+        ):
             probe_bos(batches, source, source.config.bos.of(source.name), without_bos=source.without_bos)
         started = time.monotonic()
-        done = _score_shards(batches, missing, folder, source.name)
+        done = _score_shards(batches, data, missing, folder, source.name, context)
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
     seconds = time.monotonic() - started
     result = RunResult(
@@ -128,9 +146,15 @@ def _shard_tokens(weights: int) -> int | None:
     return tokens if tokens < SHARD_TOKENS else None
 
 
-def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
-    """Score and write the missing shards; return the number of tokens scored."""
-    to_do = sum(batches.data.count_in(windows) for windows in missing.values())
+def _score_shards(
+    batches: Batches, data: EvaluationSet, missing: dict[int, range], folder: Path, name: str, context: int | None
+) -> int:
+    """Score and write the missing shards of ``data``; return the number of tokens read."""
+    if context is None:
+        to_do = sum(data.count_in(windows) for windows in missing.values())
+    else:
+        to_do = sum(tokens_read(data, windows, context) for windows in missing.values())
+        name = f"{name} with {context:,} tokens of context"
     writing: deque[Future[None]] = deque()
     try:
         with (
@@ -138,8 +162,12 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
             ThreadPoolExecutor(1, thread_name_prefix="writer") as writer,
         ):
             for number, windows in missing.items():
-                shard = batches.score(windows, advance)
-                writing.append(writer.submit(_write, shard, shard_path(folder, number), name, advance))
+                kept = None
+                if context is not None:
+                    batches.data, kept = strided(data, windows, context)
+                shard = batches.score(windows if kept is None else batches.data.all, advance)
+                part = _Part(data, windows, kept, shard_path(folder, number))
+                writing.append(writer.submit(_write, shard, part, name, advance))
                 while len(writing) > SHARDS_IN_FLIGHT:
                     writing.popleft().result()  # raises the writer's error
             while writing:
@@ -150,10 +178,22 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
     return to_do
 
 
-def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
-    logprob, top1 = shard.arrays()
-    check_logprobs(logprob, shard.data, shard.windows, name)
-    write_shard(path, shard.data, shard.windows, logprob, top1, shard.further())
+class _Part(NamedTuple):
+    """A part of a run to write."""
+
+    data: EvaluationSet
+    windows: range
+    kept: np.ndarray | None
+    """Which tokens of the shard are those of ``windows`` (`argap.evaluation.strided`); None: all."""
+    path: Path
+
+
+def _write(shard: Shard, part: _Part, name: str, advance: Callable[[int], None]) -> None:
+    (logprob, top1), further = shard.arrays(), shard.further()
+    if part.kept is not None:
+        logprob, top1 = logprob[part.kept], top1[part.kept]
+    check_logprobs(logprob, part.data, part.windows, name)
+    write_shard(part.path, part.data, part.windows, logprob, top1, further)
     advance(shard.uncounted)
 
 

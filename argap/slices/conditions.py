@@ -89,10 +89,11 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
             why = reason(error)
-            for name in OPTIONAL:
+            for name, option in OPTION_OF.items():
                 having = schema.field(name).type.num_fields if name in schema.names else 0
                 if having < len(models) and any(name in path for path in paths):
-                    why += f"; `argap score --{OPTION_OF[name]}` keeps {name}, where models share a tokenizer"
+                    flag = option.replace("_", "-")
+                    why += f"; `argap score --{flag}` keeps {name}, where models share a tokenizer"
             if any(name in path for path in paths for name in {*COPIED}.difference(schema.names)):
                 why += "; its labels are of an earlier argap, `argap label RESULT` adds the column"
             raise _refusal(where, why, schema) from None

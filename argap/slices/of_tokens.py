@@ -100,8 +100,9 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
 
 
 def shipped_slices(table: TokenTable) -> list[Slice]:
-    """Return the bundled slices that need neither training counts nor labels that the table lacks."""
-    known = [each for each in library() if not table.lacking & {*re.findall(r"\w+", each.where)}]
+    """Return the bundled slices that need no training counts, labels or runs' columns that the table lacks."""
+    lacking = table.lacking | {name for name, having in table.having.items() if table.models[0] not in having}
+    known = [each for each in library() if not lacking & {*re.findall(r"\w+", each.where)}]
     return [each for each in as_slices(known) if not _uncounted(table, checked(table, each.where))]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.records.columns import COPIED, FOLLOWED, LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
+from argap.records.columns import COPIED, FOLLOWED, GAIN, LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.table import Columns, TokenTable, followed_columns
 from argap.tokens.weights import stored_weights
@@ -70,14 +70,16 @@ class TokenReader:
                 of_runs[k] += followed_columns(self.table.runs[k])
         for name, having in self.table.having.items():
             for model in having if name in read else ():
-                of_runs[self.table.models.index(model)] += [name] if model in self._models else []
+                stored = "logprob" if name == GAIN else name
+                of_runs[self.table.models.index(model)] += [stored] if model in self._models else []
+        gained = self._models if GAIN in read else ()
+        of_runs += [["logprob"] if model in gained else [] for model in self.table.short]
         wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are much slower to read
         of_labels = [name for name in (*LABELLED, *COPIED, "domain") if name in wanted]
         of_labels += stored_weights(self.table.record.evaluation)
-        folders = [run.folder for run in self.table.runs]
         held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
         of_runs = [list(dict.fromkeys(names)) for names in of_runs]
-        for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
+        for rows in read_rows(self.table.folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
             yield from [rows] if held is None else rows.among(held)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:

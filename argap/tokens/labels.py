@@ -219,7 +219,7 @@ def with_copies(labels: Labels, tokens: np.ndarray, eos: int | None) -> Labels:
 def index_record(index: BigramIndex) -> IndexRecord:
     """Describe an index, for ``labels.json`` and ``gap.json``."""
     return IndexRecord(
-        folder=str(index.folder),
+        folder=index.name,
         tokenizer=index.tokenizer,
         tokenizer_fingerprint=index.tokenizer_fingerprint,
         tokens=index.tokens,

@@ -40,6 +40,10 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 FORMAT = 1
 OWN = "own-tokens"
 """Folder of the runs as scored, next to those whose log-probs are sums over segments (`argap.tokens.segment_runs`)."""
+BESIDE = ("labels/**",)
+"""Patterns of files beside a run that its comparison and its tokenizer need."""
+SHORT = "short-"
+"""Prefix of the folders, in a run's, of its passes over a short context."""
 SHARD_TOKENS = 2**17
 """Tokens of a part, about, unless the run's record says fewer: parts are what a killed run keeps."""
 LARGEST_LOGPROB = 1e-4
@@ -129,6 +133,31 @@ def read_run(folder: Path) -> Run:
 def named(run: Run, name: str | None) -> Run:
     """Return the run under another name, unless that is None."""
     return run if name is None else Run(run.folder, msgspec.structs.replace(run.record, model=name))
+
+
+def short_path(folder: Path, context: int) -> Path:
+    """Return the folder of a run's pass over a short context, in the run's own."""
+    return folder / f"{SHORT}{context}"
+
+
+def short_passes(folder: Path, identity: RunIdentity) -> dict[int, Run]:
+    """Return the finished passes over short contexts of the run in ``folder``, by their tokens, ascending.
+
+    ``identity``: of the run. A pass of another checkpoint, text or dtype, left over from a run that was overwritten, is
+    not one of them.
+    """
+    found: dict[int, Run] = {}
+    for path in folder.glob(f"{SHORT}*/run.json"):
+        short = read_run(path.parent)
+        context = short.record.identity.context
+        if short.finished and context and short.record.identity == short_identity(identity, context):
+            found[context] = short
+    return dict(sorted(found.items()))
+
+
+def short_identity(identity: RunIdentity, context: int) -> RunIdentity:
+    """Return the identity of the pass over a short context of the run of ``identity``."""
+    return msgspec.structs.replace(identity, context=context, rank=False, entropy=False, kl=None)
 
 
 def open_run(folder: str | Path) -> Run:

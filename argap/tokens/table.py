@@ -24,6 +24,7 @@ from argap.records.columns import (
     COPIED,
     ENTROPY,
     FOLLOWED,
+    GAIN,
     KL,
     LABELLED,
     LOGPROB,
@@ -41,10 +42,10 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import Rows
-from argap.tokens.runs import Run
+from argap.tokens.runs import Run, short_passes
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
-OF_RUNS = {"runs", "models", "further", "having"}
+OF_RUNS = {"runs", "models", "further", "having", "short", "folders"}
 """Attributes of a `TokenTable` that depend on its runs."""
 
 
@@ -87,8 +88,21 @@ class TokenTable:
 
     @cached_property
     def having(self) -> dict[str, list[str]]:
-        """Return the models whose runs have each column of `OPTIONAL`."""
-        return {name: [run.model for run in self.runs if name in run.record.identity.optional] for name in OPTIONAL}
+        """Return the models that have each column of `OPTIONAL`."""
+        stored = {name: [run.model for run in self.runs if name in run.record.identity.optional] for name in OPTIONAL}
+        return stored | {GAIN: [*self.short]}
+
+    @cached_property
+    def short(self) -> dict[str, Run]:
+        """Return the passes over a short context that ``gain`` is computed from, by model: over the shortest known."""
+        passes = {run.model: short_passes(run.folder, run.record.identity) for run in self.runs}
+        shortest = min((context for known in passes.values() for context in known), default=0)
+        return {model: known[shortest] for model, known in passes.items() if shortest in known}
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        """Return the folders of the files that `argap.tokens.rows.Rows` reads: of the runs, then of `short`."""
+        return [run.folder for run in (*self.runs, *self.short.values())]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -105,8 +119,8 @@ class TokenTable:
         ``nll`` and ``top1`` have a field for each of ``models``, those of `OPTIONAL` for each that has them.
         """
         chosen = self.models if models is None else models
-        having = {name: [model for model in chosen if model in of] for name, of in self.having.items()}
-        further = self.further | optional_types(having)
+        having = {name: [model for model in chosen if model in known] for name, known in self.having.items()}
+        further = {name: of for name, of in self.further.items() if name not in having} | optional_types(having)
         schema = schema_of(chosen, further, columns)
         return pa.schema([field for field in schema if field.name not in self.lacking])
 
@@ -231,9 +245,14 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        models = [model for model in self._models if model in self._table.having.get(name, self._models)]
+        having = self._table.having.get(name, self._models)
+        models = [model for model in self._models if model in having]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
-        arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
+        if name == GAIN:
+            shorts = [self._rows.runs[len(self._table.runs) + having.index(model)] for model in models]
+            arrays = [_gain(long, short) for long, short in zip(tables, shorts, strict=True)]
+        else:
+            arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
         if name == "nll":
             arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
         if name == "nll" and not self._rows.weight.all():  # some are inside a segment
@@ -298,3 +317,10 @@ class Columns:
 
     def _content(self) -> pa.Array:
         return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))
+
+
+def _gain(long: pa.Table, short: pa.Table) -> pa.Array:
+    """Return log p with the whole window as context minus log p with a short one; null at position 0."""
+    whole, part = (table["logprob"].to_numpy() for table in (long, short))
+    with np.errstate(invalid="ignore"):  # a token that is ruled out in both
+        return pa.array(whole - part, from_pandas=True)

@@ -1,6 +1,6 @@
 """Define the records that `argap.view.answers` sends to the page as JSON."""
 
-from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, Part, Record, Unit
+from argap.records import ContextUse, EvaluationRecord, Gap, GapRow, IndexRecord, Part, Record, Unit
 from argap.slices.library import SliceSpec
 from argap.view.columns import Column
 from argap.view.search import Match
@@ -27,6 +27,8 @@ class Shown(Record, frozen=True, omit_defaults=False):
     evaluation: EvaluationRecord
     index: IndexRecord | None
     documents: int | None
+    context: tuple[ContextUse, ...]
+    """The curves of context use."""
     date: str
 
     @classmethod

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
 from argap.records import Gap
+from argap.reports.figures.context import context_use
 from argap.reports.figures.drawing import (
     FAINT,
     GREY,
@@ -83,8 +84,8 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
     """Write every figure to ``folder`` in the given formats, by name.
 
     A reference alone, or without a finite gap to it, has only the first figure. A text with one domain has no figure by
-    domain, and a result without training counts has none by frequency. More than `MANY` models are drawn as small
-    multiples.
+    domain, a result without training counts has none by frequency, and one without passes over a short context no curve
+    of context use. More than `MANY` models are drawn as small multiples.
     """
     counted, many = gap.index is not None, len(gap.compared) > MANY
     figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted and _finite(gap) else {}
@@ -98,6 +99,8 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
                 figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
         if len(gap.parts("domain")) > 1:
             figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
+    if gap.context:
+        figures["context_use"] = context_use(gap)
     return written(figures, folder, formats)
 
 

@@ -11,6 +11,7 @@ from argap.records import COPY, INDUCTION, KNOWN, Estimate, Examples, Gap, GapRo
 from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.by_source import source_cells, source_columns, source_notes, sources_table, sources_title
+from argap.reports.tables.context import context_table
 from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
@@ -95,6 +96,7 @@ def render(
         tables=main_tables(gap),
         fidelity=fidelity_table(gap),
         recall=recall_table(gap),
+        context=context_table(gap),
         figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
         further=further,
         more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]

@@ -24,6 +24,7 @@ from argap.records import (
     Part,
     Unit,
 )
+from argap.reports.tables.context import context_table
 from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
@@ -223,8 +224,8 @@ def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) 
 def tables_of(gap: Gap) -> list[Table]:
     """Return all tables of a result in display order, first how closely models follow the reference, if shown."""
     slices = slices_table(gap.named, threshold=gap.threshold, unit=gap.unit) if gap.named else None
-    near = fidelity_table(gap)
-    return [table for table in (near, *main_tables(gap), recall_table(gap), slices) if table is not None]
+    further = (recall_table(gap), context_table(gap), slices)
+    return [table for table in (fidelity_table(gap), *main_tables(gap), *further) if table is not None]
 
 
 def main_tables(gap: Gap) -> list[Table]:

@@ -33,6 +33,11 @@ CAPTIONS = {
     ),
     "gap_by_position": "Where the difference lies, by position in the window. A model's bars add up to its ΔNLL.",
     "gap_by_domain": "Where the difference lies, by domain of the text. A model's bars add up to its ΔNLL.",
+    "context_use": (
+        "How much context each model uses. Left: NLL on the same tokens, all of which have more context in the window, "
+        "with more and more of it. Right: what the whole window still adds. A curve flattens where further context no "
+        "longer helps. Whiskers are 95% intervals over documents."
+    ),
 }
 """Caption of each figure of the report, by file name."""
 MANY_CAPTIONS = {

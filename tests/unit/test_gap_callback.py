@@ -1,5 +1,6 @@
-"""A model in memory against a finished run: alone, by `argap.score`, and through the Trainer of transformers."""
+"""A model in memory against a finished run: alone, by `argap.score`, by several processes, and through trainers."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
+    LlamaConfig,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
@@ -19,12 +21,15 @@ from transformers import (
 
 import argap
 from argap.errors import ArgapError
+from argap.integrations.next_token import logprobs_of_hidden, logprobs_of_logits
 from argap.integrations.recall_gap import RecallGap
 from argap.integrations.transformers import GapCallback
 from argap.records import EvaluationSpec
 from argap.results.pipeline import score_models
 from argap.scoring.config import ScoreConfig
 from argap.scoring.per_model import PerModel
+from tests.builders.processes import said, torchrun
+from tests.builders.sharded_models import SLICES
 from tests.builders.tokenizers import byte_fallback, byte_level
 from tests.conftest import drawn_model, index_of
 
@@ -86,6 +91,138 @@ def test_a_model_in_memory_is_scored_as_its_checkpoint(place, tmp_path):
     assert figures.delta == pytest.approx(whole.delta, abs=1e-5)
     assert figures.contribution_ar_hits == pytest.approx(hits.contribution, abs=1e-5)
     assert figures.share_ar_hits == pytest.approx(hits.contribution / whole.delta, abs=1e-4)
+
+
+def llama(vocab: int) -> Any:
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    return drawn_model(LlamaConfig(vocab_size=vocab, max_position_embeddings=64, **sizes), 4).eval()
+
+
+def test_slices_are_those_of_a_result(place, tmp_path):
+    """Of the whole text, from log-probs of logits and of hidden states with the head, in batches of any shape."""
+    folder, tokenizer = place
+    model = llama(tokenizer.vocab_size)
+    options = {"data": folder / "text", "seq_len": 32, "index": folder / "index", "threshold": 2}
+    result = argap.score({"m": model}, folder / "reference", tokenizer=fast(tokenizer), out=tmp_path, **options)
+    table = result.gap(SLICES).set_index(["slice", "model"])
+    gap = RecallGap(folder / "out" / "reference", threshold=2, slices=SLICES)
+    figures = gap.measure(model)
+    assert [*figures.slices] == [*SLICES]
+    for name, found in figures.slices.items():
+        row = table.loc[name, "m"]
+        assert (found.n, found.nll) == (row["n"], pytest.approx(row["nll"], abs=1e-5))
+        assert (found.delta, found.contribution) == pytest.approx((row["delta"], row["contribution"]), abs=1e-5)
+    metrics = figures.metrics()
+    assert metrics["contribution_later"] == figures.slices["later"].contribution
+
+    def by_logits(ids):
+        return logprobs_of_logits(model(input_ids=ids).logits, ids)
+
+    def by_hidden(ids):
+        return logprobs_of_hidden(model.model(input_ids=ids).last_hidden_state, model.lm_head.weight, ids)
+
+    def with_a_last_entry(ids):
+        return torch.cat([by_logits(ids), torch.full((len(ids), 1), torch.nan)], dim=1)
+
+    assert gap.measure_logprobs(by_logits, batch_size=2).metrics() == pytest.approx(metrics, abs=1e-5)
+    assert gap.measure_logprobs(by_hidden, length=40).metrics() == pytest.approx(metrics, abs=1e-5)
+    assert gap.measure_logprobs(with_a_last_entry, batch_size=64).metrics() == pytest.approx(metrics, abs=1e-5)
+
+
+def test_functions_and_slices_that_cannot_be_measured_are_refused(place):
+    folder, _ = place
+    run = folder / "out" / "reference"
+    gap = RecallGap(run)
+    with pytest.raises(ArgapError, match=r"its function gave \(8, 5\) for ids of \(8, 32\); expected \(8, 31\)"):
+        gap.measure_logprobs(lambda ids: torch.zeros(8, 5))
+    with pytest.raises(ArgapError, match="the model: log-prob nan at window 0, position 1"):
+        gap.measure_logprobs(lambda ids: torch.full((8, 31), torch.nan))
+    with pytest.raises(ArgapError, match="`length` 8: the longest window has 32 tokens"):
+        gap.measure_logprobs(lambda ids: ids, length=8)
+    for condition, message in {
+        "pos > 1000": "slice s: selects no token of the windows that are measured",
+        "nll.m > 1": "slice s: .*nll.m",
+    }.items():
+        with pytest.raises(ArgapError, match=message):
+            RecallGap(run, slices={"s": condition})
+    own = PreTrainedTokenizerFast(tokenizer_object=byte_fallback(2, 30)._backend, eos_token="</s>")
+    with pytest.raises(ArgapError, match="`slices`: conditions are on tokens of reference; expected its tokenizer"):
+        RecallGap(run, tokenizer=own, slices={"s": "repeated"})
+
+
+@pytest.mark.slow
+def test_copies_shards_and_halves_of_a_model_have_its_figures(place, tmp_path):
+    """On two processes: every one gets all figures, and all are told where one finds a log-prob of NaN."""
+    folder, tokenizer = place
+    model = llama(tokenizer.vocab_size)
+    model.save_pretrained(tmp_path / "llama")
+    run = folder / "out" / "reference"
+    expected = RecallGap(run, threshold=2, slices=SLICES).measure(model).metrics()
+    code = "from tests.builders.sharded_models import main; main()"
+    assert torchrun(code, str(run), str(tmp_path / "llama"), folder=tmp_path) == [0, 0], said(tmp_path)[1]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for each in found:
+        for form, figures in each["figures"].items():
+            assert figures == pytest.approx(expected, abs=1e-5), form
+    assert "in another process" in found[0]["error"]
+    assert "log-prob nan at window" in found[1]["error"]
+
+
+@pytest.mark.slow
+def test_the_trainers_processes_share_the_windows(place, tmp_path):
+    folder, tokenizer = place
+    llama(tokenizer.vocab_size).save_pretrained(tmp_path / "llama")
+    arguments = [str(folder / "out" / "reference"), str(tmp_path / "llama")]
+    found = []
+    for sharded in ([], ["as if sharded"]):
+        code = "from tests.builders.sharded_models import train; train()"
+        assert torchrun(code, *arguments, *sharded, folder=tmp_path) == [0, 0], said(tmp_path)[1]
+        logged, nothing = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+        assert ([row["step"] for row in logged], nothing) == ([1, 2], [])
+        assert logged[0]["eval_argap_nll"] != logged[1]["eval_argap_nll"]
+        assert logged[0]["eval_argap_contribution_later"] != 0
+        found.append(logged)
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+def test_lightning_logs_the_figures(place, tmp_path):
+    lightning = pytest.importorskip("lightning")
+    folder, tokenizer = place
+    gap = RecallGap(folder / "out" / "reference", threshold=2, slices=SLICES)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = llama(tokenizer.vocab_size)
+
+        def training_step(self, batch, _):
+            return self.model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+        def on_train_epoch_end(self) -> None:
+            self.log_dict(gap.measure(self.model).metrics())
+
+    module = Module()
+    (ids,) = tokenizer.encode([TEXT * 8])
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, **quiet)
+    trainer.fit(module, torch.utils.data.DataLoader(Rows(ids), batch_size=2))
+    logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
+    assert logged == pytest.approx(gap.measure(module.model).metrics(), abs=1e-5)
 
 
 def test_fewer_windows_and_the_reference_itself(place):
@@ -255,9 +392,8 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
     logged = tensorboard()
     assert set(logged["eval/argap_nll_ar_hits"]) == {2, 4, 5}  # every second step and the last
     figures = RecallGap(run, threshold=2).measure(model)
-    for name, value in figures._asdict().items():
-        if value is not None:
-            assert logged[f"eval/argap_{name}"][5] == pytest.approx(value, abs=1e-5), name
+    for name, value in figures.metrics().items():
+        assert logged[f"eval/argap_{name}"][5] == pytest.approx(value, abs=1e-5), name
     assert logged["eval/argap_nll"][5] < logged["eval/argap_nll"][2]  # it has learnt
     history = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
     assert [row["step"] for row in history] == [2, 4, 5]
@@ -268,14 +404,13 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
         assert torch.equal(own, other)
 
 
-@pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
-def test_sharded_weights_are_refused_as_training_begins(place, tmp_path, sharded: str):
+def test_weights_that_deepspeed_shards_are_refused_as_training_begins(place, tmp_path):
     folder, tokenizer = place
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     trainer = Trainer(model=make(0, tokenizer.vocab_size), args=args)
     callback = GapCallback(trainer, folder / "out" / "reference")
-    setattr(trainer, sharded, True)
-    with pytest.raises(ArgapError, match=r"^GapCallback: FSDP and DeepSpeed shard .* saved checkpoints with `argap sc"):
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ArgapError, match=r"^GapCallback: DeepSpeed shards .* saved checkpoints with `argap score`"):
         callback.on_train_begin(args, trainer.state, trainer.control)
 
 

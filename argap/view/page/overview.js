@@ -1,6 +1,7 @@
 // The first view: the finding in a sentence, the table, the curve over τ, and the gap without each source.
 
 import { fill, h, name } from "./dom.js";
+import { contextUse } from "./context.js";
 import { curve } from "./curve.js";
 import { loadThresholds, rows, thresholds, WORDS } from "./figures.js";
 import { difference, differenceRange, nats, percent, percentRange, shareText, whole } from "./numbers.js";
@@ -14,9 +15,11 @@ export function overviewView(overview) {
   const tablePart = table(overview);
   const curvePart = curve(overview);
   const sourcesPart = sources(overview);
+  const contextPart = contextUse(overview);
   const note = h("p.note", { role: "alert", hidden: true });
   const terms = h("div");
-  const element = h("div.overview", {}, h("div", {}, finding, terms), note, tablePart.element, curvePart.element, sourcesPart.element);
+  const parts = [note, tablePart.element, curvePart.element, contextPart.element, sourcesPart.element];
+  const element = h("div.overview", {}, h("div", {}, finding, terms), ...parts);
   const draw = () => {
     const made = rows(overview);
     drawFinding(finding, made, overview);
@@ -25,6 +28,7 @@ export function overviewView(overview) {
     terms.firstChild.open = open;
     tablePart.draw(made);
     curvePart.draw(thresholds());
+    contextPart.draw();
     sourcesPart.follow();
   };
   return {

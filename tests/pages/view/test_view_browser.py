@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from msgspec.structs import replace
 from playwright.sync_api import Page
 
+from argap.records import ContextUse, read_gap, save_gap
 from argap.reports.tables.formats import markdown
 from argap.reports.tables.result import gap_table, interval_notes
 from argap.result import open_result
@@ -30,6 +32,7 @@ from tests.builders.browser import (
     wait_for,
     watch,
 )
+from tests.conftest import copied
 from tests.pages.view.conftest import HOSTILE
 
 TOKEN = "a-token"
@@ -439,3 +442,34 @@ def test_a_browser_that_goes_away_stops_its_query(browser, address, monkeypatch)
         assert ended.wait(SECONDS)
     finally:
         over.set()
+
+
+def test_what_more_context_adds_is_drawn_where_it_was_measured(browser, token_result, tmp_path):
+    """For the chosen model in colour, with its interval; the numbers are in a table."""
+    folder = copied(token_result, tmp_path / "out")
+    gap = read_gap(folder)
+    points = [
+        ContextUse(model, context, 100, 2 + gain, (1.5, 3.5), gain or None, (gain - 0.1, gain + 0.1) if gain else None)
+        for model in gap.models
+        for context, gain in ((16, 0.8), (32, 0.25), (None, 0.0))
+    ]
+    save_gap(folder / "gap.json", replace(gap, context=tuple(points)))
+    within = "document.querySelector('section[aria-labelledby=context-title]')"
+    with serving(folder) as address:
+        page = new_page(browser)
+        heard = watch(page)
+        page.goto(f"{address}#model=m2")
+        for curves, number_of in (("path.line.m0", 1), ("path.other", 2), ("polygon.band.m0", 1)):
+            expect(page, f"{within}.querySelectorAll('{curves}').length", number_of)
+        page.click("section[aria-labelledby=context-title] summary")
+        expect(
+            page,
+            f"{within}.querySelectorAll('tbody tr')[6].innerText.split(/\\s+/).slice(0, 5).join(' ')",
+            "m2 16 tokens 2.80 +0.800",
+        )
+        expect_legible(page)
+        assert heard.errors == []
+    with serving(token_result) as address:
+        page = new_page(browser)
+        page.goto(address)
+        expect(page, f"{within}.hidden", True)
