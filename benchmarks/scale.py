@@ -2,13 +2,15 @@
 
     PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
 
-Five inputs, each in a separate process: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+Six inputs, each in a separate process: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
 document``, a single text (50 MB at 4n), indexed, tokenized and labelled against its own index; ``scored``, everything
 that `argap score` does with packed tokens except running the model: windows, a run of stored log-probs, labels;
 ``tokens``, stored log-probs that `argap compare` joins, labels and breaks down; ``view``, the requests of the page of
-`argap view` about a result of two models, also timed one by one (the last three have 10⁸ scored tokens at 4n with
-``--size 10``). No model runs: its cost grows with the number of equal batches. ``--size`` scales all five. A ratio of 4
-from n to 4n is linear; docs/reliability.md says which memory grows with it.
+`argap view` about a result of two models, also timed one by one (these three have 10⁸ scored tokens at 4n with ``--size
+10``); ``models``, stored runs of 16,384 tokens in 4,096 documents that are compared (60 at 4n). No model runs: its cost
+grows with the number of equal batches. ``--size`` scales all six: ``--only documents --size 10`` has 10⁶ documents, and
+``--only "one document" --size 4`` 200 MB. A ratio of 4 from n to 4n is linear; docs/reliability.md says which memory
+grows with it.
 """
 
 import json
@@ -19,8 +21,8 @@ from typing import Any
 
 from measured import DEMO, Took, apart, parser, peak_memory, save, timed
 
-LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7}
-"""Documents, bytes and scored tokens at 4n with ``--size 1``."""
+LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7, "models": 60}
+"""Documents, bytes, scored tokens and models at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
 Answers = dict[str, Took]
 Run = Callable[[], tuple[int, Answers]]
@@ -30,7 +32,7 @@ Run = Callable[[], tuple[int, Answers]]
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
-    flags.add_argument("--only", default="", help="documents, one document, scored, tokens or view")
+    flags.add_argument("--only", default="", help="documents, one document, scored, tokens, view or models")
     options = flags.parse_args()
     rows = []
     for name, largest in LARGEST.items():
@@ -154,7 +156,26 @@ def tokens(folder: Path, amount: int) -> Run:
 
     def run() -> tuple[int, Answers]:
         gap = compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out", threshold=1250)
-        return gap.rows[0].overall.n, {}
+        return gap.evaluation.scored, {}
+
+    return run
+
+
+def models(folder: Path, amount: int) -> Run:
+    """Compare ``amount`` runs of short documents, whose sums by document are kept for every slice and model."""
+    import synthetic_result
+
+    from argap.results.compare import compare_runs
+    from argap.text.tokenizer import load_tokenizer
+
+    synthetic_result.SEQ_LEN, synthetic_result.WINDOWS, synthetic_result.DOCUMENT = 4, 4096, 1
+    names = ["reference", *(f"model {k}" for k in range(1, amount))]
+    synthetic_result.write_result(folder, 4 * 4096, names, load_tokenizer(DEMO / "tokenizer"))
+
+    def run() -> tuple[int, Answers]:
+        others = [str(folder / name) for name in names[1:]]
+        gap = compare_runs(others, str(folder / "reference"), folder / "out", threshold=1250)
+        return gap.evaluation.scored, {}
 
     return run
 
@@ -201,7 +222,14 @@ def view(folder: Path, amount: int) -> Run:
     return run
 
 
-INPUTS = {"documents": documents, "one document": one_document, "scored": scored, "tokens": tokens, "view": view}
+INPUTS = {
+    "documents": documents,
+    "one document": one_document,
+    "scored": scored,
+    "tokens": tokens,
+    "view": view,
+    "models": models,
+}
 
 
 if __name__ == "__main__":

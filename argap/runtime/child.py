@@ -48,12 +48,12 @@ def run_child(module: str, what: object, *arguments: object, cpu: float, memory:
     if child.returncode == 0:
         return
     line = (said.strip().splitlines() or [""])[-1][:SAID]
+    if child.returncode in (-signal.SIGABRT, -signal.SIGKILL) or line.startswith("MemoryError"):
+        raise ArgapError(f"{what}: reading it takes more than {memory / 1e9:,.1f} GB of memory")
     if child.returncode == 1:
         raise ArgapError(line or f"{what}: could not be read")
     if child.returncode == -signal.SIGXCPU:
         raise ArgapError(f"{what}: reading it takes more than {round(cpu):,} s of processor time")
-    if child.returncode in (-signal.SIGABRT, -signal.SIGKILL):
-        raise ArgapError(f"{what}: reading it takes more than {memory / 1e9:,.1f} GB of memory")
     ended = f"signal {-child.returncode}" if child.returncode < 0 else f"code {child.returncode}"
     raise ArgapError(f"{what}: the process that read it ended with {ended}{line and f' ({line})'}")
 

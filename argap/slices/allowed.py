@@ -111,7 +111,7 @@ def _refused(parts: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _wildcards(part: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the pattern of LIKE, ILIKE or GLOB."""
-    pattern = part["arguments"][1]["expression"].get("literal", {})
+    pattern = part["arguments"][1]["expression"].get("literal", {}) if len(part["arguments"]) > 1 else {}
     if pattern.get("kind") != "STRING":
         yield "a pattern that is no literal text; expected one, or contains, starts_with or regexp_matches"
     elif sum(map(str(pattern.get("text")).count, "%*")) > MOST_WILDCARDS:

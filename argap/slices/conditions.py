@@ -35,6 +35,8 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "50%",
 }
 TABLE = "tokens"
+FAILURES = (duckdb.Error, UnicodeDecodeError)
+"""What DuckDB raises: its messages may be cut within a character."""
 QUOTED = 200
 """Most characters of a condition, or of what DuckDB says of it, in a message."""
 HEAD = "SELECT (\n"
@@ -87,7 +89,7 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
         try:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
-        except duckdb.Error as error:
+        except FAILURES as error:
             why = reason(error)
             for name, option in OPTION_OF.items():
                 having = schema.field(name).type.num_fields if name in schema.names else 0
@@ -151,7 +153,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
         try:
             ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
             return parse_json(text)
-        except (duckdb.Error, ValueError) as error:
+        except (*FAILURES, ValueError) as error:
             raise _refusal(where, f"cannot be parsed ({first_line(error)})", schema) from None
 
     parsed, plain = tree(where), tree("true")
@@ -185,7 +187,7 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def reason(error: duckdb.Error) -> str:
+def reason(error: Exception) -> str:
     """Return the first line of DuckDB's message, without its error class."""
     line = first_line(error).removesuffix(" in FROM clause!")  # a condition has no FROM clause
     return shortened(line.partition(" Error: ")[2] or line)
@@ -276,7 +278,7 @@ def streamed(
         try:
             with interrupt.watching(connection):
                 yield connection
-        except duckdb.Error as error:
+        except FAILURES as error:
             interrupt.check()
             if failed:
                 raise failed[0] from None

@@ -8,7 +8,6 @@ from contextlib import closing
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -16,7 +15,7 @@ from argap.records.columns import MASK, UNIT
 from argap.runtime.interrupt import Interrupt, current
 from argap.runtime.threads import available_cores, gathered, map_ahead
 from argap.slices.arrow_conditions import Evaluated
-from argap.slices.conditions import TABLE, Condition, FailsOnToken, connect, quoted, reason, shortened
+from argap.slices.conditions import FAILURES, TABLE, Condition, FailsOnToken, connect, quoted, reason, shortened
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
 from argap.tokens.portions import THREADS
 from argap.tokens.rows import Rows
@@ -62,7 +61,7 @@ def queried(
         try:
             with interrupt.watching(connection):
                 return connection.sql(query).to_arrow_table()
-        except duckdb.Error as error:
+        except FAILURES as error:
             interrupt.check()
             raise _failure(batches, conditions, error) from None
 
@@ -79,7 +78,7 @@ def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterat
         yield from gathered(checked(), ROWS, lambda each: len(each.pos))
 
 
-def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], error: duckdb.Error) -> FailsOnToken:
+def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], error: Exception) -> FailsOnToken:
     """Find the condition that fails on these tokens and return the error that names it."""
     with connect() as connection:
         for batch in batches:
@@ -88,7 +87,7 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
                 try:
                     held = f'CASE WHEN "{UNIT}" >= 0 THEN (\n{sql}\n) END'
                     connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {held}").fetchall()
-                except duckdb.Error as own:
+                except FAILURES as own:
                     text = f"slice {name}: a condition fails on a token: {reason(own)} ({shortened(sql)})"
                     return FailsOnToken(text)
     return FailsOnToken(f"a condition fails on a token: {reason(error)}")
@@ -188,5 +187,5 @@ def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | 
         query = f"SELECT coalesce((\n{condition.sql}\n), false) AS holds FROM {TABLE}"
         try:
             return OfVocabulary(np.asarray(connection.execute(query).fetchnumpy()["holds"]), previous)
-        except duckdb.Error:
+        except FAILURES:
             return None

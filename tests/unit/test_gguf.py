@@ -96,6 +96,12 @@ def text(value: str) -> bytes:
         (b"GGUF" + struct.pack(">I", 3), "version 50331648 of GGUF; expected little-endian files of version 2 or 3"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "its header is not one of a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("w") + struct.pack("<I", 99), "w has 99 axes"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "a text of 4611686018427387904 bytes"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + struct.pack("<IIQ", 9, 4, 2**62), "its header is not"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9999,
+            "its header is not one of a GGUF file",
+        ),
         (
             b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("general.alignment") + struct.pack("<II", 4, 0),
             "general.alignment: expected a positive number, found 0",

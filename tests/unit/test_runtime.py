@@ -1,13 +1,19 @@
-"""Work done ahead in threads, in order and bounded; progress in lines off a terminal, and a bar on one."""
+"""Work done ahead in threads, in order and bounded; progress in lines or a bar; children with limits."""
 
+import os
 import queue
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from argap.errors import ArgapError
 from argap.runtime import device, progress
+from argap.runtime.child import run_child
 from argap.runtime.threads import lazy, map_ahead, read_ahead
 
 
@@ -161,3 +167,51 @@ def test_avx_512_alone_is_not_taken_for_bfloat16(monkeypatch, machine: str, amx:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     assert device.computes_fast(torch.bfloat16) is fast
     assert device.computes_fast(torch.float32)
+
+
+CHILD = """
+import os, sys, time
+from pathlib import Path
+from argap.runtime.child import confine, end_with_parent
+end_with_parent()
+confine(*map(int, sys.argv[1:4]))
+Path("pid").write_text(str(os.getpid()))
+ACTION
+"""
+
+
+def child_of(place: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that a child runs, in the working directory."""
+    (place / "confined.py").write_text(CHILD.replace("ACTION", action))
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(Path(__file__).parents[2])]))
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("while True: pass", "^file: reading it takes more than 0 s of processor time$"),
+        ("bytearray(10**9)", "^file: reading it takes more than 0.5 GB of memory$"),
+        ("Path('pid').write_bytes(bytes(5000))", "^OSError: .*File too large"),
+        ("sys.exit('file: refused')", "^file: refused$"),
+        ("os.kill(os.getpid(), 11)", "^file: the process that read it ended with signal 11$"),
+        ("os._exit(7)", "^file: the process that read it ended with code 7$"),
+    ],
+)
+def test_a_child_has_limits_and_its_end_is_one_line(tmp_path, monkeypatch, action: str, said: str) -> None:
+    child_of(tmp_path, action, monkeypatch)
+    with pytest.raises(ArgapError, match=said):
+        run_child("confined", "file", cpu=0, memory=5 * 10**8, written=1000)
+
+
+def test_a_child_ends_with_its_parent(tmp_path, monkeypatch) -> None:
+    child_of(tmp_path, "time.sleep(600)", monkeypatch)
+    run = "from argap.runtime.child import run_child; run_child('confined', 'x', cpu=9, memory=10**9, written=1000)"
+    parent = subprocess.Popen([sys.executable, "-c", run])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    child = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    while child.exists() and child.read_text().rpartition(") ")[2][0] != "Z":
+        time.sleep(0.05)

@@ -25,6 +25,8 @@ TEXT, LIST = 8, 9
 READABLE = (2, 3)
 """Versions of the layout; the first, of 2023, has shorter counts."""
 MOST_AXES = 4
+BROKEN = (struct.error, ArithmeticError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError)
+"""What reading a header made by chance raises."""
 LONGEST_TEXT = 2**26
 """Bytes of a text; a chat template has some thousand."""
 
@@ -123,7 +125,7 @@ def _whole(path: Path) -> Iterator[None]:
     """Turn errors of a file that ends early, or has unknown types, into `FormatError`."""
     try:
         yield
-    except (struct.error, KeyError, OverflowError, MemoryError, RecursionError, TypeError) as error:
+    except BROKEN as error:
         raise FormatError(f"{path}: its header is not one of a GGUF file ({error})") from None
 
 

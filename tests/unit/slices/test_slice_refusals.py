@@ -80,6 +80,8 @@ def test_what_a_function_raises_is_raised(result):
         ("len(list_transform([1], lambda x: x)) > 3", "the function list_transform"),
         ("lambda x: x", "a lambda"),
         ("random() < 0.5", "the function random"),
+        ("like_escape()", "a pattern that is no literal text"),
+        ("NOT (NOT (regexp_extract('', '\x0e\x9dv\U00039dca\u00c2', '\u00ec')))", "codec can't decode"),
         ("NULL::INT[100000] IS NULL", "a cast to array"),
         ("piece COLLATE nocase = 'a'", "a collation"),
         ("#1", "a reference"),
