@@ -64,7 +64,7 @@ class GatedDeltaNet(DeltaRuleMixer):
         self.norm = nn.RMSNorm(values // heads, eps=norm_eps)
 
     def _log_decay(self, x: torch.Tensor) -> torch.Tensor:
-        return self.decay(self.steps(x))[1]
+        return self.decay.log_decay(self.steps(x))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return self.out(gated_norm(y, self.gate(x), self.norm.weight, self.norm_eps, dtype=x.dtype))
