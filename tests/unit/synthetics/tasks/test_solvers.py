@@ -189,6 +189,11 @@ def test_a_program_that_reads_the_example_gives_every_label(case: str) -> None:
         for t in (t for t, label in enumerate(labels) if label != IGNORED):
             assert SOLVERS[name](tokens_of[: t + read], config) == labels[t]
             assert read or tokens_of[t] == labels[t]  # text contains its own next token
+    if "distance" in found.slices:  # from the answer in the context; in a tree, from the item
+        rows, at = np.nonzero(asked)
+        back = at - found.slices["distance"][rows, at] - (name == "tree_recall")
+        same = found.inputs[rows, at - 2] if name == "tree_recall" else found.labels[rows, at]
+        assert (found.inputs[rows, back] == same - (config.kinds if name == "brackets" else 0)).all()
     for values in found.slices.values():
         assert ((values > 0) == asked).all()
         assert values.dtype == np.int32
