@@ -30,7 +30,10 @@ def probe(
     length: Annotated[
         str, typer.Option(metavar="N,...", help="Tokens or words of facts and filler; 0: facts without filler.")
     ] = "0",
-    prompts: Annotated[int, typer.Option(metavar="N", min=2, help="Prompts per task, form, load and length.")] = 100,
+    prompts: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=2, help="Prompts per task, form, load and length [100; with --layers 16]."),
+    ] = None,
     shots: Annotated[
         int, typer.Option(metavar="N", min=0, help="Solved questions in each prompt, which show its form.")
     ] = 2,
@@ -58,6 +61,7 @@ def probe(
     model. Answers are teacher-forced: accuracy and NLL by load and distance, with intervals over prompts. Repeat the
     command to resume it.
     """
+    from argap.errors import ArgapError
     from argap.probe.layers import PERIOD, probe_layers
     from argap.probe.records import ProbeSpec, parse_loads, parse_numbers
     from argap.probe.run import probe as run
@@ -71,8 +75,12 @@ def probe(
     )
     loads = parse_loads(load or [])
     if layers:
-        (period,) = loads.get("induction", (PERIOD,))
-        found = probe_layers(checkpoints, out, period=period, prompts=prompts, seed=seed, config=config)
+        periods = loads.pop("induction", (PERIOD,))
+        if tasks is not None or loads or len(periods) != 1:
+            raise ArgapError(
+                "`layers`: measured on one task; expected no `tasks`, and as `load` one induction=N at most"
+            )
+        found = probe_layers(checkpoints, out, period=periods[0], prompts=prompts or 16, seed=seed, config=config)
         write_layers(found, out)
         output.show(as_json(found), lambda: [layers_table(found)])
         typer.echo(f"{out / 'layers.json'}, {out / 'layers.svg'}", err=True)
@@ -83,7 +91,7 @@ def probe(
         forms=_names(forms),  # pyright: ignore[reportArgumentType]  (checked)
         loads=loads,
         lengths=parse_numbers("length", length),
-        prompts=prompts,
+        prompts=prompts or 100,
         shots=shots,
         seed=seed,
     )

@@ -129,6 +129,8 @@ def test_the_command_prints_a_table_or_json_and_writes_both_and_a_figure(folder:
         (["--length", "-1"], "`length` -1: expected whole numbers"),
         (["--tasks", ""], r"`forms` tokens, text: no task of \(none\)"),
         (["--forms", "poem"], "forms: "),
+        (["--layers", "--tasks", "lag"], "`layers`: measured on one task"),
+        (["--layers", "--load", "induction=8,16"], "as `load` one induction=N at most"),
     ],
 )
 def test_flags_that_say_nothing_are_refused(flags: list[str], message: str) -> None:
