@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-SUITES = ("table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training")
+SUITES = ("table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training", "today-7m")
 RECALL = {"recall": ("demo", "table1-7m"), "link": ("table1-7m", "table1-50m")}
 """The results with each figure of `argap.reports.figures.recall`."""
 
@@ -36,15 +36,17 @@ class Generated(NamedTuple):
 
 
 def build_suite(folder: Path) -> None:
-    """Rebuild gap.json, the tables, the figures and the reports of a suite's result."""
+    """Rebuild gap.json, the tables, the figures and the reports of a suite's result, or its sweep of rates alone."""
     from argap.reports.pages.suite import write_suite
+    from argap.reports.tables.rates import write_rates
     from argap.suite.config import load_suite
     from argap.suite.gap import recompute
 
     suite = load_suite(ROOT / "suites" / f"{folder.name}.yaml", to_run=False)
-    for size in suite.sizes:
-        recompute(suite, folder / size)
-    write_suite(suite, folder)
+    finished = [folder / size for size in suite.sizes if (folder / size / "gap.json").is_file()]
+    for size in finished:
+        recompute(suite, size)
+    (write_suite if finished else write_rates)(suite, folder)
 
 
 def build_sweep(folder: Path) -> None:
@@ -112,7 +114,7 @@ def build_functions(folder: Path) -> None:
 
 
 GENERATED: dict[str, Generated] = {
-    **{name: Generated(f"results/{name}", build_suite, ("table.*", "*/figures/*.svg")) for name in SUITES},
+    **{name: Generated(f"results/{name}", build_suite, ("table.*", "rates.md", "*/figures/*.svg")) for name in SUITES},
     **{
         place.name: Generated(f"results/mqar/{place.name}", build_sweep, ("*.md", "*.csv", "*.svg"))
         for place in sorted(ROOT.glob("results/mqar/*/"))

@@ -50,8 +50,6 @@ def run(
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.metric.threshold import parse_threshold
-    from argap.reports.pages.suite import write_suite
-    from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.run import run_suite
@@ -75,6 +73,9 @@ def run(
         log_to=log_to or (),
     )
     if wrote:
+        from argap.reports.pages.suite import write_suite
+        from argap.reports.tables.formats import print_tables
+
         print_tables(write_suite(loaded, folder).tables)
 
 
