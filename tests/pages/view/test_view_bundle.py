@@ -94,7 +94,7 @@ def test_it_names_no_folder_of_this_machine(folder, token_result):
 def test_links_of_the_live_page_hold(browser, address, live, view):
     """The same link shows the same, and nothing is asked of another server."""
     shown = {
-        "overview": ".finding, .models tbody",
+        "overview": ".finding, .models tbody, .sources",
         "breakdowns": "table.parts tbody",
         "slices": "#slices-title",
         "tokens": ".flow, .inspector",
