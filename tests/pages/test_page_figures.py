@@ -26,6 +26,7 @@ MEMBERS = {
 """Names on the page of MQAR that are not a member's in lower case."""
 SIZES = {
     "at7": "table1-7m/7m",
+    "today": "today-7m/7m",
     "at50": "table1-50m/50m",
     "mini7": "table1-mini/7m",
     "mini50": "table1-mini/50m",
@@ -134,7 +135,14 @@ def test_no_precise_number_is_unchecked(page, sizes):
 
 @pytest.mark.parametrize(
     ("suite", "size"),
-    [("table1-7m", "7m"), ("table1-50m", "50m"), ("table2-mini", "7m"), ("table1-mini", "7m"), ("table1-mini", "50m")],
+    [
+        ("table1-7m", "7m"),
+        ("today-7m", "7m"),
+        ("table1-50m", "50m"),
+        ("table2-mini", "7m"),
+        ("table1-mini", "7m"),
+        ("table1-mini", "50m"),
+    ],
 )
 def test_results_of_suites(suite, size):
     """A page's table is the first two of the size in `table.md`, without bold type and footnotes."""
