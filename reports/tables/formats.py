@@ -209,11 +209,12 @@ def csv_of_rows(table: "pa.Table") -> bytes:
 
     made = io.BytesIO()
     formula = f"^(\\s*[{''.join(FORMULA)}])".replace("-", "\\-")
+    as_text = compute.ReplaceSubstringOptions(formula, r"'\1")
     columns = []
     for column in table.columns:
         of_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_string(of_type) or pa.types.is_large_string(of_type):
-            column = compute.replace_substring_regex(column.cast(of_type), formula, r"'\1")
+            column = compute.call_function("replace_substring_regex", [column.cast(of_type)], as_text)
         columns.append(column)
     csv.write_csv(pa.table(columns, names=[_in_csv(name) for name in table.column_names]), made)
     return made.getvalue()

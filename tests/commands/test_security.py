@@ -120,7 +120,7 @@ def bomb(levels: int) -> str:
         ('a: {b: "\\ud800"}', "not readable as YAML"),
         ("a: 0x_", "line 1: a: '0x_', which is not a number"),
         ("a: \x00", "not readable as YAML"),
-        ("a: " + "x" * 1_000_001, "expected YAML of at most 1,000,000"),
+        ("a: " + "x" * 1_000_001, "expected at most 1,000,000"),
     ],
 )
 def test_yaml_beyond_plain_values_is_one_line_at_once(
