@@ -105,7 +105,7 @@ def _finite(value: float) -> float | None:
 
 
 def _value(of: Estimates | None) -> float | None:
-    return None if of is None else _finite(of.value)
+    return None if of is None else _finite(float(of.value))
 
 
 def _ends(of: Estimates | None) -> Interval | None:

@@ -91,8 +91,8 @@ class _Pair:
         """float64 ``[N]``: the second's log-probs minus the first's."""
         self.same = self._top1[0] == self._top1[1]
         self._tokenizer = _tokenizer(runs)
-        packed = runs[0].record.evaluation.packing == "packed" and self._tokenizer is not None
-        eos = separator_of(self._tokenizer) if packed else None
+        packed = runs[0].record.evaluation.packing == "packed"
+        eos = separator_of(self._tokenizer) if packed and self._tokenizer is not None else None
         self._distance = repeats_in(self._ids, window, eos).distance[self.rows]
 
     def tokens_located(self) -> Tokens:
@@ -135,7 +135,7 @@ class _Pair:
                 agreement=float(same[k] / n[k]),
                 share=_finite(sums[k] / total) if total else None,
             )
-            for k in np.flatnonzero(n)
+            for k in np.flatnonzero(n).tolist()
         )
 
     def worst(self) -> tuple[MovedToken, ...]:
@@ -154,7 +154,7 @@ class _Pair:
                     source=None if documents is None else documents[1][int(documents[0][window])],
                     before=_text(tokenizer, before),
                     token=_text(tokenizer, self._ids[[row]]),
-                    logprobs=(_finite(self._logprobs[0][k]), _finite(self._logprobs[1][k])),
+                    logprobs=(_finite(float(self._logprobs[0][k])), _finite(float(self._logprobs[1][k]))),
                     top1=(_text(tokenizer, self._top1[0][[k]]), _text(tokenizer, self._top1[1][[k]])),
                 )
             )

@@ -161,7 +161,8 @@ class Batches:
         """Also compute KL(reference ‖ model) of each token from now on; ``reference`` has the same ``data``."""
         self.reference = reference
         self.threads, self.batch = min(self.threads, reference.threads), min(self.batch, reference.batch)
-        self.sharing = max(self.sharing, reference.sharing, key=get_args(Sharing).index)
+        order: tuple[Sharing, ...] = get_args(Sharing)
+        self.sharing = order[max(order.index(self.sharing), order.index(reference.sharing))]
         if reference._without_gradients is torch.no_grad:
             self._without_gradients = torch.no_grad
 

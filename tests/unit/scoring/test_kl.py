@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,7 +24,12 @@ from tests.conftest import save_model
 from tests.unit.scoring.test_scorer import CONFIGS
 
 PADDED = GPT2Config(vocab_size=8192 + 60, n_embd=24, n_layer=1, n_head=2, n_positions=128)
-TEXT = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 2 * 64 + 30, "limit_document_tokens": 50}
+TEXT: dict[str, Any] = {
+    "data": "stdlib:heldout",
+    "seq_len": 64,
+    "limit_tokens": 2 * 64 + 30,
+    "limit_document_tokens": 50,
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +73,9 @@ def test_kl_and_entropies_are_those_of_full_softmaxes(
 ):
     """Also with a BOS for one of the two, a padded vocabulary, and a model that gives its own logits."""
     find = batches.find_head
-    without = [1 for _ in headless]  # the padded model's width
-    width = 24 if without else None
+    width = 24 if headless else None  # the padded model's
     monkeypatch.setattr(batches, "find_head", lambda m, ids: None if m.config.hidden_size == width else find(m, ids))
-    options = {} if bos is None else {"bos": {model: tokenizer.token_text(bos)}}
+    options: dict[str, Any] = {} if bos is None else {"bos": {model: tokenizer.token_text(bos)}}
     out = tmp_path / "out"
     result = argap.score({model: folders[model]}, str(folders[reference]), kl=True, out=out, **TEXT, **options)
     rows, theirs = columns(out / model), columns(out / result.reference)
@@ -158,7 +163,7 @@ def test_models_in_memory_are_compared_on_one_device(folders, scored, tmp_path, 
     np.testing.assert_allclose(found, expected, atol=1e-6)
     # The only model with KL needs no name.
     short = live.gap({"short": "kl > 0.001 AND repeated", "long": "kl.m > 0.001 AND repeated"})
-    n = short.drop_duplicates("slice").set_index("slice")["n"]
+    n = dict(zip(short["slice"], short["n"], strict=True))
     assert n["short"] == n["long"] > 0
     monkeypatch.setattr(LiveModel, "device", torch.device("cuda", 1))
     with pytest.raises(MismatchError, match=r"m is on cuda:1, .* on cpu: `kl`: expected both on one device"):
