@@ -2,11 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
+
+from argap.reports.tables.numbers import DASH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +21,8 @@ FORMULA = ("=", "+", "-", "@")
 """First characters that a spreadsheet reads as a formula."""
 WIDEST = 1000  # characters; wider than any table
 HEADING = 9  # characters of a heading before it wraps
+ENDS = "95% interval"
+"""Heading of the interval of the column before it."""
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -54,6 +59,8 @@ class Table:
     title: str = ""
     left: Collection[int] = (0,)
     """Columns that are left-aligned."""
+    spare: Sequence[int] = ()
+    """Columns that a narrow terminal can do without, the least important first."""
 
     def aligned(self) -> list[tuple[str, Literal["left", "right"]]]:
         """Return each heading with the alignment of its column."""
@@ -108,7 +115,8 @@ def terminal(table: Table) -> "RichTable":
 def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
     """Print tables to the terminal, or as Markdown or LaTeX.
 
-    A table wider than the terminal is printed in full, and its lines wrap.
+    A table wider than the terminal is narrowed (`narrower`). If that does not suffice, or if there is no terminal, it
+    is printed in full.
     """
     if form != "terminal":
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
@@ -117,12 +125,63 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
     from rich.text import Text
 
     console = Console()
+    wide = console.options.update(width=WIDEST)
+
+    def needed(table: Table) -> int:
+        return console.measure(terminal(table), options=wide).maximum - 1  # the box ends in a space
+
     for table in tables:
-        drawn = terminal(table)
-        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-        Console(width=max(console.width, needed)).print(drawn)
+        if console.is_terminal or "COLUMNS" in os.environ:
+            table = next((each for each in narrower(table) if needed(each) <= console.width), table)
+        whole = Console(width=max(console.width, needed(table) + 1))
+        with whole.capture() as drawn:
+            whole.print(terminal(table))
+        print("\n".join(line.rstrip() for line in drawn.get().split("\n")), end="")
         if table.notes:
             console.print(Text("\n".join(table.notes)))
+
+
+def narrower(table: Table) -> Iterator[Table]:
+    """Yield a table in ever narrower forms: without its spare columns, then with each interval below its number."""
+    for each in (table, stacked(table)):
+        for count in range(len(each.spare) + 1):
+            yield without_columns(each, each.spare[:count])
+
+
+def stacked(table: Table) -> Table:
+    """Return a table with each interval on a second line, below the number in the column before it."""
+    own = [k for k, title in enumerate(table.columns) if title != ENDS]
+    place = {k: new for new, k in enumerate(own)}
+
+    def merged(cells: Sequence[str]) -> tuple[str, ...]:
+        below = {k: cells[k + 1] for k in own if ENDS in table.columns[k + 1 : k + 2]}
+        return tuple(f"{cells[k]}\n{below[k]}" if below.get(k, DASH) != DASH else cells[k] for k in own)
+
+    return replace(
+        table,
+        columns=[title for title in table.columns if title != ENDS],
+        rows=[merged(row) for row in table.rows],
+        best=frozenset((row, place[column]) for row, column in table.best if column in place),
+        left={place[k] for k in table.left if k in place},
+        spare=[place[k] for k in table.spare],
+    )
+
+
+def without_columns(table: Table, left_out: Collection[int]) -> Table:
+    """Return a table without some columns, and a note that names them."""
+    if not left_out:
+        return table
+    place = {k: new for new, k in enumerate(k for k in range(len(table.columns)) if k not in left_out)}
+    names = ", ".join(table.columns[k] for k in left_out)
+    return replace(
+        table,
+        columns=[table.columns[k] for k in place],
+        rows=[tuple(row[k] for k in place) for row in table.rows],
+        notes=(*table.notes, f"Not shown at this width: {names}."),
+        best=frozenset((row, place[column]) for row, column in table.best if column in place),
+        left={place[k] for k in table.left if k in place},
+        spare=(),
+    )
 
 
 def markdown(table: Table) -> str:
