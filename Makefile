@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch triton
-	$(PIP) --editable .
+	$(PIP) --editable '.[score]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -53,13 +53,13 @@ def run(
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.metric.threshold import parse_threshold
-    from argap.reports.pages.suite import write_suite
     from argap.suite.config import load_suite
-    from argap.suite.layout import Layout
 
     check_engine(engine, local={}, ray={"--address": address})
     loaded = load_suite(suite)
-    from argap.suite.run import run_suite  # torch, once the suite's file is read
+    from argap.reports.pages.suite import write_suite  # heavy, like torch: once the suite's file is read
+    from argap.suite.layout import Layout
+    from argap.suite.run import run_suite
 
     folder = out or Path("results") / suite.stem
     wrote = run_suite(
@@ -156,11 +156,12 @@ def table(
     Prints where the page of each size and the tables are; --markdown and --latex print the tables themselves. --without
     reads the text and the training index, too (WORK/SIZE/index), and rewrites the files.
     """
-    from argap.reports.pages.suite import write_suite
     from argap.suite.config import load_suite
-    from argap.suite.gap import recompute
 
     loaded = load_suite(suite, to_run=False)
+    from argap.reports.pages.suite import write_suite
+    from argap.suite.gap import recompute
+
     folder = out or Path("results") / suite.stem
     if without:
         from argap.results.sources import parse_conditions

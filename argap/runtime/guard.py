@@ -42,6 +42,8 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
+TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
+"""Packages of the extra ``score``, which reading results does not need."""
 
 
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:
@@ -66,6 +68,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in TO_SCORE:
+        return f"{package} is not installed; run `pip install 'argap[score]'`"
     if isinstance(error, UnicodeEncodeError):
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
