@@ -20,6 +20,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) --editable '.[docs]'
 	touch $@
 
+$(VENV)/.installed-release: $(VENV)/.installed-dev
+	$(PIP) --editable '.[release]'
+	touch $@
+
 install: $(VENV)/.installed  ## the package and its dependencies, in .venv
 
 demo: install                ## Table 1 for the shipped checkpoints, on real text
@@ -49,7 +53,10 @@ quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
 	PYTHONPATH=$(VENV)/torchao $(BIN)/python -W ignore -c 'import torchao.quantization'
 	PYTHONPATH=$(VENV)/torchao $(BIN)/pytest -q tests/unit/test_checkpoints.py -k torchao
 
-release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
+release: $(VENV)/.installed-release ## wheel and sdist in dist/, checked, installed in a clean environment; on a tag, it names the version
+	test -z "$$(git tag --points-at HEAD)" || git tag --points-at HEAD | grep -qx "v$$($(BIN)/argap --version | cut -d' ' -f2)"
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 	$(BIN)/pytest -q -m slow tests/commands/test_packaging.py
 
 check: $(VENV)/.installed-dev ## lint, format, types and spelling
