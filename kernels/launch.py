@@ -171,9 +171,9 @@ class HeadTensors:
     """Inputs and outputs of a kernel over heads, in its layout: one dtype, stride 1 along rows."""
 
     q: torch.Tensor
-    """``[B, H, T, K]``."""
+    """``[B, G, T, K]``, each for H / G neighbouring heads."""
     k: torch.Tensor
-    """``[B, H, T, K]``."""
+    """Like ``q``."""
     v: torch.Tensor
     """``[B, H, T, V]``."""
     y: torch.Tensor
@@ -193,7 +193,13 @@ class HeadTensors:
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
         """B, H, T, K and V."""
-        return (*self.q.shape, self.v.shape[-1])  # pyright: ignore[reportReturnType]
+        B, H, T, V = self.v.shape
+        return B, H, T, self.q.shape[-1], V
+
+    @property
+    def heads_per_key(self) -> int:
+        """H / G."""
+        return self.v.shape[1] // self.q.shape[1]
 
     @property
     def shape_class(self) -> str:
@@ -201,7 +207,7 @@ class HeadTensors:
 
     def new_state(self, rows: int, columns: int) -> torch.Tensor:
         """Return an uninitialised float32 state ``[B, H, rows, columns]``."""
-        return self.q.new_empty(*self.q.shape[:2], rows, columns, dtype=torch.float32)
+        return self.v.new_empty(*self.v.shape[:2], rows, columns, dtype=torch.float32)
 
     def programs(self, launch: Launch) -> int:
         """Return the number of programs: one per head, sequence and block of ``BV`` columns of V."""

@@ -43,7 +43,7 @@ from argap.kernels.recurrent.delta_rule_inverse import (
     inverse_norms,
     invert_products,
 )
-from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
+from argap.kernels.recurrent.recurrence import decayed_scores, for_each_head, in_chunks
 
 LARGEST_KEY_BYTES = 512
 """The largest key the kernels support: K 256 in float16 and bfloat16, 128 in float32."""
@@ -99,6 +99,7 @@ def delta_rule(
     *,
     log_decay: torch.Tensor | None = None,
     normalize: bool = False,
+    norm_eps: float = 0.0,
     scale: float = 1.0,
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
@@ -110,13 +111,15 @@ def delta_rule(
     (arXiv 2510.26692, eq. 1).
 
     Args:
-        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        q, k: ``[B, G, T, K]``, each for H / G neighbouring heads, any strides; a view of ``[B, T, G, K]`` costs no
+            copy.
         v: ``[B, H, T, V]``, any strides.
         beta: ``[B, H, T]``.
         log_decay: log a ≤ 0, ``[B, H, T]`` or ``[B, H, T, K]``; None: no decay.
         scale: s.
         normalize: divide each q and k by its Euclidean norm, as `torch.nn.functional.normalize` does. Keys longer than
             √(2/β) let S grow without bound.
+        norm_eps: ε of the norm √(‖x‖² + ε), as flash-linear-attention has it; 0: ‖x‖, at least `SMALLEST_NORM`.
         state: S before the first position, ``[B, H, K, V]``; None: 0.
         chunk: positions that the reference solves for at once; None: all.
 
@@ -133,7 +136,7 @@ def delta_rule(
     by_channel = log_decay is not None and log_decay.dim() == 4
     if by_channel:
         fits = fits and q.shape[-1] <= LARGEST_DECAYED_KEY
-    options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "chunk": chunk}
+    options = {"log_decay": log_decay, "normalize": normalize, "norm_eps": norm_eps, "scale": scale, "chunk": chunk}
     if not (runs_kernels(q, k, v, beta, log_decay, state) and fits):
         return delta_rule_reference(q, k, v, beta, state=state, **options)
     if padded := -q.shape[-1] % 16 if q.shape[-1] > 128 else 0:
@@ -142,10 +145,12 @@ def delta_rule(
         state = None if state is None else F.pad(state, (0, 0, 0, padded))
         y, ht = delta_rule(q, k, v, beta, state=state, **options)
         return y, ht[:, :, :-padded]
+    if by_channel:
+        q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
     x = HeadTensors.of(q, k, v, state)
     _, H, T, K, V = x.shape
     ht = x.new_state(K, V)
-    norms = inverse_norms(x.q, x.k) if normalize else None
+    norms = inverse_norms(x.q, x.k, norm_eps) if normalize else None
     read, decays, sums = (x.q, x.k, x.k), None, None
     if log_decay is not None and by_channel:
         pairs = decayed_pairs(x.q, x.k, log_decay, norms, scale)
@@ -153,11 +158,11 @@ def delta_rule(
         read, decays, norms, scale = (pairs.q, pairs.k, pairs.left), pairs.decays, None, 1.0
     else:
         inverse, sums = chunk_inverses(x.k, beta, norms, log_decay)
-        scores = chunk_scores(x.q, x.k, sums) if x.shape_class in SCORES_FIRST else None
+        scores = chunk_scores(x.q, x.k, H, sums) if x.shape_class in SCORES_FIRST else None
     launch = _scan_launch(x)
     _scan_kernel[(x.programs(launch),)](
         *strided(*read, x.v, x.y, dims=3),
-        *(inverse, scores, norms, sums, decays, x.h0, ht, T, H, float(scale)),
+        *(inverse, scores, norms, sums, decays, x.h0, ht, T, H, x.heads_per_key, float(scale)),
         K=K,
         V=V,
         BK=block_size(K),
@@ -188,6 +193,7 @@ def delta_rule_reference(
     *,
     log_decay: torch.Tensor | None = None,
     normalize: bool = False,
+    norm_eps: float = 0.0,
     scale: float = 1.0,
     state: torch.Tensor | None = None,
     chunk: int | None = CHUNK,
@@ -209,9 +215,10 @@ def delta_rule_reference(
             size = min(size, CHANNEL_CHUNK)
     out_dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):
+        q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
         q, k, v, beta = (in_chunks(x.to(dtype), size) for x in (q, k, v, beta[..., None]))
         if normalize:
-            q, k = (F.normalize(x, dim=-1, eps=SMALLEST_NORM) for x in (q, k))
+            q, k = (normalized(x, norm_eps) for x in (q, k))
         if scale != 1:
             q = q * scale
         # 1. Products of the pairs in a chunk; queries and keys decayed from its start, keys to its end.
@@ -237,6 +244,13 @@ def delta_rule_reference(
         return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
 
 
+def normalized(x: torch.Tensor, norm_eps: float) -> torch.Tensor:
+    """Divide ``x [..., K]`` by the norm of `delta_rule`; differentiable."""
+    if norm_eps:
+        return x * (x.square().sum(dim=-1, keepdim=True) + norm_eps).rsqrt()
+    return F.normalize(x, dim=-1, eps=SMALLEST_NORM)
+
+
 @jit
 def _scan_kernel(
     q,
@@ -253,6 +267,7 @@ def _scan_kernel(
     ht,
     T,
     H,
+    R,
     scale,
     K: tl.constexpr,
     V: tl.constexpr,
@@ -273,8 +288,8 @@ def _scan_kernel(
     o_k = tl.arange(0, BK)
     o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
     # Offsets from the first chunk may exceed 2³¹; those within a chunk start at its first position.
-    p_q = q[0] + i_b * q[1] + i_h * q[2]
-    p_k = k[0] + i_b * k[1] + i_h * k[2]
+    p_q = q[0] + i_b * q[1] + i_h // R * q[2]  # R heads share q and k
+    p_k = k[0] + i_b * k[1] + i_h // R * k[2]
     p_v = v[0] + i_b * v[1] + i_h * v[2]
     p_y = y[0] + i_b * y[1] + i_h * y[2]
     o_q = o_t[:, None] * q[3] + o_k[None, :]
@@ -290,8 +305,8 @@ def _scan_kernel(
     m_k, m_v = o_k < K, o_v < V
     dtype = q[0].dtype.element_ty
     if norms is not None:
-        p_rq = norms + i_bh * (NT * BT) + o_t
-        p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
+        p_rq = norms + i_bh // R * (NT * BT) + o_t
+        p_rk = p_rq + (tl.num_programs(0) // NV // R).to(tl.int64) * (NT * BT)
     if sums is not None:
         p_c = sums + i_bh * (NT * BT)
     if decays is not None:

@@ -37,17 +37,18 @@ SCORE_LAUNCHES = LaunchTable("delta_rule: scores", {"any": {"any": Launch({}, wa
 NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warps=4, stages=1)}})
 
 
-def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+def inverse_norms(q: torch.Tensor, k: torch.Tensor, eps: float) -> torch.Tensor:
     """Compute one over the norm of each query, then of each key.
 
-    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K; the result is float32 ``[2, B, H, NT · BT]``.
+    ``q``, ``k`` are ``[B, G, T, K]`` with unit stride along K; the result is float32 ``[2, B, G, NT · BT]``. ``eps`` is
+    added to the squared norms; without it they have the lower bound `SMALLEST_NORM`².
     """
-    B, H, T, K = q.shape
+    B, G, T, K = q.shape
     NT = triton.cdiv(T, CHUNK)
-    norms = q.new_empty(2, B, H, NT * CHUNK, dtype=torch.float32)
+    norms = q.new_empty(2, B, G, NT * CHUNK, dtype=torch.float32)
     for r, x in zip(norms, (q, k), strict=True):
-        _norms_kernel[(NT, B * H)](
-            *(*strided(x, dims=3), r, T, H),
+        _norms_kernel[(NT, B * G)](
+            *(*strided(x, dims=3), r, T, G, float(eps)),
             K=K,
             BK=block_size(K),
             BT=CHUNK,
@@ -62,15 +63,16 @@ def chunk_inverses(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``, and G, float32 ``[B, H, NT · BT]``.
 
-    Blocks of 16 above the diagonal of M are not written. ``k [B, H, T, K]`` has unit stride along K, ``beta`` and
-    ``log_decay`` are ``[B, H, T]`` (without decays G is None), and ``norms`` is the result of `inverse_norms` or None.
+    Blocks of 16 above the diagonal of M are not written. ``k [B, G, T, K]``, each for H / G heads, has unit stride
+    along K, ``beta`` and ``log_decay`` are ``[B, H, T]`` (without decays the sums are None), and ``norms`` is what
+    `inverse_norms` returned or None.
     """
-    B, H, T, K = k.shape
+    (B, H, T), K = beta.shape, k.shape[-1]
     NT = triton.cdiv(T, CHUNK)
     m = k.new_empty(B, H, NT, CHUNK, CHUNK)
     sums = None if log_decay is None else k.new_empty(B, H, NT * CHUNK, dtype=torch.float32)
     _invert_kernel[(NT, B * H)](
-        *(*strided(k, beta, log_decay, dims=3), None, m, sums, norms, T, H),
+        *(*strided(k, beta, log_decay, dims=3), None, m, sums, norms, T, H, H // k.shape[1]),
         K=K,
         BT=CHUNK,
         # M is rounded to bfloat16 in the end, four times as coarse as one product in tf32.
@@ -85,7 +87,7 @@ def invert_products(lower: torch.Tensor, beta: torch.Tensor, dtype: torch.dtype)
     m = torch.empty_like(lower, dtype=dtype)
     B, H, NT = lower.shape[:3]
     _invert_kernel[(NT, B * H)](
-        *(None, *strided(beta, None, dims=3), lower, m, None, None, beta.shape[-1], H),
+        *(None, *strided(beta, None, dims=3), lower, m, None, None, beta.shape[-1], H, 1),
         K=16,
         BT=CHUNK,
         PRECISION="tf32" if dtype == torch.bfloat16 else "tf32x3",
@@ -94,17 +96,17 @@ def invert_products(lower: torch.Tensor, beta: torch.Tensor, dtype: torch.dtype)
     return m
 
 
-def chunk_scores(q: torch.Tensor, k: torch.Tensor, sums: torch.Tensor | None) -> torch.Tensor:
+def chunk_scores(q: torch.Tensor, k: torch.Tensor, heads: int, sums: torch.Tensor | None) -> torch.Tensor:
     """Compute triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``, without normalizing q and k.
 
-    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K. ``sums``, G from `chunk_inverses`: the factors
-    exp(G_t − G_s) of decays; None: 1.
+    ``q``, ``k`` are ``[B, G, T, K]`` with unit stride along K, for H ``heads``. ``sums`` from `chunk_inverses`: the
+    factors exp(G_t − G_s) of decays; None: 1.
     """
-    B, H, T, K = k.shape
+    (B, _, T, K), H = k.shape, heads
     NT = triton.cdiv(T, CHUNK)
     scores = k.new_empty(B, H, NT, CHUNK, CHUNK)
     _scores_kernel[(NT, B * H)](
-        *(*strided(q, k, dims=3), sums, scores, T, H),
+        *(*strided(q, k, dims=3), sums, scores, T, H, H // k.shape[1]),
         K=K,
         BK=block_size(K),
         BT=CHUNK,
@@ -114,7 +116,7 @@ def chunk_scores(q: torch.Tensor, k: torch.Tensor, sums: torch.Tensor | None) ->
 
 
 @jit
-def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, SMALLEST: tl.constexpr):
+def _norms_kernel(x, r, T, H, eps, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, SMALLEST: tl.constexpr):
     # One over the norm of each row of a chunk, for one head.
     i_bh = tl.program_id(1).to(tl.int64)
     start = tl.program_id(0).to(tl.int64) * BT
@@ -122,21 +124,21 @@ def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexp
     m_tk = (o_t < T - start)[:, None] & (o_k < K)[None, :]
     p_x = x[0] + (i_bh // H) * x[1] + (i_bh % H) * x[2] + start * x[3]
     b_x = tl.load(p_x + o_t[:, None] * x[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
-    b_norm = tl.sqrt(tl.sum(b_x * b_x, 1))
+    b_norm = tl.sqrt(tl.sum(b_x * b_x, 1) + eps)
     # A row of zeros has any factor: 1 / SMALLEST times a value would exceed float16's range.
     b_r = tl.where(b_norm > 0, 1 / tl.maximum(b_norm, SMALLEST), 0.0)
     tl.store(r + i_bh * (tl.num_programs(0) * BT) + start + o_t, b_r)
 
 
 @jit
-def _scores_kernel(q, k, sums, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
+def _scores_kernel(q, k, sums, scores, T, H, R, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
     # triu(K Qᵀ) of one chunk of one head.
     i_t, i_bh = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
     o_pos = i_t * BT + o_t.to(tl.int64)[:, None]
     m_tk = (o_pos < T) & (o_k < K)[None, :]
-    b_q = tl.load(rows(q, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
-    b_k = tl.load(rows(k, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
+    b_q = tl.load(rows(q, i_bh // H, i_bh % H // R, o_pos, o_k), mask=m_tk, other=0.0)
+    b_k = tl.load(rows(k, i_bh // H, i_bh % H // R, o_pos, o_k), mask=m_tk, other=0.0)
     b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
     if sums is not None:
         b_c = tl.load(sums + (i_bh * tl.num_programs(0) + i_t) * BT + o_t)
@@ -157,6 +159,7 @@ def _invert_kernel(
     norms,
     T,
     H,
+    R,
     K: tl.constexpr,
     BT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -175,7 +178,7 @@ def _invert_kernel(
     for first in tl.static_range(BC, K, BC):
         b_k = ()
         for i in tl.static_range(4):
-            b_k += (_keys(k, i_b, i_h, start + 16 * i, first, T, K, BC),)
+            b_k += (_keys(k, i_b, i_h // R, start + 16 * i, first, T, K, BC),)
         b_a = ()
         for i in tl.static_range(4):
             for j in tl.static_range(i + 1):
@@ -191,7 +194,7 @@ def _invert_kernel(
     for i in tl.static_range(4):
         o_t = start + 16 * i + tl.arange(0, 16).to(tl.int64)
         if lower is None:
-            b_k += (_keys(k, i_b, i_h, start + 16 * i, 0, T, K, BC),)
+            b_k += (_keys(k, i_b, i_h // R, start + 16 * i, 0, T, K, BC),)
         b_beta += (tl.load(p_beta + o_t * beta[3], mask=o_t < T, other=0.0).to(tl.float32),)
         if g is not None:
             b_g = tl.load(g[0] + i_b * g[1] + i_h * g[2] + o_t * g[3], mask=o_t < T, other=0.0).to(tl.float32)
@@ -199,7 +202,7 @@ def _invert_kernel(
             b_before += tl.sum(b_g, 0)
             tl.store(sums + i_bh * (tl.num_programs(0) * BT) + o_t, b_c[i])
         if norms is not None:
-            p_r = norms + (tl.num_programs(1) + i_bh) * (tl.num_programs(0) * BT) + start + 16 * i
+            p_r = norms + (tl.num_programs(1) + i_bh) // R * (tl.num_programs(0) * BT) + start + 16 * i
             b_r += (tl.load(p_r + tl.arange(0, 16)),)
     # 3. L = tril(diag(β) K Kᵀ, −1) by blocks, row by row: block (i, j) is number i(i + 1)/2 + j.
     b_l = ()

@@ -1,18 +1,21 @@
-"""Linear attention and retention: a running sum of kᵀv, read by each query, with one decay per head or none.
+"""Linear attention, retention and Mamba-2's SSD: a running sum of kᵀv, read by each query, with a decay or none.
 
 One pass over the positions, chunk by chunk. A program owns one head of one sequence and a block of V's columns,
 keeps the state S in registers in float32, and reads q, k and v once. No chunk's state goes through memory, and
-nothing depends on the length or number of sequences: a sequence gives the same bits alone and in a batch.
+nothing depends on the number of sequences: a sequence gives the same bits alone and in a batch. A long sequence runs by
+segments, all at once, after a first pass over k and v for the states before them.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, K key size, V value size.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, rows, runs_kernels, strided, tl
-from argap.kernels.recurrent.recurrence import chunked_recurrence
+from argap.kernels.recurrent.recurrence import chunked_recurrence, for_each_head
 
 SMALLEST_SUM = 1e-6
 """Lower bound on the sum of weights in a division; with ReLU features the sum may be 0."""
@@ -45,6 +48,8 @@ LAUNCHES = LaunchTable(
     },
 )
 LARGEST_KEY = 512
+LONG, SEGMENT = 32_768, 8192
+"""From how many positions on a sequence runs by segments of that length, so that few long sequences fill a GPU."""
 
 
 def linear_attention(
@@ -53,22 +58,28 @@ def linear_attention(
     v: torch.Tensor,
     *,
     log_decay: torch.Tensor | None = None,
+    step: torch.Tensor | None = None,
+    skip: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
     normalize: bool = False,
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute S_t = a_t S_{t−1} + k_tᵀ v_t and y_t = q_t S_t.
+    """Compute S_t = a_t S_{t−1} + Δ_t k_tᵀ v_t and y_t = q_t S_t + D ⊙ v_t.
 
-    Without the decay a_t this is linear attention (arXiv 2006.16236, eqs. 18 to 20), with it retention (arXiv
-    2307.08621, eq. 6).
+    Without a_t, Δ and D this is linear attention (arXiv 2006.16236, eqs. 18 to 20), with a decay a for each head
+    retention (arXiv 2307.08621, eq. 6), with one for each position Mamba-2's SSD (arXiv 2405.21060, eq. 2), where
+    a_t = e^{A Δ_t}.
 
     Args:
-        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        q, k: ``[B, G, T, K]``, each for H / G neighbouring heads, any strides; a view of ``[B, T, G, K]`` costs no
+            copy.
         v: ``[B, H, T, V]``, any strides.
         log_decay: log a ≤ 0, ``[H]`` or ``[B or 1, H, T]``; None: no decay.
+        step: Δ, ``[B, H, T]``; None: 1.
+        skip: D, ``[H]`` or ``[H, V]``; None: 0.
         state: S before the first position, ``[B, H, K, V]``, or ``[B, H, K, V + 1]`` with ``normalize``; None: 0.
-        normalize: divide y_t by q_t Σ_{s≤t} k_s (each k_s decayed as S is), at least `SMALLEST_SUM`.
+        normalize: divide q_t S_t by q_t Σ_{s≤t} Δ_s k_s (each k_s decayed as S is), at least `SMALLEST_SUM`.
         keep_state: return S after the last position.
         chunk: positions that the reference compares at once; None: all.
 
@@ -79,20 +90,52 @@ def linear_attention(
     Runs a kernel on a GPU if no gradient is needed and K ≤ 512: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
-        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+    given = (q, k, v, log_decay, step, skip, state)
+    if not runs_kernels(*given) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"step": step, "skip": skip, "normalize": normalize, "keep_state": keep_state, "chunk": chunk}
         return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
     x = HeadTensors.of(q, k, v, state)
-    B, H, T, K, V = x.shape
-    ht = x.new_state(K, V + normalize) if keep_state else None
-    kind, decay = NO_DECAY, None
+    B, H, T, _, V = x.shape
+    if log_decay is not None and log_decay.dim() == 3:
+        log_decay = log_decay.float().expand(B, H, T)
+    if skip is not None:
+        skip = (skip if skip.dim() == 2 else skip[:, None]).expand(H, V)
+    if T < LONG:
+        return x.y, _forward(x, log_decay, step, skip, normalize=normalize, keep_state=keep_state)
+    last = [
+        _in_segments(sequence, g, s, skip, normalize=normalize)
+        for sequence, g, s in zip(
+            _sequences(x),
+            [log_decay] * B if log_decay is None or log_decay.dim() == 1 else log_decay.split(1),
+            [None] * B if step is None else step.split(1),
+            strict=True,
+        )
+    ]
+    return x.y, torch.cat(last) if keep_state else None
+
+
+def _forward(
+    x: HeadTensors,
+    log_decay: torch.Tensor | None,
+    step: torch.Tensor | None,
+    skip: torch.Tensor | None,
+    *,
+    normalize: bool,
+    keep_state: bool = True,
+    output: bool = True,
+) -> torch.Tensor | None:
+    """Launch the kernel, which fills ``x.y`` if ``output``, and return the last state if ``keep_state``."""
+    _, H, T, K, V = x.shape
+    kind, decay = NO_DECAY, log_decay
     if log_decay is not None:
-        per_head = log_decay.dim() == 1
-        kind = DECAY_PER_HEAD if per_head else DECAY_PER_POSITION
-        (decay,) = strided((log_decay[None, :, None] if per_head else log_decay).float().expand(B, H, T), dims=3)
+        kind = DECAY_PER_POSITION
+        if log_decay.dim() == 1:
+            kind, decay = DECAY_PER_HEAD, log_decay.float()[None, :, None]
+    ht = x.new_state(K, V + normalize) if keep_state else None
     launch = LAUNCHES.at(x.q.device, x.shape_class)
     _forward_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), decay, x.h0, ht, T, H),
+        *strided(x.q, x.k, x.v, x.y if output else None, decay, step, dims=3),
+        *(*strided(skip, dims=2), x.h0, ht, T, H, x.heads_per_key),
         K=K,
         V=V,
         BK=block_size(K),
@@ -102,7 +145,57 @@ def linear_attention(
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )
-    return x.y, ht
+    return ht
+
+
+def _sequences(x: HeadTensors) -> list[HeadTensors]:
+    states = [None] * len(x.v) if x.h0 is None else x.h0.split(1)
+    parts = zip(*(part.split(1) for part in (x.q, x.k, x.v, x.y)), states, strict=True)
+    return [HeadTensors(*part) for part in parts]
+
+
+def _in_segments(
+    x: HeadTensors,
+    log_decay: torch.Tensor | None,
+    step: torch.Tensor | None,
+    skip: torch.Tensor | None,
+    *,
+    normalize: bool,
+) -> torch.Tensor:
+    """Fill ``x.y`` of one long sequence by its segments at once and return the last state.
+
+    A first pass gives what each segment adds to the state, a second one runs them all from the states before them. What
+    is left over follows.
+    """
+    _, _, T, K, V = x.shape
+    count = T // SEGMENT
+    main, constant = count * SEGMENT, log_decay is not None and log_decay.dim() == 1
+
+    def segments(part: torch.Tensor | None) -> torch.Tensor | None:
+        """Turn ``[1, H, T, ...]`` into ``[count, H, SEGMENT, ...]``, a view."""
+        return None if part is None else part[:, :, :main].unflatten(2, (count, SEGMENT))[0].transpose(0, 1)
+
+    whole = HeadTensors(*(segments(part) for part in (x.q, x.k, x.v, x.y)), None)  # pyright: ignore[reportArgumentType]
+    decays = log_decay if constant else segments(log_decay)
+    added = _forward(whole, decays, segments(step), None, normalize=normalize, output=False)
+    assert added is not None
+    kept = None
+    if decays is not None:
+        kept = (decays[None] * SEGMENT if constant else decays.sum(-1)).float().exp()[..., None, None]
+    state = x.new_state(K, V + normalize).zero_() if x.h0 is None else x.h0
+    before = []
+    for n in range(count):
+        before.append(state)
+        state = (state if kept is None else kept[n % len(kept)] * state) + added[n]
+    whole = replace(whole, h0=torch.cat(before))
+    _forward(whole, decays, segments(step), skip, normalize=normalize, keep_state=False)
+    if main == T:
+        return state
+    rest = [part[:, :, main:] for part in (x.q, x.k, x.v, x.y)]
+    left = [part if part is None or part.dim() == 1 else part[:, :, main:] for part in (log_decay, step)]
+    last = _forward(HeadTensors(*rest, state), *left, skip, normalize=normalize)
+    assert last is not None
+    return last
 
 
 def linear_attention_reference(
@@ -111,19 +204,26 @@ def linear_attention_reference(
     v: torch.Tensor,
     *,
     log_decay: torch.Tensor | None = None,
+    step: torch.Tensor | None = None,
+    skip: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
     normalize: bool = False,
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute `linear_attention` in PyTorch; differentiable."""
+    q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
     if log_decay is not None:
         per_head = log_decay.dim() == 1
         log_decay = log_decay[None, :, None, None].expand(-1, -1, q.shape[2], -1) if per_head else log_decay[..., None]
     values = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1) if normalize else v
+    if step is not None:
+        values = values * step[..., None]
     y, state = chunked_recurrence(q, k, values, chunk, log_decay, state)
     if normalize:
         y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
+    if skip is not None:
+        y = y + (skip[:, None] if skip.dim() == 2 else skip[:, None, None]).to(y.dtype) * v
     return y.to(v.dtype), state if keep_state else None
 
 
@@ -134,10 +234,13 @@ def _forward_kernel(
     v,
     y,
     g,
+    step,
+    skip,
     h0,
     ht,
     T,
     H,
+    R,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -148,7 +251,8 @@ def _forward_kernel(
     BT: tl.constexpr,
     BV: tl.constexpr,
 ):
-    # One head of one sequence and BV columns of V. Programs of a head are neighbours in the grid and share q and k.
+    # One head of one sequence and BV columns of V. Programs of a head are neighbours in the grid and share q and k, and
+    # so do R heads.
     NV: tl.constexpr = (V + BV - 1) // BV
     i_bh = (tl.program_id(0) // NV).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
@@ -156,10 +260,11 @@ def _forward_kernel(
     o_k = tl.arange(0, BK)
     o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
     o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
-    p_q = rows(q, i_b, i_h, o_t64, o_k)
-    p_k = rows(k, i_b, i_h, o_t64, o_k)
+    p_q = rows(q, i_b, i_h // R, o_t64, o_k)
+    p_k = rows(k, i_b, i_h // R, o_t64, o_k)
     p_v = rows(v, i_b, i_h, o_t64, o_v)
-    p_y = rows(y, i_b, i_h, o_t64, o_v)
+    if y is not None:
+        p_y = rows(y, i_b, i_h, o_t64, o_v)
     m_k, m_v = o_k < K, o_v < V
     dtype = q[0].dtype.element_ty
 
@@ -187,12 +292,17 @@ def _forward_kernel(
         d_c_whole = tl.exp(BT * log_gamma)
     if DECAY == 2:
         p_g = g[0] + i_b * g[1] + i_h * g[2] + o_t.to(tl.int64) * g[3]
+    if step is not None:
+        p_step = step[0] + i_b * step[1] + i_h * step[2] + o_t.to(tl.int64) * step[3]
+    if skip is not None:
+        b_skip = tl.load(skip[0] + i_h * skip[1] + o_v * skip[2], mask=m_v, other=0.0).to(tl.float32)
 
     for start in range(0, T, BT):
         # 3. Load the chunk. If all chunks are complete, no mask is kept.
         left = BT if WHOLE else T - start
         m_t = o_t < left
-        b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        if y is not None:
+            b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
         b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
         b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
         # 4. This chunk's decays; none exceeds 1.
@@ -210,36 +320,56 @@ def _forward_kernel(
             b_de = tl.exp(tl.minimum(g_n - b_gc, 0.0))
             d_c = tl.exp(g_n)
             p_g += BT * g[3]
+        if step is not None:  # part of the decays of a key, to a query and to the chunk's end
+            b_step = tl.load(p_step, mask=m_t, other=0.0).to(tl.float32)
+            b_dk = b_d * b_step[None, :]
+            b_w = b_step
+            if DECAY != 0:
+                b_w = b_de * b_step
+            p_step += BT * step[3]
+        else:
+            b_dk = b_d
+            if DECAY != 0:
+                b_w = b_de
         # 5. The output: earlier chunks through the state, this one pair by pair. With a decay the state's part is
         #    scaled as it is added.
-        if DECAY == 0:
-            b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
-            b_s = tl.where(m_s, tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3"), 0.0)
-            b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
-        else:
-            b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3") * b_d
-            b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
-            b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
-        if NORMALIZE:
-            b_qz = tl.sum(b_q.to(tl.float32) * b_z[None, :], 1)
-            b_kz = b_k.to(tl.float32)
-            if DECAY != 0:
-                b_qz *= b_ds
-                b_kz *= b_de[:, None]
-                b_z *= d_c
-            b_total = tl.sum(b_s, 1) + b_qz
-            b_z += tl.sum(b_kz, 0)
-            b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
-        tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+        if y is not None:
+            b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3")
+            if DECAY == 0:
+                b_s = tl.where(m_s, b_s, 0.0)
+                if step is not None:
+                    b_s *= b_step[None, :]
+                b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
+                b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
+            else:
+                b_s *= b_dk
+                b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
+                b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
+            if NORMALIZE:
+                b_qz = tl.sum(b_q.to(tl.float32) * b_z[None, :], 1)
+                if DECAY != 0:
+                    b_qz *= b_ds
+                b_y = b_y / tl.maximum(tl.sum(b_s, 1) + b_qz, SMALLEST)[:, None]
+            if skip is not None:
+                b_y += b_skip[None, :] * b_v.to(tl.float32)
+            tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+            p_q += BT * q[3]
+            p_y += BT * y[3]
         # 6. The state after the chunk.
+        if DECAY != 0 or step is not None:
+            b_v = (b_v * b_w[:, None]).to(dtype)
         if DECAY != 0:
-            b_v = (b_v * b_de[:, None]).to(dtype)
             b_h *= d_c
+        if NORMALIZE:
+            b_kz = b_k.to(tl.float32)
+            if DECAY != 0 or step is not None:
+                b_kz *= b_w[:, None]
+            if DECAY != 0:
+                b_z *= d_c
+            b_z += tl.sum(b_kz, 0)
         b_h = tl.dot(tl.trans(b_k), b_v, b_h, input_precision="tf32x3")
-        p_q += BT * q[3]
         p_k += BT * k[3]
         p_v += BT * v[3]
-        p_y += BT * y[3]
 
     # 7. The final state.
     if ht is not None:

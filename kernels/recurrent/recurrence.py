@@ -12,6 +12,11 @@ def in_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
     return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
 
 
+def for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return ``x [B, G, ...]`` with each of its G rows repeated for ``heads`` / G neighbouring heads."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
 def chunked_recurrence(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -9,6 +9,7 @@ Legend: B batch, T positions, E channels, N states per channel, BT positions per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ LAUNCHES = LaunchTable(
     {"any": {str(N): Launch({"BE": 32, "BT": 4 if N == 16 else 1}, warps=1, stages=1) for N in (16, 32, 64)}},
 )
 LARGEST_STATES = 64
+LONG, SEGMENT = 32_768, 8192
+"""From how many positions on a sequence runs by segments of that length, so that few long sequences fill a GPU."""
 CHUNK = 256
 """Positions whose states the reference keeps at once: without gradients its memory does not grow with T."""
 
@@ -71,7 +74,14 @@ def selective_scan(
     given = (u, step, A, B, C, skip, gate, state)
     if A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
         if runs_kernels(*given):
-            return _scan(*given)
+            if u.shape[1] < LONG:
+                return _scan(*given)
+            rows = zip(
+                *(x.split(1) for x in (u, step, B, C)), *(_sequences(x, len(u)) for x in (gate, state)), strict=True
+            )
+            found = [_in_segments(u, step, A, B, C, skip, z, h) for u, step, B, C, z, h in rows]
+            ys, states = zip(*found, strict=True)
+            return (torch.cat(ys), torch.cat(states)) if len(ys) > 1 else found[0]
         if trains_kernels(*given):
             y, ht, _ = _scan_for_training(*given)
             return y, ht
@@ -107,6 +117,46 @@ def _scan(
         **launch.arguments(),
     )
     return y, ht
+
+
+def _sequences(x: torch.Tensor | None, count: int) -> Sequence[torch.Tensor | None]:
+    return [None] * count if x is None else x.split(1)
+
+
+def _in_segments(
+    u: torch.Tensor,
+    step: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    skip: torch.Tensor | None,
+    gate: torch.Tensor | None,
+    state: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run `_scan` of one long sequence by its segments at once.
+
+    A first pass gives what each segment adds to the state, a second one runs them all from the states before them. What
+    is left over follows.
+    """
+    count = u.shape[1] // SEGMENT
+    main = count * SEGMENT
+
+    def segments(x: torch.Tensor | None) -> torch.Tensor | None:
+        return None if x is None else x[0, :main].unflatten(0, (count, SEGMENT))
+
+    parts: Any = [segments(x) for x in (u, step, B, C, gate)]
+    *given, z = parts
+    _, added = _scan(given[0], given[1], A, *given[2:], None, None, None)
+    total = torch.stack([F.softplus(part.float()).sum(0) for part in given[1]])
+    states = linear_scan((total[..., None] * A.float())[None].exp(), added[None], state)[0]
+    first = torch.zeros_like(added[:1]) if state is None else state.float()
+    y, _ = _scan(given[0], given[1], A, *given[2:], skip, z, torch.cat([first, states[:-1]]))
+    y, last = y.flatten(0, 1)[None], states[-1:]
+    if main < u.shape[1]:
+        u, step, B, C = (x[:, main:] for x in (u, step, B, C))
+        rest, last = _scan(u, step, A, B, C, skip, None if gate is None else gate[:, main:], last)
+        y = torch.cat([y, rest], dim=1)
+    return y, last
 
 
 @torch.library.custom_op(

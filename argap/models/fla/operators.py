@@ -31,10 +31,11 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.launch import common_dtype
-from argap.kernels.recurrent.delta_rule import SMALLEST_NORM, delta_rule
+from argap.kernels.recurrent.delta_rule import delta_rule, normalized
 from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule
 from argap.kernels.recurrent.gla import gla
 from argap.kernels.recurrent.linear_attention import SMALLEST_SUM, linear_attention
+from argap.kernels.recurrent.recurrence import for_each_head
 from argap.kernels.recurrent.taylor_attention import taylor_attention
 from argap.models.mixer import Mixer, at_least_float32
 
@@ -122,6 +123,7 @@ class FlaOperators:
         *,
         log_decay: torch.Tensor | None = None,
         normalize: bool = False,
+        norm_eps: float = 0.0,
         scale: float = 1.0,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,11 +132,12 @@ class FlaOperators:
         ``beta`` is ``[B, H, T]``, ``log_decay`` ``[B, H, T]`` or ``[B, H, T, K]``.
         """
         if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
-            options = {"log_decay": log_decay, "normalize": normalize, "scale": scale, "chunk": chunk}
-            return delta_rule(q, k, v, beta, **options)
+            options = {"normalize": normalize, "norm_eps": norm_eps, "scale": scale, "chunk": chunk}
+            return delta_rule(q, k, v, beta, log_decay=log_decay, **options)
         if normalize:
             wide = at_least_float32(q.dtype)
-            q, k = (F.normalize(x.to(wide), dim=-1, eps=SMALLEST_NORM).to(x.dtype) for x in (q, k))
+            q, k = (normalized(x.to(wide), norm_eps).to(x.dtype) for x in (q, k))
+        q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
         given = {"beta": beta.transpose(1, 2), "scale": scale, "output_final_state": True}
         operator = self.chunk_delta_rule
         if log_decay is not None:
@@ -152,6 +155,7 @@ class FlaOperators:
         b: torch.Tensor,
         *,
         log_decay: torch.Tensor,
+        least_log_decay: float | None = None,
         chunk: int | None = 16,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute `argap.kernels.recurrent.generalized_delta_rule`, which itself runs for smaller and larger keys.
@@ -159,7 +163,8 @@ class FlaOperators:
         q, k, a, b and ``log_decay`` are ``[B, H, T, K]``.
         """
         if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
-            return generalized_delta_rule(q, k, v, a, b, log_decay=log_decay, chunk=chunk)
+            decays = {"log_decay": log_decay, "least_log_decay": least_log_decay}
+            return generalized_delta_rule(q, k, v, a, b, **decays, chunk=chunk)
         r, k, v_low, a, b = _by_position(q, k, v, a, b)
         y, state = self.chunk_rwkv7(
             r=r, w=log_decay.transpose(1, 2), k=k, v=v_low, a=a, b=b, scale=1.0, output_final_state=True
@@ -173,20 +178,26 @@ class FlaOperators:
         v: torch.Tensor,
         *,
         log_decay: torch.Tensor | None = None,
+        step: torch.Tensor | None = None,
+        skip: torch.Tensor | None = None,
         normalize: bool = False,
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute `argap.kernels.recurrent.linear_attention.linear_attention`, which itself runs for smaller keys.
 
-        ``log_decay [H]`` is a constant, ``[B, H, T]`` is not, and ``normalize`` is for sums without decay: the mixers
-        call it only so.
+        ``log_decay [H]`` is a constant, ``[B, H, T]`` is not, and ``normalize`` is for sums without decay and step: the
+        mixers call it only so.
         """
         if q.shape[-1] < SMALLEST_KEY:
-            return linear_attention(
-                q, k, v, log_decay=log_decay, normalize=normalize, keep_state=keep_state, chunk=chunk
-            )
-        wide = at_least_float32(v.dtype)
+            options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+            return linear_attention(q, k, v, log_decay=log_decay, step=step, skip=skip, **options)
+        wide, skipped = at_least_float32(v.dtype), 0
+        q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
+        if skip is not None:
+            skipped = (skip if skip.dim() == 2 else skip[:, None])[:, None] * v
+        if step is not None:
+            v = v * step[..., None].to(v.dtype)
         decays = {}
         if log_decay is not None:
             constant = log_decay.dim() == 1
@@ -197,7 +208,7 @@ class FlaOperators:
             sums = k.to(wide).cumsum(2)
             y = y / (q.to(wide) * sums).sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
             state = None if state is None else torch.cat([state, sums[:, :, -1, :, None].to(state.dtype)], dim=-1)
-        return y.to(v.dtype), state
+        return (y.to(v.dtype) + skipped).to(v.dtype), state
 
     def taylor_attention(
         self,

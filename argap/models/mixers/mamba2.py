@@ -82,9 +82,10 @@ class Mamba2(Mixer):
         gate, mapped, logits = self._projected(x)
         u, b, c = self._heads(self.short(mapped, silu=True))
         step, log_decay = self.decay(logits)
-        q, k, v = (part.transpose(1, 2) for part in (c, b, u * step.to(u.dtype)))
-        y, memory = self.operator(q, k, v, log_decay=log_decay[..., 0].mT, keep_state=keep_state, chunk=self.chunk_size)
-        return self._merge(y.transpose(1, 2), u, gate), (memory, self.short.state_after(mapped))
+        q, k, v = (part.transpose(1, 2) for part in (c, b, u))
+        gates = {"log_decay": log_decay[..., 0].mT, "step": step[..., 0].mT, "skip": self.skip}
+        y, memory = self.operator(q, k, v, **gates, keep_state=keep_state, chunk=self.chunk_size)
+        return self._merge(y.transpose(1, 2), gate), (memory, self.short.state_after(mapped))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Return h ``[B, H, N, P]`` in float32 or wider, and the short convolution's last inputs."""
@@ -98,8 +99,9 @@ class Mamba2(Mixer):
         convolved, past = self.short.step(mapped, past)
         u, b, c = self._heads(F.silu(convolved))
         step, log_decay = self.decay(logits)
+        b, c = (part.repeat_interleave(self.heads // self.groups, dim=-2) for part in (b, c))
         y, memory = recurrence_step(c, b, u * step.to(u.dtype), memory, log_decay)
-        return self._merge(y, u, gate), (memory, past)
+        return self._merge(torch.addcmul(y.to(u.dtype), u, self.skip[:, None].to(u.dtype)), gate), (memory, past)
 
     def state_size(self, length: int) -> int:
         """Return E·N plus the short convolution's state."""
@@ -115,15 +117,13 @@ class Mamba2(Mixer):
         return self.projection(x).split([self.inner, self.short.weight.shape[1], self.heads], dim=-1)
 
     def _heads(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return u ``[..., H, P]``, and B and C ``[..., H, N]``, each shared by the heads of a group."""
+        """Return u ``[..., H, P]``, and B and C ``[..., G, N]``, each shared by the heads of a group."""
         u, *shared = mixed.split([self.inner, self.groups * self.states, self.groups * self.states], dim=-1)
-        shape = (*mixed.shape[:-1], self.groups, self.heads // self.groups, self.states)
-        b, c = (part.unflatten(-1, (self.groups, 1, -1)).expand(shape).flatten(-3, -2) for part in shared)
+        b, c = (part.unflatten(-1, (self.groups, -1)) for part in shared)
         return u.unflatten(-1, (self.heads, -1)), b, c
 
-    def _merge(self, y: torch.Tensor, u: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Add the skip to the heads' outputs ``[..., H, P]``, gate, norm by group and mix them to ``[..., D]``."""
-        y = torch.addcmul(y.to(u.dtype), u, self.skip[:, None].to(u.dtype))
+    def _merge(self, y: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Gate the heads' outputs ``[..., H, P]``, norm them by group and mix them to ``[..., D]``."""
         gated = gated_product(gate, y.flatten(-2), "silu").unflatten(-1, (self.groups, -1))
         normed = F.rms_norm(gated.to(self.norm.weight.dtype), gated.shape[-1:], eps=self.norm_eps).flatten(-2)
         return self.out((normed * self.norm.weight).to(gate.dtype))

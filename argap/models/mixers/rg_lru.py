@@ -12,7 +12,7 @@ from msgspec import Meta
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.kernels.recurrent.recurrence import linear_scan
+from argap.kernels.scan.diagonal_scan import diagonal_scan
 from argap.models.mixer import Mixer, ResidualLinear, at_least_float32, split_heads, without_decay
 from argap.models.mixers.convolution import ShortConvolution
 from argap.models.past import Recent
@@ -72,8 +72,8 @@ class RGLRU(Mixer):
         u = self.short(mapped)
         log_decay, admitted = self._gated(u)
         value = torch.cat([admitted[:, :1], admitted[:, 1:] * _root(log_decay[:, 1:])], dim=1)
-        h = linear_scan(log_decay.exp(), value)
-        return self._merge(h, gate), (h[:, -1], self.short.state_after(mapped), x.shape[1])
+        h, last = diagonal_scan(log_decay.exp(), value)
+        return self._merge(h, gate), (last, self.short.state_after(mapped), x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Return h ``[B, E]`` in float32 or wider, the convolution's last inputs and the number of positions so far."""

@@ -110,7 +110,9 @@ class RWKV7(Mixer):
         maps, v, gate = self._maps(token_shift(x, shift_weights(self.shift)))
         *operands, log_decay = (part.transpose(1, 2) for part in maps)
         r, k, a, b = operands
-        y, memory = self.operator(r, k, v.transpose(1, 2), a, b, log_decay=log_decay, chunk=self.chunk_size)
+        y, memory = self.operator(
+            r, k, v.transpose(1, 2), a, b, log_decay=log_decay, least_log_decay=FASTEST, chunk=self.chunk_size
+        )
         return self._merge(y.transpose(1, 2), maps, v, gate), (x[:, -1], memory)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from argap.kernels.recurrent.delta_rule import delta_rule
-from argap.scoring.operators.mamba import handed_on, per_head, scaled
+from argap.scoring.operators.mamba import handed_on
 
 SMALLEST_SQUARE = 1e-6
-"""Added to the squared norm of queries and keys, where `delta_rule` bounds the norm itself."""
+"""Added to the squared norm of queries and keys."""
 
 
 def gated_delta_rule(
@@ -35,22 +35,12 @@ def gated_delta_rule(
         given = {"chunk_size": chunk_size, "initial_state": initial_state, "output_final_state": output_final_state}
         given["use_qk_l2norm_in_kernel"] = use_qk_l2norm_in_kernel
         return plain(query, key, value, g=g, beta=beta, **given, **options)
-    H = value.shape[2]
-    if use_qk_l2norm_in_kernel:
-        query, key = _normalized(query), _normalized(key)
     y, state = delta_rule(
-        per_head(query, H),
-        per_head(key, H),
-        value.transpose(1, 2),
-        beta.transpose(1, 2),
+        *(part.transpose(1, 2) for part in (query, key, value, beta)),
         log_decay=g.transpose(1, 2),
+        normalize=use_qk_l2norm_in_kernel,
+        norm_eps=SMALLEST_SQUARE,
         scale=query.shape[-1] ** -0.5,
         state=initial_state,
     )
     return y.transpose(1, 2).contiguous(), state if output_final_state else None
-
-
-def _normalized(x: torch.Tensor) -> torch.Tensor:
-    """Divide ``x [..., K]`` by √(‖x‖² + `SMALLEST_SQUARE`)."""
-    norm = torch.linalg.vector_norm(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
-    return scaled(x, torch.rsqrt(norm.square() + SMALLEST_SQUARE))

@@ -82,46 +82,20 @@ def mamba2_scan(
         given = {"D": D, "dt_bias": dt_bias, "initial_states": initial_states, "dt_softplus": dt_softplus}
         given |= {"dt_limit": dt_limit, "return_final_states": return_final_states}
         return plain(x, dt, A, B, C, chunk_size, **given, **options)
-    H = x.shape[2]
     step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
     if dt_softplus:
         step = F.softplus(step)
     step = step.clamp(*dt_limit)
     y, state = linear_attention(
-        per_head(C, H),
-        per_head(B, H),
-        scaled(x, step).transpose(1, 2),
+        *(part.transpose(1, 2) for part in (C, B, x)),
         log_decay=(step * A.float()).transpose(1, 2),
+        step=step.transpose(1, 2),
+        skip=D,
         state=None if initial_states is None else initial_states.mT,
         keep_state=return_final_states,
     )
     y = y.transpose(1, 2).contiguous()  # of the kernel it is, and families take views of it
-    if D is not None:
-        y = y.addcmul_(x, D.to(y.dtype).view(H, -1))
     return (y, state.mT) if state is not None else y
-
-
-def per_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return ``x [B, T, G, N]`` as ``[B, H, T, N]`` with each group's row for all its heads.
-
-    A view if there is one group, or one for each head.
-    """
-    x = x.transpose(1, 2)
-    if x.shape[1] == 1:
-        return x.expand(-1, heads, -1, -1)
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
-
-
-def scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Multiply ``x [..., P]`` by ``factor [...]`` of float32 and round once."""
-    return _in_memory(torch.mul, x, factor[..., None])
-
-
-def _in_memory(operation: Callable[..., torch.Tensor], x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Apply ``operation`` in float32 or wider and store the result contiguously in the dtype of ``x``, in one pass."""
-    if torch.is_grad_enabled():
-        return operation(x, other).to(x.dtype).contiguous()
-    return operation(x, other, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
 def mamba_scan(
@@ -148,7 +122,10 @@ def mamba_scan(
         return plain(x, dt, A, B, C, **given, return_last_state=return_last_state, **options)
     step = dt.transpose(1, 2)
     if delta_bias is not None:  # one pass turns the positions to the front and adds the bias
-        step = _in_memory(torch.add, step, delta_bias)
+        if torch.is_grad_enabled():
+            step = (step + delta_bias).contiguous()
+        else:
+            step = torch.add(step, delta_bias, out=torch.empty(step.shape, dtype=step.dtype, device=step.device))
     gate = None if z is None else z.transpose(1, 2)
     scan = selective_scan if x.is_cuda else _scan_in_blocks
     y, state = scan(x.transpose(1, 2), step, A, B.transpose(1, 2), C.transpose(1, 2), skip=D, gate=gate)

@@ -13,12 +13,10 @@ import torch.nn.functional as F
 
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.recurrent.linear_attention import linear_attention
-from argap.kernels.recurrent.recurrence import linear_scan
 from argap.kernels.recurrent.wkv import wkv
+from argap.kernels.scan.diagonal_scan import diagonal_scan
 
 Plain = Callable[..., Any]
-CHUNK = 256
-"""Positions of RG-LRU scanned at once, which bounds the memory in float32."""
 IN_CACHE = 64
 """Positions of RWKV-4 at once on a CPU, whose sums fit its cache."""
 LARGEST_GATE = 20.0
@@ -79,12 +77,13 @@ def mlstm(
     m = igate.new_zeros(*igate.shape[:2], 1) if m_initial is None else m_initial.float()
     decayed = log_decay.cumsum(dim=-1)
     largest = decayed + torch.maximum((igate - decayed).cummax(dim=-1).values, m)
-    written = igate.exp()[..., None]
+    written = igate.exp()
     query = query * query.shape[-1] ** -0.5
     c = None if c_initial is None else c_initial * m[..., None].exp()
     n = None if n_initial is None else (n_initial * m.exp())[..., None]
-    y, c = linear_attention(query, key, (value * written).to(value.dtype), log_decay=log_decay, state=c)
-    sums, n = linear_attention(query, key, written.to(value.dtype), log_decay=log_decay, state=n)
+    y, c = linear_attention(query, key, value, log_decay=log_decay, step=written, state=c)
+    ones = value.new_ones(1, 1, 1, 1).expand(*written.shape, 1)
+    sums, n = linear_attention(query, key, ones, log_decay=log_decay, step=written, state=n)
     y /= sums.float().abs().clamp_min(1.0) + module.config.eps * largest[..., None].exp()
     assert c is not None
     assert n is not None
@@ -135,11 +134,5 @@ def rg_lru(
     if options or hidden_states.shape[1] == 1:
         given = {"hidden_states": hidden_states, "recurrent_gate": recurrent_gate, "reset": reset}
         return plain(**given, recurrent_states=recurrent_states, **options)
-    outputs, state = [], recurrent_states
-    inputs = (hidden_states, recurrent_gate, reset.expand(*hidden_states.shape[:2], 1))
-    for x, a, begins in zip(*(each.split(CHUNK, dim=1) for each in inputs), strict=True):
-        h = linear_scan((a * ~begins).float(), x.float(), state)
-        outputs.append(h.to(hidden_states.dtype))
-        state = h[:, -1]
-    assert state is not None  # T ≥ 1
-    return torch.cat(outputs, dim=1), state
+    starts = reset[..., 0].expand(hidden_states.shape[:2])
+    return diagonal_scan(recurrent_gate, hidden_states, starts=starts, state=recurrent_states)

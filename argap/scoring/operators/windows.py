@@ -47,16 +47,12 @@ def _attend(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend with ``query [B, H, T, K]`` and ``key`` and ``value [B, G, T, K]``; return ``[B, T, H, K]``."""
-    (B, H, T, K), G = query.shape, key.shape[1]
+    (B, _, T, K), G = query.shape, key.shape[1]
     fits = key.shape == value.shape == (B, G, T, K) and not any(options.get(name) is not None for name in OTHERS)
     if not (sliding_window and sliding_window < T and fits and _of_all(attention_mask)):
         given = {"scaling": scaling, "sliding_window": sliding_window, **options}
         return plain(module, query, key, value, attention_mask, **given)
-    if scaling is not None and scaling != K**-0.5:
-        query = query * (scaling * K**0.5)
-    if G != H:
-        key, value = (x[:, :, None].expand(B, G, H // G, T, K).flatten(1, 2) for x in (key, value))
-    return sliding_attention(query, key, value, sliding_window).transpose(1, 2), None
+    return sliding_attention(query, key, value, sliding_window, scale=scaling).transpose(1, 2), None
 
 
 def _of_all(mask: torch.Tensor | None) -> bool:

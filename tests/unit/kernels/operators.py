@@ -26,11 +26,13 @@ from argap.kernels.fused.token_shift import token_shift, token_shift_reference
 from argap.kernels.launch import Launch
 from argap.kernels.recurrent import wkv as wkv_module
 from argap.kernels.recurrent.delta_rule import delta_rule, delta_rule_reference
+from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule, generalized_delta_rule_reference
 from argap.kernels.recurrent.gla import gla, gla_reference
 from argap.kernels.recurrent.linear_attention import linear_attention, linear_attention_reference
 from argap.kernels.recurrent.taylor_attention import taylor_attention, taylor_attention_reference
 from argap.kernels.recurrent.taylor_sums import SEGMENT
 from argap.kernels.recurrent.wkv import wkv, wkv_reference
+from argap.kernels.scan.diagonal_scan import diagonal_scan, diagonal_scan_reference
 from argap.kernels.scan.selective_scan import selective_scan, selective_scan_reference
 from tests.unit.kernels.conftest import TOLERANCE
 
@@ -63,18 +65,38 @@ class Draw:
 
 
 def of_delta_rule(
-    draw: Draw, length: int, key: int, value: int, *, normalize: bool = False, decay: str = "none", strength: float = 1
+    draw: Draw,
+    length: int,
+    key: int,
+    value: int,
+    *,
+    normalize: bool = False,
+    decay: str = "none",
+    strength: float = 1,
+    groups: int = 2,
+    **options: Any,
 ) -> Given:
     """Queries and keys of unit length and β from 0 to 2; ``normalize``: of lengths from 0 to 30 instead."""
-    q, k, v = (draw.normal(2, length, 2, size).transpose(1, 2) for size in (key, key, value))
+    q, k = (draw.normal(2, length, groups, key).transpose(1, 2) for _ in range(2))
+    v = draw.normal(2, length, 2, value).transpose(1, 2)
     lengths = torch.linspace(0, 30, length, device=draw.device)[:, None].to(draw.dtype) if normalize else 1
     q, k = (F.normalize(x, dim=-1) * lengths for x in (q, k))
     beta = 2 * draw.uniform(2, length, 2).transpose(1, 2)
     given = {"q": q, "k": k, "v": v, "beta": beta, "normalize": normalize, "state": draw.state(2, 2, key, value)}
+    given |= options
     if decay == "none":
         return given
     rates = -strength * draw.uniform(2, length, 2, key, dtype=torch.float32).transpose(1, 2) ** 4
     return given | {"log_decay": rates if decay == "of a channel" else rates[..., 0], "scale": 0.5}
+
+
+def of_generalized_delta_rule(draw: Draw, length: int, key: int, value: int) -> Given:
+    """RWKV-7's: the removed key has unit length, and is written back at a rate; decays down to e^−0.6."""
+    q, k, removed = (draw.normal(2, length, 2, key).transpose(1, 2) for _ in range(3))
+    removed, rate = F.normalize(removed, dim=-1), draw.uniform(2, 2, length, key)
+    decay = -0.6 * draw.uniform(2, length, 2, key, dtype=torch.float32).transpose(1, 2)
+    given = {"q": q, "k": k / key**0.5, "v": draw.normal(2, 2, length, value), "a": -removed, "b": removed * rate}
+    return given | {"log_decay": decay, "least_log_decay": -0.6, "state": draw.state(2, 2, key, value)}
 
 
 def of_gla(draw: Draw, length: int, key: int, value: int, *, strength: float = 0.25, state: bool = True) -> Given:
@@ -85,10 +107,21 @@ def of_gla(draw: Draw, length: int, key: int, value: int, *, strength: float = 0
 
 
 def of_linear_attention(
-    draw: Draw, length: int, key: int, value: int, *, decay: str = "none", normalize: bool = False, state: bool = True
+    draw: Draw,
+    length: int,
+    key: int,
+    value: int,
+    *,
+    decay: str = "none",
+    normalize: bool = False,
+    state: bool = True,
+    ssd: bool = False,
 ) -> Given:
-    """Positive q and k, so that their sums are far from 0; decays down to e^−50, whose quotients overflow."""
-    q, k = (draw.uniform(2, 3, length, key) for _ in range(2))
+    """Positive q and k, so that their sums are far from 0; decays down to e^−50, whose quotients overflow.
+
+    ``ssd``: one query and key for all heads, with step and skip.
+    """
+    q, k = (draw.uniform(2, 1 if ssd else 3, length, key) for _ in range(2))
     rates = {
         "none": None,
         "of a head": torch.tensor([0.0, -0.02, -50.0], device=draw.device),
@@ -96,6 +129,8 @@ def of_linear_attention(
     }[decay]
     before = draw.uniform(2, 3, key, value + normalize, dtype=torch.float32) if state else None
     options = {"log_decay": rates, "normalize": normalize, "state": before}
+    if ssd:
+        options |= {"step": draw.uniform(2, length, 3).transpose(1, 2), "skip": draw.normal(3, value)}
     return {"q": q, "k": k, "v": draw.normal(2, 3, length, value), **options}
 
 
@@ -133,6 +168,14 @@ def of_selective_scan(draw: Draw, length: int, width: int, states: int, *, extra
         "gate": draw.normal(2, length, width),
         "state": draw.state(2, width, states),
     }
+
+
+def of_diagonal_scan(draw: Draw, length: int, width: int) -> Given:
+    """Decays from 0 to 1, some at exactly 0, and a start within the second sequence."""
+    decay, starts = draw.uniform(2, length, width), torch.zeros(2, length, dtype=torch.bool, device=draw.device)
+    decay[:, ::5, 0], starts[1, length // 2] = 0, True
+    given = {"decay": decay, "value": draw.part(2, length, width), "starts": starts}
+    return given | {"state": draw.state(2, width)}
 
 
 def of_short_convolution(draw: Draw, length: int, taps: int, *, extras: bool = False) -> Given:
@@ -197,16 +240,19 @@ def of_gated_norm(draw: Draw, rows: int, heads: int, size: int, *, weights: int 
     return {"values": values, "gate": gate, "weight": weight, "eps": 1e-3, "dtype": draw.dtype, **options}
 
 
-def of_sliding_attention(draw: Draw, length: int, window: int) -> Given:
-    q, k, v = (draw.normal(2, length, 3, 16).transpose(1, 2) for _ in range(3))
-    return {"q": q, "k": k, "v": v, "window": window}
+def of_sliding_attention(draw: Draw, length: int, window: int, key: int = 16, groups: int = 3, **options: Any) -> Given:
+    q, k, v = (draw.normal(2, length, heads, key).transpose(1, 2) for heads in (3, groups, groups))
+    return {"q": q, "k": k, "v": v, "window": window, **options}
 
 
-def masked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+def masked_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, scale: float | None = None
+) -> torch.Tensor:
     """Position i sees i − w + 1 to i."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     at = torch.arange(q.shape[2], device=q.device)
     back = at[:, None] - at
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill((back < 0) | (back >= window), -torch.inf)
+    scores = (scale * q @ k.mT).masked_fill((back < 0) | (back >= window), -torch.inf)
     return scores.softmax(dim=-1) @ v
 
 
@@ -224,6 +270,9 @@ class Operator:
 
 OPERATORS = {
     "delta_rule": Operator(delta_rule, delta_rule_reference, of_delta_rule, recurrent=True),
+    "generalized_delta_rule": Operator(
+        generalized_delta_rule, generalized_delta_rule_reference, of_generalized_delta_rule, recurrent=True
+    ),
     "gla": Operator(gla, gla_reference, of_gla, recurrent=True),
     "linear_attention": Operator(linear_attention, linear_attention_reference, of_linear_attention, recurrent=True),
     "taylor_attention": Operator(taylor_attention, taylor_attention_reference, of_taylor_attention, recurrent=True),
@@ -236,6 +285,9 @@ OPERATORS = {
     ),
     "selective_scan": Operator(
         selective_scan, selective_scan_reference, of_selective_scan, TOLERANCE[torch.float32], recurrent=True
+    ),
+    "diagonal_scan": Operator(
+        diagonal_scan, diagonal_scan_reference, of_diagonal_scan, TOLERANCE[torch.float32], recurrent=True
     ),
     "short_convolution": Operator(short_convolution, short_convolution_and_state, of_short_convolution),
     "long_convolution": Operator(
@@ -268,15 +320,20 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
     ("delta_rule", [(70, 24, 16)], (torch.float32, torch.bfloat16), [{"normalize": True}]),
     ("delta_rule", [(1, 16, 16), (70, 24, 40)], FLOATS,
      [{"decay": decay, "normalize": normalize} for decay in OF_INPUT for normalize in PAIRS]),
+    ("delta_rule", [(70, 24, 40), (70, 130, 20)], FLOATS,
+     [{"groups": 1, "decay": decay, "normalize": True, "norm_eps": 0.5} for decay in ("none", *OF_INPUT)]),
     ("delta_rule", [(130, 20, 16), (70, 130, 20)], FLOATS[1:], [{"decay": each} for each in OF_INPUT]),
     ("delta_rule", [(65, 20, 16)], FLOATS[::2],
      [{"decay": decay, "strength": strength, "normalize": True} for decay in OF_INPUT for strength in STRENGTHS[1:]]),
+    ("generalized_delta_rule", [(1, 16, 16), (63, 20, 40), (130, 64, 64), (70, 100, 24)], FLOATS, [{}]),
     ("gla", [(1, 16, 16), (65, 20, 40)], FLOATS, [{"strength": each} for each in STRENGTHS]),
     ("gla", [(2, 16, 70), (63, 7, 5), (64, 128, 33), (65, 256, 40), (127, 64, 64), (200, 32, 16)], (torch.float32,),
      [{"state": False}]),
     ("gla", [(70, 128, 16), (70, 130, 16), (70, 256, 16)], FLOATS, [{}]),  # more than one block of a key
     ("linear_attention", [(1, 16, 16), (65, 20, 40), (127, 64, 64)], FLOATS,
      [{"decay": decay, "normalize": normalize} for decay in DECAYS for normalize in PAIRS]),
+    ("linear_attention", [(1, 16, 16), (65, 20, 40)], FLOATS,
+     [{"ssd": True, "decay": decay, "normalize": normalize} for decay in DECAYS for normalize in PAIRS]),
     ("linear_attention", [(2, 16, 70), (63, 7, 5), (64, 128, 33), (200, 32, 16), (40, 200, 20), (40, 300, 20)],
      (torch.float32,), [{"decay": "of a head", "state": False}]),
     ("taylor_attention", [(1, 16, 64), (65, 5, 40), (127, 16, 20)], FLOATS, [{"normalize": each} for each in PAIRS]),
@@ -286,6 +343,7 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
      FLOATS, [{}]),
     ("selective_scan", [(1, 5, 3), (2, 32, 16), (63, 3, 4), (17, 64, 16), (65, 8, 2), (31, 33, 5), (90, 4, 3)],
      FLOATS, [{}]),
+    ("diagonal_scan", [(1, 5), (63, 33), (64, 3), (200, 40)], FLOATS, [{}]),
     ("short_convolution", [(1, 4), (2, 3), (63, 1), (64, 9), (65, 4), (127, 2), (70, 4)], FLOATS,
      [{"extras": each} for each in PAIRS]),
     ("long_convolution", [(1, 1, 1), (2, 2, 2), (3, 63, 63), (2, 64, 40), (5, 65, 65), (1, 127, 1), (2, 500, 500)],
@@ -304,6 +362,8 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
       {"weights": 2, "gate_first": True}, {"weights": 1, "activation": "sigmoid"}]),
     ("sliding_attention", [(length, window) for length in (1, 2, 63, 64, 65, 127, 500) for window in (1, 2, 64, 1000)],
      (torch.float32, torch.float64, torch.bfloat16), [{}]),
+    ("sliding_attention", [(200, 100), (130, 70)], FLOATS, [{"key": 40, "groups": 1, "scale": 0.3}]),
+    ("sliding_attention", [(70, 65), (260, 129)], FLOATS, [{"key": 136}]),
 ]  # fmt: skip
 """Operators, the sizes and dtypes of their inputs, and further options."""
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from argap.kernels.recurrent import linear_attention as linear_attention_module
 from argap.kernels.recurrent import taylor_sums
 from argap.kernels.registry import OPS
+from argap.kernels.scan import selective_scan as selective_scan_module
 from tests.unit.kernels.conftest import TOLERANCE
 from tests.unit.kernels.operators import FORWARD, OPERATORS, Draw, Given, forward_cases
 
@@ -26,7 +28,7 @@ def changed(given: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return {name: changed(value, change) for name, value in given.items()}
     if isinstance(given, tuple):
         return tuple(changed(value, change) for value in given)
-    return change(given) if isinstance(given, torch.Tensor) else given
+    return change(given) if isinstance(given, torch.Tensor) and given.is_floating_point() else given
 
 
 def assert_near(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor], tolerance: float) -> None:
@@ -66,6 +68,7 @@ SEQUENCES: dict[str, tuple[str, tuple[int, ...], Given, tuple[int, ...], int, fl
         )
         for kind in ("none", "of a head", "of a position")
     },
+    "SSD": ("linear_attention", (80, 20, 40), {"decay": "of a position", "ssd": True}, (40, 64, 70), 70, 2e-5),
     # Of a chunk of GLA later positions may decide how its scores are computed, and so their last bit.
     "gla": ("gla", (80, 20, 40), {}, (64,), 70, 2e-5),
     "gla, strong decays": ("gla", (80, 20, 40), {"strength": 500.0}, (64,), 70, 1e-3),
@@ -73,11 +76,17 @@ SEQUENCES: dict[str, tuple[str, tuple[int, ...], Given, tuple[int, ...], int, fl
     "delta rule": ("delta_rule", (80, 20, 40), {"normalize": True}, (40, 64, 70), 70, 2e-5),
     "delta rule, cut at the end of a chunk": ("delta_rule", (90, 16, 16), {}, (64,), 64, 0),
     "gated delta rule": ("delta_rule", (80, 20, 40), {"decay": "of a position"}, (40, 64, 70), 70, 2e-5),
+    "gated delta rule, a key for two heads": (
+        "delta_rule", (80, 20, 40), {"decay": "of a position", "groups": 1, "normalize": True, "norm_eps": 0.5},
+        (40, 64, 70), 70, 2e-5
+    ),
     "delta rule, a decay for each channel": (
         "delta_rule", (80, 20, 40), {"decay": "of a channel", "normalize": True}, (64,), 70, 2e-5
     ),
+    "generalized delta rule": ("generalized_delta_rule", (80, 20, 40), {}, (64,), 70, 2e-5),
     "wkv": ("wkv", (40, 5, 16), {}, (5, 35), 35, 2e-5),
     "selective scan": ("selective_scan", (20, 33, 4), {}, (13,), 13, 0),
+    "diagonal scan": ("diagonal_scan", (140, 33), {}, (13, 64), 70, 2e-6),
     "short convolution": ("short_convolution", (70, 4), {"extras": True}, (33,), 30, 0),
     "short convolution, cut within its taps": ("short_convolution", (70, 4), {}, (2,), 2, 2e-6),
 }  # fmt: skip
@@ -90,6 +99,12 @@ def segments() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(taylor_sums, "SEGMENT", 64)
         yield
+
+
+LONG_SEQUENCES: dict[str, Any] = {
+    "linear_attention": linear_attention_module, "selective_scan": selective_scan_module
+}  # fmt: skip
+"""Operators whose long sequences run by segments, and their modules."""
 
 
 @cache
@@ -121,7 +136,8 @@ def cut(given: Given, length: int, first: int = 0, last: int | None = None, rows
         x = x[rows] if x.shape[0] == 2 else x
         return x[tuple(slice(first, last) if size == length else slice(None) for size in x.shape)]
 
-    return changed(given, part)
+    parts = {name: part(x) for name, x in given.items() if isinstance(x, torch.Tensor) and x.dtype == torch.bool}
+    return changed(given, part) | parts
 
 
 parted = pytest.mark.parametrize("law", SEQUENCES)
@@ -159,6 +175,22 @@ def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given
     for last in cuts:
         shorter = whole[0][tuple(slice(last) if size == length else slice(None) for size in whole[0].shape)]
         assert_near(leaves(call(**cut(given, length, last=last)))[:1], [shorter], 0)
+
+
+@pytest.mark.parametrize("length", [64, 70])
+@pytest.mark.parametrize("law", [law for law in SEQUENCES if SEQUENCES[law][0] in LONG_SEQUENCES])
+def test_long_sequences_run_by_segments(
+    law: str, length: int, given: Given, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, (_, *sizes), options, *_ = SEQUENCES[law]
+    given = OPERATORS[name].draw(Draw(2, torch.float32, device), length, *sizes, **options)
+    expected = leaves(OPERATORS[name].call(**given))
+    monkeypatch.setattr(LONG_SEQUENCES[name], "LONG", 64)
+    monkeypatch.setattr(LONG_SEQUENCES[name], "SEGMENT", 16)
+    found = leaves(OPERATORS[name].call(**given))
+    assert_near(found, expected, 2e-5)
+    assert not torch.equal(found[0], expected[0])
+    assert_near(leaves(OPERATORS[name].call(**cut(given, length, rows=slice(1, None)))), [x[1:] for x in found], 0)
 
 
 @parted
