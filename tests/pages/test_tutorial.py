@@ -80,7 +80,7 @@ def follow(page: str, run_command: RunCommand) -> None:
             exec(block, {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/tutorial.md"])
 def test_a_page_runs_as_printed(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand
 ) -> None:
