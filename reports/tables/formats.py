@@ -136,7 +136,7 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
         whole = Console(width=max(console.width, needed(table) + 1))
         with whole.capture() as drawn:
             whole.print(terminal(table))
-        print("\n".join(line.rstrip() for line in drawn.get().split("\n")), end="")
+        console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
         if table.notes:
             console.print(Text("\n".join(table.notes)))
 
@@ -149,19 +149,22 @@ def narrower(table: Table) -> Iterator[Table]:
 
 
 def stacked(table: Table) -> Table:
-    """Return a table with each interval on a second line, below the number in the column before it."""
+    """Return a table with each interval in a row of its own, below the number in the column before it."""
     own = [k for k, title in enumerate(table.columns) if title != ENDS]
     place = {k: new for new, k in enumerate(own)}
-
-    def merged(cells: Sequence[str]) -> tuple[str, ...]:
-        below = {k: cells[k + 1] for k in own if ENDS in table.columns[k + 1 : k + 2]}
-        return tuple(f"{cells[k]}\n{below[k]}" if below.get(k, DASH) != DASH else cells[k] for k in own)
-
+    rows: list[tuple[str, ...]] = []
+    best = set()
+    for number, cells in enumerate(table.rows):
+        best |= {(len(rows), place[column]) for row, column in table.best if row == number and column in place}
+        rows.append(tuple(cells[k] for k in own))
+        below = tuple(cells[k + 1] if ENDS in table.columns[k + 1 : k + 2] else "" for k in own)
+        if any(cell not in ("", DASH) for cell in below):
+            rows.append(below)
     return replace(
         table,
-        columns=[title for title in table.columns if title != ENDS],
-        rows=[merged(row) for row in table.rows],
-        best=frozenset((row, place[column]) for row, column in table.best if column in place),
+        columns=[table.columns[k] for k in own],
+        rows=rows,
+        best=frozenset(best),
         left={place[k] for k in table.left if k in place},
         spare=[place[k] for k in table.spare],
     )
