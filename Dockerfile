@@ -24,8 +24,8 @@ RUN if [[ "$TORCH" = cpu ]]; then \
     fi \
     && pip install --no-cache-dir --constraint constraints.txt '.[score]'
 
-RUN useradd --create-home argap
-USER argap
+RUN useradd --create-home --uid 1000 argap
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["argap"]
 CMD ["--help"]

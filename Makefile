@@ -55,6 +55,7 @@ quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
 
 release: $(VENV)/.installed-release ## wheel and sdist in dist/, checked, installed in a clean environment; on a tag, it names the version
 	test -z "$$(git tag --points-at HEAD)" || git tag --points-at HEAD | grep -qx "v$$($(BIN)/argap --version | cut -d' ' -f2)"
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/pytest -q -m slow tests/commands/test_packaging.py
