@@ -29,6 +29,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "rotary": ("fused.rotary",),
     "gated_product": ("fused.gated_product",),
     "gated_norm": ("fused.gated_norm",),
+    "step_decay": ("fused.step_decay",),
     "token_shift": ("fused.token_shift",),
 }
 """Modules of each op below `argap.kernels`: its own, which has a function of its name, then others with launch

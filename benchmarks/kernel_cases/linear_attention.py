@@ -1,8 +1,8 @@
 """Linear attention, retention and Mamba-2's SSD vs. flash-linear-attention, which takes ``[B, T, H, D]``.
 
 SSD (arXiv 2405.21060) has heads of 64 with 128 states, and one B and C for all heads. Its peers are the kernels of
-mamba-ssm, where that is installed, and simple GLA with B and C repeated for each head; the product of x and the step is
-part of every time. Decays are those of initial gates: A from 1 to 16 and steps of 0.001 to 0.1.
+mamba-ssm, where that is installed, and simple GLA with B and C repeated for each head; step and skip are part of every
+time. Decays are those of initial gates: A from 1 to 16 and steps of 0.001 to 0.1.
 """
 
 import math
@@ -64,23 +64,24 @@ def ssd(batch: int, length: int, heads: int) -> Case:
     x = torch.randn(batch, length, heads, HEAD, device="cuda", dtype=torch.bfloat16)
     B, C = (torch.randn(batch, length, 1, STATES, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     step = torch.exp(torch.empty(batch, length, heads, device="cuda").uniform_(math.log(1e-3), math.log(0.1)))
-    A = -(1 + 15 * torch.rand(heads, device="cuda"))
+    A, D = -(1 + 15 * torch.rand(heads, device="cuda")), torch.ones(heads, device="cuda")
 
     def run(function: Callable[..., Any], x: Any, step: Any, B: Any, C: Any, **options: Any) -> torch.Tensor:
-        q, k = (each.expand(-1, -1, x.shape[2], -1) for each in (C, B))
         decay = step * A[: x.shape[2]].to(step.dtype)
-        inputs = (each.transpose(1, 2) for each in (q, k, x * step[..., None].to(x.dtype)))
-        return function(*inputs, log_decay=decay.transpose(1, 2), **options)[0].transpose(1, 2)
+        inputs = (each.transpose(1, 2) for each in (C, B, x))
+        gates = {"log_decay": decay.transpose(1, 2), "step": step.transpose(1, 2), "skip": D[: x.shape[2]]}
+        return function(*inputs, **gates, **options)[0].transpose(1, 2)
 
     def simple_gla() -> torch.Tensor:
         q, k = (each.expand(-1, -1, heads, -1) for each in (C, B))
-        return chunk_simple_gla(q, k, x * step[..., None].to(x.dtype), g=step * A, scale=1.0)[0]
+        y = chunk_simple_gla(q, k, x * step[..., None].to(x.dtype), g=step * A, scale=1.0)[0]
+        return y.addcmul(x, D[:, None].to(x.dtype))
 
     peers: dict[str, Callable[[], Any]] = {"FLA simple GLA": simple_gla}
     if find_spec("mamba_ssm"):
         from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 
-        peers["mamba-ssm"] = partial(mamba_chunk_scan_combined, x, step, A, B, C, chunk_size=256)
+        peers["mamba-ssm"] = partial(mamba_chunk_scan_combined, x, step, A, B, C, chunk_size=256, D=D)
     return Case(
         "SSD",
         f"B {batch}, T {length}, H {heads}, D {HEAD}, N {STATES}",

@@ -3,7 +3,7 @@
 One program attends from a block of queries to the blocks of keys in their windows and keeps the softmax's largest
 logit and sum as it goes (arXiv 2307.08691, algorithm 1). Only blocks cut by a window or the diagonal are masked.
 
-Legend: B batch, H heads, G heads of keys and values, T positions, K key and value size, w window, BM queries and BN keys
+Legend: B batch, H heads, G of keys and values, T positions, K key and value size, w window, BM queries and BN keys
 per block.
 """
 
@@ -41,8 +41,7 @@ LAUNCHES = LaunchTable(
     "sliding_attention",
     {
         "hopper": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BM": 128, "BN": 64}, warps=4, stages=3)),
-            "128": Launch({"BM": 128, "BN": 64}, warps=8, stages=3),
+            **dict.fromkeys(("16", "32", "64", "128"), Launch({"BM": 64, "BN": 64}, warps=4, stages=3)),
             "256": Launch({"BM": 128, "BN": 64}, warps=8, stages=2),
             **_IN_FLOAT32,
         },

@@ -31,18 +31,19 @@ CHUNK = 64
 RANGE = 40.0
 """The largest exponent of a factor: the product of two, exp(80), stays in float32 and bfloat16."""
 
-_BLOCKS = {"16": 16, "32": 32, "64": 64, "128": 64}
+_BLOCKS = {"16": (16, 2), "32": (32, 2), "64": (64, 4), "128": (64, 4)}
 LAUNCHES = LaunchTable(
     "delta_rule: pairs with a decay for each channel",
     {
         "any": {
-            f"{key}{dtype}": Launch({"BC": BC}, warps=4, stages=1)
-            for key, BC in _BLOCKS.items()
+            f"{key}{dtype}": Launch({"BC": BC}, warps, stages=1)
+            for key, (BC, warps) in _BLOCKS.items()
             for dtype in ("", " float32")
         }
     },
 )
-"""BC: channels of the key at a time."""
+"""BC: channels of the key at a time. Products of 16 or 32 columns by four warps, which for Hopper become products
+of a warp group, end with Triton 3.6 in wrong numbers or reads outside shared memory (triton-lang/triton#10486)."""
 STRONG_LAUNCHES = LaunchTable(
     "delta_rule: pairs with strong decays", {"any": {"any": Launch({"BC": 32}, warps=4, stages=1)}}
 )
@@ -84,14 +85,7 @@ def decayed_pairs(
     )
     inputs = (*strided(q, k, unit_stride(log_decay), dims=3), norms)
     sums = (found.scores, found.lower, found.decays, T, H, float(scale))
-    # Sums are rounded to 8 or 11 bits in the end, a tf32 product's operands to 11.
-    sizes = {
-        "K": K,
-        "BT": CHUNK,
-        "RANGE": RANGE,
-        "WEAKEST": math.exp(-2 * RANGE),
-        "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
-    }
+    sizes = {"K": K, "BT": CHUNK, "RANGE": RANGE, "WEAKEST": math.exp(-2 * RANGE)}
     launch = LAUNCHES.at(q.device, key_class(K, q.dtype)).arguments()
     _pairs_kernel[(NT * B * H,)](*inputs, found.q, found.k, found.left, *sums, **sizes, **launch)
     launch = STRONG_LAUNCHES.at(q.device, "any").arguments()
@@ -118,7 +112,6 @@ def _pairs_kernel(
     BT: tl.constexpr,
     RANGE: tl.constexpr,
     WEAKEST: tl.constexpr,
-    PRECISION: tl.constexpr,
     BC: tl.constexpr,
 ):
     # One chunk of one head.
@@ -158,7 +151,7 @@ def _pairs_kernel(
         # 3. Pairs, decayed to half of the chunk's decay.
         b_half = tl.maximum(b_e / 2, -RANGE)
         b_to, b_from = tl.exp(b_gc - b_half), tl.exp(tl.minimum(b_half - b_gc, RANGE))
-        b_s, b_a = _products(b_q, b_k, b_to, b_from, b_s, b_a, dtype, PRECISION)
+        b_s, b_a = _products(b_q, b_k, b_to, b_from, b_s, b_a, dtype)
     if b_least >= WEAKEST:
         o_s = i_c * (BT * BT) + o_i * BT + o_j
         tl.store(scores + o_s, tl.where(o_i <= o_j, b_s, 0.0).to(dtype))
@@ -182,7 +175,6 @@ def _strong_pairs_kernel(
     BT: tl.constexpr,
     RANGE: tl.constexpr,
     WEAKEST: tl.constexpr,
-    PRECISION: tl.constexpr,
     BC: tl.constexpr,
 ):
     # One chunk of one head, if its decays are strong. Tensors over its positions are [4, 16, …]: block, position within
@@ -230,8 +222,8 @@ def _strong_pairs_kernel(
         b_half = tl.maximum(b_n / 2, -RANGE)
         b_to = tl.exp(b_gc - b_half)
         b_kj = tl.trans(b_k * tl.exp(tl.minimum(b_half - b_gc, RANGE)), 0, 2, 1)
-        b_s = tl.dot(b_q * b_to, b_kj, b_s, input_precision=PRECISION)
-        b_a = tl.dot(b_k * b_to, b_kj, b_a, input_precision=PRECISION)
+        b_s = tl.dot(b_q * b_to, b_kj, b_s, input_precision="tf32x3")
+        b_a = tl.dot(b_k * b_to, b_kj, b_a, input_precision="tf32x3")
     if tl.min(b_least) < -2 * RANGE:
         # Still too strong: one key at a time.
         b_s = tl.zeros([4, 16, 16], dtype=tl.float32)
@@ -272,8 +264,8 @@ def _strong_pairs_kernel(
                 b_after += tl.sum(_block(p_g, g[3], o_m, o_c, m_sc & (o_m < left)), 1, keep_dims=True)
             # The difference of two sums may exceed 0 by a rounding error, but not by more.
             b_kj = tl.trans(_block(p_k, k[3], o_s, o_c, m_sc) * b_rks * tl.exp(b_after), 0, 2, 1)
-            b_s = tl.dot(b_q, b_kj, b_s, input_precision=PRECISION)
-            b_a = tl.dot(b_k, b_kj, b_a, input_precision=PRECISION)
+            b_s = tl.dot(b_q, b_kj, b_s, input_precision="tf32x3")
+            b_a = tl.dot(b_k, b_kj, b_a, input_precision="tf32x3")
         m_s = (o_s >= 0) & (o_j >= 0)
         tl.store(p_s - 16 * i_d * BT, b_s.to(dtype), mask=m_s)
         tl.store(p_a - 16 * i_d, b_a, mask=m_s)
@@ -313,11 +305,11 @@ def _channels(
 
 
 @jit
-def _products(b_q, b_k, b_to, b_from, b_s, b_a, dtype: tl.constexpr, PRECISION: tl.constexpr):
+def _products(b_q, b_k, b_to, b_from, b_s, b_a, dtype: tl.constexpr):
     # The sums for q, transposed, and for k.
     b_kf = _operand(b_k * b_from, dtype)
-    b_s = tl.dot(b_kf, tl.trans(_operand(b_q * b_to, dtype)), b_s, input_precision=PRECISION)
-    return b_s, tl.dot(_operand(b_k * b_to, dtype), tl.trans(b_kf), b_a, input_precision=PRECISION)
+    b_s = tl.dot(b_kf, tl.trans(_operand(b_q * b_to, dtype)), b_s, input_precision="tf32x3")
+    return b_s, tl.dot(_operand(b_k * b_to, dtype), tl.trans(b_kf), b_a, input_precision="tf32x3")
 
 
 @jit

@@ -38,12 +38,11 @@ from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
 
 LARGEST_KEY = 128
 _FLOAT32_KEYS = ("16 float32", "32 float32", "64 float32", "128 float32")
-_BLOCKS = {"16": 16, "32": 32, "64": 64, "128": 64}
 LAUNCHES = LaunchTable(
     "generalized_delta_rule: scan",
     {
         "hopper": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 64}, warps=4, stages=2)),
+            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 64}, warps=4, stages=3)),
             "128": Launch({"BV": 32}, warps=4, stages=2),
             **dict.fromkeys(_FLOAT32_KEYS, Launch({"BV": 16}, warps=4, stages=1)),
         },
@@ -58,14 +57,14 @@ PRODUCT_LAUNCHES = LaunchTable(
     "generalized_delta_rule: products",
     {
         "any": {
-            f"{key}{dtype}": Launch({"BC": min(BC, 32)}, warps=4, stages=1)
-            for key, BC in _BLOCKS.items()
+            f"{key}{dtype}": Launch({"BC": min(key, 32)}, warps=2, stages=1)
+            for key in (16, 32, 64, 128)
             for dtype in ("", " float32")
         }
     },
 )
-"""BC: channels of the key at a time."""
-SOLVE_LAUNCHES = LaunchTable("generalized_delta_rule: reads", {"any": {"any": Launch({"BC": 32}, warps=4, stages=1)}})
+"""BC: channels of the key at a time; two warps for the reason given in `argap.kernels.recurrent.decayed_pairs`."""
+READ_LAUNCHES = LaunchTable("generalized_delta_rule: reads", {"any": {"any": Launch({"BC": 32}, warps=2, stages=1)}})
 
 
 def generalized_delta_rule(
@@ -119,7 +118,6 @@ def generalized_delta_rule(
         *strided(x.q, x.k, a, b, unit_stride(log_decay), dims=3),
         *(*decayed, on_k, on_b, from_k, lower, decays, T, H),
         **sizes,
-        PRECISION="tf32x3" if dtype == torch.float32 else "tf32",
         **PRODUCT_LAUNCHES.at(q.device, key_class(K, dtype)).arguments(),
     )
     # 2. W, in the place of ȧ, and U.
@@ -129,7 +127,7 @@ def generalized_delta_rule(
         *(*strided(x.v, dims=3), decayed[1], from_k, inverse, read, T, H),
         **sizes,
         V=V,
-        **SOLVE_LAUNCHES.at(q.device, "any").arguments(),
+        **READ_LAUNCHES.at(q.device, "any").arguments(),
     )
     # 3. Chunk by chunk.
     ht = x.new_state(K, V)
@@ -209,7 +207,6 @@ def _products_kernel(
     H,
     K: tl.constexpr,
     BT: tl.constexpr,
-    PRECISION: tl.constexpr,
     BC: tl.constexpr,
 ):
     # One chunk of one head. Both factors of a pair are decayed to half of the chunk's decay.
@@ -249,10 +246,10 @@ def _products_kernel(
         b_from = tl.exp(b_half - b_gc)
         b_kt = tl.trans(_operand(b_k * b_from, dtype))
         b_bt = tl.trans(_operand(b_b * b_from, dtype))
-        b_qk = tl.dot(b_qt, b_kt, b_qk, input_precision=PRECISION)
-        b_qb = tl.dot(b_qt, b_bt, b_qb, input_precision=PRECISION)
-        b_ak = tl.dot(b_at, b_kt, b_ak, input_precision=PRECISION)
-        b_ab = tl.dot(b_at, b_bt, b_ab, input_precision=PRECISION)
+        b_qk = tl.dot(b_qt, b_kt, b_qk, input_precision="tf32x3")
+        b_qb = tl.dot(b_qt, b_bt, b_qb, input_precision="tf32x3")
+        b_ak = tl.dot(b_at, b_kt, b_ak, input_precision="tf32x3")
+        b_ab = tl.dot(b_at, b_bt, b_ab, input_precision="tf32x3")
     o_s = i_c * (BT * BT) + o_i * BT + o_j
     tl.store(on_k + o_s, tl.where(o_i >= o_j, b_qk, 0.0).to(dtype))
     tl.store(on_b + o_s, tl.where(o_i >= o_j, b_qb, 0.0).to(dtype))

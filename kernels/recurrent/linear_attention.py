@@ -65,7 +65,7 @@ def linear_attention(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute S_t = a_t S_{t−1} + Δ_t k_tᵀ v_t and y_t = q_t S_t + D ⊙ v_t.
+    """Compute S_t = a_t S_{t−1} + Δ_t k_tᵀ v_t and y_t = q_t S_t + D v_t.
 
     Without a_t, Δ and D this is linear attention (arXiv 2006.16236, eqs. 18 to 20), with a decay a for each head
     retention (arXiv 2307.08621, eq. 6), with one for each position Mamba-2's SSD (arXiv 2405.21060, eq. 2), where
@@ -77,7 +77,7 @@ def linear_attention(
         v: ``[B, H, T, V]``, any strides.
         log_decay: log a ≤ 0, ``[H]`` or ``[B or 1, H, T]``; None: no decay.
         step: Δ, ``[B, H, T]``; None: 1.
-        skip: D, ``[H]`` or ``[H, V]``; None: 0.
+        skip: D, ``[H]``; None: 0.
         state: S before the first position, ``[B, H, K, V]``, or ``[B, H, K, V + 1]`` with ``normalize``; None: 0.
         normalize: divide q_t S_t by q_t Σ_{s≤t} Δ_s k_s (each k_s decayed as S is), at least `SMALLEST_SUM`.
         keep_state: return S after the last position.
@@ -95,11 +95,9 @@ def linear_attention(
         options = {"step": step, "skip": skip, "normalize": normalize, "keep_state": keep_state, "chunk": chunk}
         return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
     x = HeadTensors.of(q, k, v, state)
-    B, H, T, _, V = x.shape
+    B, H, T = x.shape[:3]
     if log_decay is not None and log_decay.dim() == 3:
         log_decay = log_decay.float().expand(B, H, T)
-    if skip is not None:
-        skip = (skip if skip.dim() == 2 else skip[:, None]).expand(H, V)
     if T < LONG:
         return x.y, _forward(x, log_decay, step, skip, normalize=normalize, keep_state=keep_state)
     last = [
@@ -135,7 +133,7 @@ def _forward(
     launch = LAUNCHES.at(x.q.device, x.shape_class)
     _forward_kernel[(x.programs(launch),)](
         *strided(x.q, x.k, x.v, x.y if output else None, decay, step, dims=3),
-        *(*strided(skip, dims=2), x.h0, ht, T, H, x.heads_per_key),
+        *(None if skip is None else skip.contiguous(), x.h0, ht, T, H, x.heads_per_key),
         K=K,
         V=V,
         BK=block_size(K),
@@ -223,7 +221,7 @@ def linear_attention_reference(
     if normalize:
         y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
     if skip is not None:
-        y = y + (skip[:, None] if skip.dim() == 2 else skip[:, None, None]).to(y.dtype) * v
+        y = y + skip[:, None, None].to(y.dtype) * v
     return y.to(v.dtype), state if keep_state else None
 
 
@@ -295,7 +293,7 @@ def _forward_kernel(
     if step is not None:
         p_step = step[0] + i_b * step[1] + i_h * step[2] + o_t.to(tl.int64) * step[3]
     if skip is not None:
-        b_skip = tl.load(skip[0] + i_h * skip[1] + o_v * skip[2], mask=m_v, other=0.0).to(tl.float32)
+        b_skip = tl.load(skip + i_h).to(tl.float32)
 
     for start in range(0, T, BT):
         # 3. Load the chunk. If all chunks are complete, no mask is kept.
@@ -335,23 +333,30 @@ def _forward_kernel(
         #    scaled as it is added.
         if y is not None:
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3")
-            if DECAY == 0:
+            if DECAY != 0:
+                b_s *= b_dk
+            else:
                 b_s = tl.where(m_s, b_s, 0.0)
                 if step is not None:
                     b_s *= b_step[None, :]
-                b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
-                b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
-            else:
-                b_s *= b_dk
-                b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
-                b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
             if NORMALIZE:
                 b_qz = tl.sum(b_q.to(tl.float32) * b_z[None, :], 1)
                 if DECAY != 0:
                     b_qz *= b_ds
-                b_y = b_y / tl.maximum(tl.sum(b_s, 1) + b_qz, SMALLEST)[:, None]
-            if skip is not None:
-                b_y += b_skip[None, :] * b_v.to(tl.float32)
+                b_total = tl.maximum(tl.sum(b_s, 1) + b_qz, SMALLEST)
+            if skip is not None:  # a position's score with itself; what is divided below is multiplied here
+                b_self = b_skip
+                if NORMALIZE:
+                    b_self = (b_skip * b_total)[:, None]
+                b_s = tl.where(o_t[:, None] == o_t[None, :], b_s + b_self, b_s)
+            if DECAY == 0:
+                b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
+                b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
+            else:
+                b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
+                b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
+            if NORMALIZE:
+                b_y = b_y / b_total[:, None]
             tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
             p_q += BT * q[3]
             p_y += BT * y[3]

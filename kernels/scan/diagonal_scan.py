@@ -27,7 +27,7 @@ from argap.kernels.launch import (
 )
 from argap.kernels.recurrent.recurrence import linear_scan
 
-LAUNCHES = LaunchTable("diagonal_scan", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=3)}})
+LAUNCHES = LaunchTable("diagonal_scan", {"any": {"any": Launch({"BT": 128, "BD": 16}, warps=1, stages=1)}})
 CHUNK = 256
 """Positions whose tree the reference keeps at once: without gradients its memory does not grow with T."""
 

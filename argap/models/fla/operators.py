@@ -195,7 +195,7 @@ class FlaOperators:
         wide, skipped = at_least_float32(v.dtype), 0
         q, k = (for_each_head(x, v.shape[1]) for x in (q, k))
         if skip is not None:
-            skipped = (skip if skip.dim() == 2 else skip[:, None])[:, None] * v
+            skipped = skip[:, None, None] * v
         if step is not None:
             v = v * step[..., None].to(v.dtype)
         decays = {}

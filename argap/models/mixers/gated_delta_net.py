@@ -67,7 +67,7 @@ class GatedDeltaNet(DeltaRuleMixer):
         return self.largest_rate * super()._rate(x)
 
     def _log_decay(self, x: torch.Tensor) -> torch.Tensor:
-        return self.decay(self.steps(x))[1]
+        return self.decay.log_decay(self.steps(x))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return self.out(gated_norm(y, self.gate(x), self.norm.weight, self.norm_eps, dtype=x.dtype))

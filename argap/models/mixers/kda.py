@@ -56,7 +56,7 @@ class KDA(DeltaRuleMixer):
         self.norm = HeadNorm(size, width, norm_eps)
 
     def _log_decay(self, x: torch.Tensor) -> torch.Tensor:
-        return self.decay(self.decay_up(self.decay_down(x)))[1]
+        return self.decay.log_decay(self.decay_up(self.decay_down(x)))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         gate = self.gate_up(self.gate_down(x))

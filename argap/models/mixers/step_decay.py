@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
+from argap.kernels.fused.step_decay import step_decay
 from argap.models.mixer import at_least_float32, without_decay
 
 SMALLEST_STEP, LARGEST_STEP = 0.001, 0.1
@@ -36,6 +37,10 @@ class StepDecay(nn.Module):
         dtype = at_least_float32(logits.dtype)
         step = F.softplus(logits.to(dtype).unflatten(-1, self.bias.shape) + self.bias.to(dtype))
         return step, -step * self.log_rate.to(dtype).exp()[:, None]
+
+    def log_decay(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return log a alone, in one pass over memory on a GPU."""
+        return step_decay(logits, self.bias.flatten(), self.log_rate).unflatten(-1, self.bias.shape)
 
 
 def step_biases(like: torch.Tensor) -> torch.Tensor:

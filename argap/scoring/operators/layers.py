@@ -18,6 +18,7 @@ from argap.checkpoints.rebinding import FAMILIES, bind
 from argap.kernels.fused.gated_norm import gated_norm
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.residual_norm import residual_norm
+from argap.kernels.fused.step_decay import step_decay
 
 Form = Callable[..., Any]
 """Takes the layer's own forward method, the layer and the input."""
@@ -119,9 +120,8 @@ def _norm_of_heads(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
 
 def _forget_gate(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
     """Compute Kimi's log decay −e^A ⊙ softplus(W x + b), ``[B, T, H, K]`` in float32."""
-    step = module.f_b_proj(module.f_a_proj(x)) + module.dt_bias.float()
-    rate = module.A_log.float().exp().view(-1, 1)
-    return F.softplus(step).unflatten(-1, (-1, module.head_dim)).mul_(-rate)
+    logits = module.f_b_proj(module.f_a_proj(x))
+    return step_decay(logits, module.dt_bias.flatten(), module.A_log.flatten()).unflatten(-1, (-1, module.head_dim))
 
 
 def _gated_mlp(names: tuple[str, str, str], plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:

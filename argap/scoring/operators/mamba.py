@@ -90,11 +90,13 @@ def mamba2_scan(
         *(part.transpose(1, 2) for part in (C, B, x)),
         log_decay=(step * A.float()).transpose(1, 2),
         step=step.transpose(1, 2),
-        skip=D,
+        skip=D if D is None or D.dim() == 1 else None,
         state=None if initial_states is None else initial_states.mT,
         keep_state=return_final_states,
     )
     y = y.transpose(1, 2).contiguous()  # of the kernel it is, and families take views of it
+    if D is not None and D.dim() == 2:
+        y = y.addcmul_(x, D.to(y.dtype))
     return (y, state.mT) if state is not None else y
 
 

@@ -22,6 +22,7 @@ from argap.kernels.convolution.short_convolution import short_convolution, short
 from argap.kernels.fused.gated_norm import gated_norm, gated_norm_reference
 from argap.kernels.fused.gated_product import ACTIVATIONS, gated_product, gated_product_reference
 from argap.kernels.fused.residual_norm import residual_norm, residual_norm_reference
+from argap.kernels.fused.step_decay import step_decay, step_decay_reference
 from argap.kernels.fused.token_shift import token_shift, token_shift_reference
 from argap.kernels.launch import Launch
 from argap.kernels.recurrent import wkv as wkv_module
@@ -130,7 +131,7 @@ def of_linear_attention(
     before = draw.uniform(2, 3, key, value + normalize, dtype=torch.float32) if state else None
     options = {"log_decay": rates, "normalize": normalize, "state": before}
     if ssd:
-        options |= {"step": draw.uniform(2, length, 3).transpose(1, 2), "skip": draw.normal(3, value)}
+        options |= {"step": draw.uniform(2, length, 3).transpose(1, 2), "skip": draw.normal(3)}
     return {"q": q, "k": k, "v": draw.normal(2, 3, length, value), **options}
 
 
@@ -225,6 +226,12 @@ def of_token_shift(draw: Draw, length: int, width: int) -> Given:
     return {"x": draw.normal(2, length, width), "weights": tuple(draw.normal(width) for _ in range(3))}
 
 
+def of_step_decay(draw: Draw, rows: int, heads: int, size: int) -> Given:
+    """Gates from −40 to 40, as part of a wider projection."""
+    x = 40 * (2 * draw.uniform(rows, heads * size + 3)[:, 1:-2] - 1)
+    return {"x": x, "bias": draw.normal(heads * size), "log_rate": draw.normal(heads)}
+
+
 def of_gated_product(draw: Draw, rows: int, width: int, *, activation: str, extras: bool) -> Given:
     given: Given = {"gate": draw.part(2, rows, width), "value": draw.part(2, rows, width), "activation": activation}
     if extras:
@@ -304,6 +311,9 @@ OPERATORS = {
     ),
     "residual_norm": Operator(residual_norm, residual_norm_reference, of_residual_norm),
     "token_shift": Operator(token_shift, token_shift_reference, of_token_shift),
+    "step_decay": Operator(
+        lambda **given: step_decay(**given).to(given["x"].dtype), step_decay_reference, of_step_decay
+    ),
     "gated_product": Operator(gated_product, gated_product_reference, of_gated_product),
     "gated_norm": Operator(
         gated_norm,
@@ -356,6 +366,7 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
     ("residual_norm", [(1, 1), (3, 63), (65, 40), (7, 960), (2, 2049)], FLOATS,
      [{"centered": centered, "residual": residual} for centered in PAIRS for residual in PAIRS]),
     ("token_shift", [(1, 5), (9, 40), (63, 300)], FLOATS, [{}]),
+    ("step_decay", [(1, 1, 1), (9, 40, 1), (17, 3, 100)], FLOATS, [{}]),
     ("gated_product", [(1, 5), (9, 40), (63, 300), (17, 960)], FLOATS,
      [{"activation": name, "extras": extras} for name in ACTIVATIONS for extras in PAIRS]),
     ("gated_norm", [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)], FLOATS, [{"centered": True}, {"weights": 1},

@@ -44,7 +44,7 @@ def test_linear_attention_is_the_recurrence(kind: str, ssd: bool) -> None:
     given = drawn("linear_attention", 70, 3, 5, decay=kind, normalize=True, ssd=ssd)
     y, after = linear_attention_reference(**given, chunk=16)
     q, k, v = (given[name].expand(2, 3, 70, -1) for name in "qkv")
-    step, skip = (given["step"], given["skip"]) if ssd else (torch.ones(2, 3, 70), torch.zeros(3, 5))
+    step, skip = (given["step"], given["skip"]) if ssd else (torch.ones(2, 3, 70), torch.zeros(3))
     log_decay, (state, keys) = given["log_decay"], given["state"].split([5, 1], dim=-1)
     for t in range(70):
         a = torch.ones(()) if log_decay is None else log_decay[..., t] if kind == "of a position" else log_decay
@@ -52,7 +52,7 @@ def test_linear_attention_is_the_recurrence(kind: str, ssd: bool) -> None:
         written = step[:, :, t, None, None] * k[:, :, t, :, None]
         state = a * state + written * v[:, :, t, None]
         keys = a * keys + written
-        expected = (q[:, :, t, None] @ state / (q[:, :, t, None] @ keys))[:, :, 0] + skip * v[:, :, t]
+        expected = (q[:, :, t, None] @ state / (q[:, :, t, None] @ keys))[:, :, 0] + skip[:, None] * v[:, :, t]
         torch.testing.assert_close(y[:, :, t], expected, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(after, torch.cat([state, keys], dim=-1), rtol=1e-10, atol=0)
 
