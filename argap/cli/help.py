@@ -59,7 +59,7 @@ EXAMPLES: Mapping[str, str] = {
     "synthetics sweep": "argap synthetics sweep suites/mqar/figure2-small.yaml --dry-run",
     "synthetics plot": "argap synthetics plot results/mqar/figure2-small",
     "synthetics score": "argap synthetics score base_conv attention --pairs 16,32 --examples 100",
-    "train": "argap train --architecture hybrid --tokenizer models/attention --data stdlib:train --steps 100 --out runs/train",
+    "train": "argap train --architecture gla --tokenizer models/attention --data stdlib:train --steps 9 --out runs/x",
     "suite run": "argap suite run suites/table1-mini.yaml",
     "suite status": "argap suite status suites/table1-mini.yaml",
     "suite trajectory": "argap suite trajectory series.yaml --out runs/series",
