@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch triton
-	$(PIP) --editable .
+	$(PIP) --editable '.[score]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -18,6 +18,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) --editable '.[docs]'
+	touch $@
+
+$(VENV)/.installed-release: $(VENV)/.installed-dev
+	$(PIP) --editable '.[release]'
 	touch $@
 
 install: $(VENV)/.installed  ## the package and its dependencies, in .venv
@@ -49,7 +53,11 @@ quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
 	PYTHONPATH=$(VENV)/torchao $(BIN)/python -W ignore -c 'import torchao.quantization'
 	PYTHONPATH=$(VENV)/torchao $(BIN)/pytest -q tests/unit/test_checkpoints.py -k torchao
 
-release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
+release: $(VENV)/.installed-release ## wheel and sdist in dist/, checked, installed in a clean environment; on a tag, it names the version
+	test -z "$$(git tag --points-at HEAD)" || git tag --points-at HEAD | grep -qx "v$$($(BIN)/argap --version | cut -d' ' -f2)"
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 	$(BIN)/pytest -q -m slow tests/commands/test_packaging.py
 
 check: $(VENV)/.installed-dev ## lint, format, types and spelling

@@ -75,19 +75,29 @@ def score(
     reference
         The model to compare with: as above, or the folder of a finished run, which is not scored again; also
         ``hf://datasets/ORG/NAME/RUN``, on the Hugging Face hub.
-    data, index
-        Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
-        Default: those recorded with the reference; else the standard library's held-out modules, and no index: every
-        repeated bigram is then a hit.
+    data
+        Evaluation text: files, folders, ``hub:NAME``, ``stdlib:heldout``. Default: the text recorded with the
+        reference, else held-out modules of the standard library.
+    index
+        The bigram index of the training text. Default: the one recorded with the reference; without any, every repeated
+        bigram is a hit.
     out
         Folder for the runs and the result.
     threshold
         Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 per 10 B training tokens.
-    seq_len, packing, limit_tokens, limit_document_tokens
-        Tokens per window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
-        first tokens of the text, or of each document. More and shorter documents give narrower intervals.
-    text_column, token_dtype
-        Column of JSON, CSV, Parquet and Arrow that holds the text; element type of headerless ``.bin`` shards.
+    seq_len
+        Tokens per window. Default: that of the reference's text, else 2,048, or fewer if a model takes no more.
+    packing
+        ``"packed"`` puts an EOS after each document and cuts the stream into windows; in ``"document"`` no window
+        crosses the end of a document. Default: ``"packed"``.
+    limit_tokens
+        Score only the first tokens of the text. Default: all of it.
+    limit_document_tokens
+        Score only the first tokens of each document: more documents in the same time give narrower intervals.
+    text_column
+        The column with the text in JSON, CSV, Parquet and Arrow. Default: ``text``.
+    token_dtype
+        Type of the token ids in ``.bin`` shards without a header. Default: uint16 if the vocabulary fits.
     keep
         Columns of tables and hub data sets to keep as token columns, for slices, breakdowns and discovery: one value
         per document, or spans ``[{start, end, label}]`` of its text (in characters), which become labels of the tokens.
@@ -99,8 +109,10 @@ def score(
     tokenizer
         For servers, for models in memory, and for checkpoints that have none; a mapping from model names replaces the
         checkpoints' own. A transformers tokenizer is used for the models in memory.
-    model_name, concurrency
-        Each server's name for its model, in the order of ``models``, then ``reference``; number of concurrent requests.
+    model_name
+        Each server's name for its model, in the order of ``models``, then ``reference``.
+    concurrency
+        Requests that a server gets at a time.
     bos
         A token to put before each window, as extra context without a log-prob: ``"own"`` for the tokenizer's BOS, or a
         token's text; or a mapping from model names. Default: the token that the tokenizer's own rule puts before a
@@ -108,9 +120,16 @@ def score(
     max_length
         Tokens of the longest window that a model takes, BOS included, in place of what its ``config.json`` says; or a
         mapping from model names.
-    dtype, device, batch_size, backend
-        How models run: dtype ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, and a mapping sets it by model name;
-        ``batch_size`` counts windows; ``backend`` is argap's own code (``"native"``) or transformers' (``"hf"``).
+    dtype
+        Type of weights and activations: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU; or a mapping from model
+        names.
+    device
+        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+    batch_size
+        Windows per forward pass; ``"auto"`` halves them when memory runs out.
+    backend
+        Run families that argap knows with its own code (``"native"``) or with transformers (``"hf"``); ``"auto"`` takes
+        its own where it can.
     device_map
         Spread models that do not fit on one GPU over all GPUs, then CPU memory.
     rank
@@ -174,12 +193,19 @@ def compare(
 
     Parameters
     ----------
-    runs, reference
+    runs
         Run folders that `score` wrote, on the same text; a mapping, or ``"NAME=RUN"``, gives them other names.
+    reference
+        The run folder to compare them with.
     out
         Folder for the result.
-    threshold, base, slices
-        As in `score`; ``base`` is a run folder.
+    threshold
+        Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 per 10 B training tokens.
+    base
+        A run folder: also give the share of its gap that the others close.
+    slices
+        Slices to record in the result: an SQL condition for each name, or a YAML file. Default: those of an earlier
+        result in ``out``.
 
     Raises
     ------
@@ -243,8 +269,15 @@ def diff(first: AnyPath, second: AnyPath, *, tolerance: float | None = None) -> 
 def open_index(folder: AnyPath) -> "BigramIndex":
     """Open the bigram index in ``folder``; its ``count`` returns how often one token follows another in training.
 
-    ``folder``: also an address of the Hugging Face hub, ``hf://datasets/ORG/NAME/FOLDER``. Raises `ArgapError` for a
-    folder without an index.
+    Parameters
+    ----------
+    folder
+        What ``argap index build`` wrote; also ``hf://datasets/ORG/NAME/FOLDER``, on the Hugging Face hub.
+
+    Raises
+    ------
+    ArgapError
+        For a folder without an index.
 
     Examples
     --------

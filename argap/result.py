@@ -349,7 +349,15 @@ class Result:
 def open_result(folder: str | PathLike[str]) -> Result:
     """Open the folder that `argap.score` or `argap.compare` wrote, or one size of a suite's result.
 
-    Raises `ArgapError` if ``gap.json`` is missing, broken, or of another format.
+    Parameters
+    ----------
+    folder
+        The folder of the result, which holds ``gap.json``.
+
+    Raises
+    ------
+    ArgapError
+        If ``gap.json`` is missing, broken, or of another format.
 
     Examples
     --------

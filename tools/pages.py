@@ -92,6 +92,19 @@ def build_journeys(folder: Path) -> None:
     journeys.write(folder)
 
 
+def build_listed(folder: Path) -> None:
+    """Describe every named architecture at the default size, one per line."""
+    from dataclasses import asdict
+
+    from argap.files.atomic import write_json
+    from argap.models.describe import describe_architecture
+    from argap.models.presets import ARCHITECTURES
+    from argap.records.models import Backbone
+
+    rows = [asdict(describe_architecture(name, Backbone())) for name in ARCHITECTURES]
+    write_json(folder / "listed.json", {"models": rows}, lines="models")
+
+
 def build_families(folder: Path) -> None:
     """Check every family of transformers, and rewrite their table."""
     import families
@@ -125,6 +138,7 @@ GENERATED: dict[str, Generated] = {
     "journeys": Generated("docs", build_journeys, ("architecture.md",)),
     "readers": Generated("", build_readers, ("SECURITY.md",)),
     "functions": Generated("docs", build_functions, ("slices.md",)),
+    "listed": Generated("argap/models", build_listed, ("listed.json",)),
     "families": Generated("docs", build_families, ("hub.md",)),
 }
 

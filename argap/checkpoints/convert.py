@@ -22,8 +22,6 @@ from argap.checkpoints.find import (
     pickles_of,
 )
 from argap.checkpoints.gguf.header import is_gguf
-from argap.checkpoints.mamba2 import in_transformers, is_mamba2
-from argap.checkpoints.weight_names import as_architecture
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
@@ -159,6 +157,8 @@ def _find(source: str, config: str | None) -> _Stored:
     if shards is not None:
         files = [shards / METADATA, *sorted(filter(Path.is_file, shards.glob("*.distcp")))]
         return _Stored(folder, path, files, [shards], family, _rewrite_distributed)
+    from argap.checkpoints.mamba2 import in_transformers, is_mamba2
+
     if is_mamba2(settings):
         safe = any(folder.glob("*.safetensors"))
         files = (
@@ -210,6 +210,7 @@ def _published_family(config: Mapping[str, Any], source: str) -> "Family | None"
 
     Raises `ArgapError` for a ``config.json`` that names no model type, and has no known layout.
     """
+    from argap.checkpoints.mamba2 import is_mamba2
     from argap.models.hub.registry import find_family
 
     if is_mamba2(config):
@@ -273,6 +274,8 @@ def _rewrite(source: str, stored: Path, target: Path, config: Mapping[str, Any],
 def _rewrite_distributed(
     source: str, config: Mapping[str, Any], tensors: "Mapping[str, torch.Tensor]"
 ) -> "tuple[Mapping[str, Any], dict[str, torch.Tensor]]":
+    from argap.checkpoints.weight_names import as_architecture
+
     return config, as_architecture(source, tensors, config)
 
 

@@ -1,7 +1,7 @@
 """Store named references: a short name for a checkpoint and the text and index used for comparisons.
 
-Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). ``attention``, the demo's reference, is built
-in.
+Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). The demo's checkpoints ``attention``,
+``base_conv`` and ``hybrid`` are built in.
 """
 
 import os
@@ -29,13 +29,14 @@ class Reference(SourceRecord, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 BUILT_IN = {
-    "attention": Reference(
-        checkpoint=str(DEMO / "checkpoints" / "attention"),
+    name: Reference(
+        checkpoint=str(DEMO / "checkpoints" / name),
         data=("stdlib:heldout",),
         index=str(DEMO / "index"),
         seq_len=1024,
         packing="packed",
     )
+    for name in ("attention", "base_conv", "hybrid")
 }
 
 

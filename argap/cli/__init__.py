@@ -7,13 +7,13 @@ stays fast.
 """
 
 import sys
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from argap import __version__
 from argap.cli import checkpoints, diff, index, models, probe, push, recall, result, score, suite, synthetics, train
+from argap.cli.help import GroupedHelp, arrange
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
 from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
@@ -22,11 +22,9 @@ from argap.runtime.streams import ending_with_pipe, guard_streams
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
 
-VALUES = {"str": "TEXT", "int": "N", "integer": "N", "float": "X", "path": "PATH", "Path": "PATH"}
-"""Placeholders for values in help, by the type names of all supported versions of typer."""
-
 app = Commands(
     name="argap",
+    cls=GroupedHelp,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -79,7 +77,7 @@ def main() -> None:
         with ending_on_interrupt(), keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             command = commands()
-            command()
+            command(prog_name="argap")
     except SystemExit:
         raise
     except BaseException as error:  # also a panic of a library in Rust
@@ -87,31 +85,10 @@ def main() -> None:
 
 
 def commands() -> Any:
-    """Return the group of all commands, with placeholders for values in help."""
+    """Return the group of all commands, with their help arranged."""
     command = typer.main.get_command(app)
-    _name_values(command)
+    arrange(command)
     return command
-
-
-def _name_values(command: Any) -> None:
-    """Show values in help as ``N`` and ``PATH`` instead of ``<int>``, and arguments as ``CKPT...``."""
-    for child in getattr(command, "commands", {}).values():
-        _name_values(child)
-    for parameter in command.params:
-        many = "..." if parameter.nargs != 1 else ""
-        if parameter.param_type_name == "argument":
-            name = (parameter.metavar or parameter.name.upper()).removesuffix("...")
-            parameter.metavar = name
-            shown = f"{name}{many}" if parameter.required else f"[{name}{many}]"
-            parameter._usage_display_name = partial(str, shown)
-            parameter.display_type_rich = _no_type
-        elif parameter.metavar is None and not parameter.is_flag:
-            shown = parameter.display_type(None) if hasattr(parameter, "display_type") else parameter.type.name
-            parameter.metavar = VALUES.get(shown.strip("<>").removeprefix("list[").rstrip("]"))
-
-
-def _no_type(ctx: Any) -> None:
-    """Show no type: the name of an argument is enough."""
 
 
 def _flags(command: Any, arguments: list[str]) -> dict[str, str]:

@@ -40,7 +40,7 @@ def build(
     memory: MemoryOption = "2GB",
     overwrite: Overwrite = False,
     text_column: TextColumnOption = "text",
-    token_dtype: Annotated[str | None, typer.Option(help="dtype of .bin shards: uint16 or uint32.")] = None,
+    token_dtype: Annotated[str | None, typer.Option(metavar="uint16|uint32", help="Type of .bin shards.")] = None,
     keep_tokens: Annotated[
         bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens, so that a rerun can resume.")
     ] = False,

@@ -3,18 +3,18 @@
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from argap.cli.complete import architectures
 from argap.cli.options import Commands, Device, Dtype, Json, TrustRemoteCode
 from argap.cli.output import Output, print_json
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
-    from argap.models.configuration import Spec
-    from argap.models.describe import Backbone, ModelDescription
+    from argap.records.models import Backbone, ModelDescription
     from argap.reports.tables.formats import Table
     from argap.reports.tables.speed import SpeedResult
 
@@ -45,7 +45,9 @@ class Size:
 
 @app.command(short_help="Measure tokens per second and peak memory.")
 def bench(
-    architectures: Annotated[list[str], typer.Argument(help="Architectures, as listed by `argap models list`.")],
+    architectures: Annotated[
+        list[str], typer.Argument(help="Architectures, as listed by `argap models list`.", autocompletion=architectures)
+    ],
     out: Annotated[Path, typer.Option(help="Folder for speed.json and the figure.")],
     train: Annotated[
         list[str] | None, typer.Option(help="LENGTHxBATCH of a training step. Repeatable. [512x8 1024x4 2048x2 4096x1]")
@@ -100,16 +102,26 @@ def list_models(
     output: Output,
 ) -> None:
     """List the named architectures at one size, by default the demo's."""
-    from argap.models.describe import describe_architecture
-    from argap.models.presets import ARCHITECTURES
+    from argap.records.models import Backbone, read_listed
 
-    rows = [describe_architecture(name, size.backbone, size=size.size, seq_len=seq_len) for name in ARCHITECTURES]
-    output.show([asdict(row) for row in rows], lambda: [_table(rows, size.backbone, size.size)])
+    backbone = Backbone()
+    if size == Size() and seq_len is None:
+        rows = read_listed()
+    else:
+        from argap.models.describe import describe_architecture
+        from argap.models.presets import ARCHITECTURES
+
+        backbone = size.backbone
+        rows = [describe_architecture(name, backbone, size=size.size, seq_len=seq_len) for name in ARCHITECTURES]
+    output.show([asdict(row) for row in rows], lambda: [_table(rows, backbone, size.size)])
 
 
 @app.command(short_help="Show a model's parameters, FLOPs, state and layers.")
 def show(
-    model: Annotated[str, typer.Argument(help="Architecture, checkpoint (folder or hub id) or reference.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="Architecture, checkpoint (folder or hub id) or reference.", autocompletion=architectures),
+    ],
     size: Size,
     seq_len: Annotated[
         int | None,
@@ -121,25 +133,35 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
-    from argap.checkpoints.find import find_checkpoint
-    from argap.checkpoints.references import find_reference
-    from argap.models.describe import describe_architecture, describe_checkpoint
-    from argap.models.presets import ARCHITECTURES
-
-    backbone = size.backbone
-    if size.size or model in ARCHITECTURES:
-        row = describe_architecture(model, backbone, size=size.size, seq_len=seq_len)
-    else:
-        reference = find_reference(model)
-        try:
-            checkpoint = find_checkpoint(reference.checkpoint if reference else model)
-        except ArgapError as error:
-            raise ArgapError(f"{error}; `argap models list` has the architectures") from None
-        row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
+    row = _described(model, size, seq_len)
     if as_json:
         print_json(asdict(row))
     else:
         _print_lines(row)
+
+
+def _described(model: str, size: Size, seq_len: int | None) -> "ModelDescription":
+    """Describe an architecture or checkpoint; at the default size an architecture is read from the list."""
+    from argap.records.models import read_listed
+
+    listed = {row.name: row for row in read_listed()}
+    if size == Size() and seq_len is None and model in listed:
+        return listed[model]
+    if size.size or model in listed:
+        from argap.models.describe import describe_architecture
+
+        return describe_architecture(model, size.backbone, size=size.size, seq_len=seq_len)
+    from argap.checkpoints.find import find_checkpoint
+    from argap.checkpoints.references import find_reference
+
+    reference = find_reference(model)
+    try:
+        checkpoint = find_checkpoint(reference.checkpoint if reference else model)
+    except ArgapError as error:
+        raise ArgapError(f"{error}; `argap models list` has the architectures") from None
+    from argap.models.describe import describe_checkpoint
+
+    return describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
 
 
 def _bench_table(result: "SpeedResult") -> "Table":
@@ -200,7 +222,7 @@ def _print_lines(row: "ModelDescription") -> None:
         typer.echo(f"  {key:{width}}  {value}")
 
 
-def _with_options(mixer: "Spec") -> str:
+def _with_options(mixer: dict[str, Any]) -> str:
     """Format a mixer: ``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")

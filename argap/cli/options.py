@@ -16,6 +16,7 @@ import typer
 from msgspec import Meta
 from msgspec.structs import fields as fields_of
 
+from argap.cli.help import PanelHelp
 from argap.errors import ArgapError
 from argap.records import EvaluationSpec, Record
 from argap.runtime.trust import trusting
@@ -28,7 +29,7 @@ class Commands(typer.Typer):
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register a command like `typer.Typer.command`."""
-        register = super().command(*arguments, **options)
+        register = super().command(*arguments, **{"cls": PanelHelp} | options)
         return lambda command: register(_flat(command))
 
 
@@ -131,17 +132,15 @@ class Windows(Reading):
     limit_document_tokens: Annotated[int | None, declared(EvaluationSpec, "limit_document_tokens")] = None
 
 
-Engine = Annotated[str, typer.Option(help="local (this machine), or ray (tasks of a Ray cluster).")]
+Engine = Annotated[Literal["local", "ray"], typer.Option(help="This machine, or tasks of a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")]
 
 
 def check_engine(engine: str, *, local: Mapping[str, object], ray: Mapping[str, object]) -> None:
-    """Raise `ArgapError` for an unknown engine, and for a flag that only the other engine uses.
+    """Raise `ArgapError` for a flag that only the other engine uses.
 
     ``local`` and ``ray`` map each engine's own flags to their values; a falsy value means that the flag was not given.
     """
-    if engine not in ("local", "ray"):
-        raise ArgapError(f"--engine {engine}: expected local or ray")
     for flag, given in (local if engine == "ray" else ray).items():
         if given:
             raise ArgapError(f"{flag}: has no effect with --engine {engine}; leave it out")

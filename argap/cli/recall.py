@@ -70,7 +70,9 @@ def recall(
         Path | None,
         typer.Option(metavar="DIR", help="Result of `argap score`, to correlate its AR gaps with recall gaps."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="auto: bfloat16 on CUDA.")
+    ] = "auto",
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As in `argap score`.")] = "auto",

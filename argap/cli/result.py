@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from argap.cli.complete import models_of_result, results
 from argap.cli.options import Index, parse_tokens
 from argap.cli.output import Output
 from argap.errors import ArgapError
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from argap.result import Result
     from argap.slices.of_tokens import Slice
 
-RESULT = typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")
+RESULT = typer.Argument(help="Folder that `argap score` or `argap compare` wrote.", autocompletion=results)
 
 
 def label(
-    result: Annotated[Path, typer.Argument(help="Folder that `argap score` wrote.")],
+    result: Annotated[Path, typer.Argument(help="Folder that `argap score` wrote.", autocompletion=results)],
     index: Index = None,
     threshold: Annotated[
         str | None, typer.Option(help="As in `argap score`; 1250 with --index, else that of the result.")
@@ -136,7 +137,7 @@ def _print_library() -> None:
 
 def discover(
     result: Annotated[Path, RESULT],
-    model: Annotated[str, typer.Option(help="The model whose gap to explain.")],
+    model: Annotated[str, typer.Option(help="The model whose gap to explain.", autocompletion=models_of_result)],
     depth: Annotated[int, typer.Option(help="Maximum number of splits to a leaf.")] = 3,
     min_share: Annotated[
         str, typer.Option(metavar="SHARE", help="Minimum share of the tokens in a leaf: 0.5% or 0.005.")
@@ -212,7 +213,10 @@ def report(
 def view(
     result: Annotated[
         Path,
-        typer.Argument(help="Folder that `argap score` or `argap compare` wrote, or one that holds several of them."),
+        typer.Argument(
+            help="Folder that `argap score` or `argap compare` wrote, or one that holds several of them.",
+            autocompletion=results,
+        ),
     ],
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port on 127.0.0.1; 0: any free port [8717 if free].")

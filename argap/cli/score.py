@@ -1,11 +1,13 @@
 """``argap score``, ``compare``, ``demo`` and ``import``: turn checkpoints, runs or log-probs into a result."""
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from argap.cli.complete import references
 from argap.cli.options import LimitTokens, LogTo, Overwrite, SliceFile, Threshold, TrustRemoteCode, Windows
 from argap.cli.output import Output
 from argap.scoring.config import ScoreConfig
@@ -15,7 +17,9 @@ def score(
     checkpoints: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME=]CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1); NAME= names a row."
+            metavar="[NAME=]CKPT",
+            help="Local folders, hub ids, names, or servers (http://HOST/v1); NAME= names a row.",
+            autocompletion=references,
         ),
     ],
     ref: Annotated[
@@ -23,6 +27,7 @@ def score(
         typer.Option(
             metavar="REF",
             help="Model to compare with: a checkpoint, a finished run (not scored again; also hf://…), or a name.",
+            autocompletion=references,
         ),
     ],
     *,
@@ -53,6 +58,7 @@ def score(
     if parallel is None or parallel.is_main:
         log_result(gap, log_to or (), out)
         output.show_gap(gap)
+        _say_next(out)
 
 
 def compare(
@@ -74,20 +80,34 @@ def compare(
 
     tau, specs = parse_threshold(threshold), None if slices is None else slice_specs(slices)
     output.show_gap(compare_runs(runs, ref, out, threshold=tau, base=base, slices=specs))
+    _say_next(out)
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     limit_tokens: LimitTokens = None,
+    copy: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Only copy the checkpoints to folders in DIR.")
+    ] = None,
     *,
     output: Output,
 ) -> None:
     """Compute the paper's Table 1 for three small checkpoints bundled with argap, on real text, and write a report."""
-    from argap.demo import run_demo
+    from argap.demo import copy_checkpoints, run_demo
 
+    if copy is not None:
+        for folder in copy_checkpoints(copy):
+            typer.echo(folder)
+        return
     gap, report = run_demo(out, limit_tokens)
     output.show_gap(gap)
-    typer.echo(f"report: {report}", err=True)
+    _say_next(out, report)
+
+
+def _say_next(out: Path, report: Path | None = None) -> None:
+    """Say on stderr where the result is, and what to do with it."""
+    typer.echo(f"result: {out}" + (f", report: {report}" if report else ""), err=True)
+    typer.echo(f"next: argap view {shlex.quote(str(out))}", err=True)
 
 
 def import_(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from argap.cli.options import (
 )
 from argap.cli.output import Output, print_json
 from argap.files.atomic import write_text
+
+if TYPE_CHECKING:
+    from argap.reports.pages.suite import Written
 
 app = Commands(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
@@ -51,11 +54,13 @@ def run(
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.metric.threshold import parse_threshold
     from argap.suite.config import load_suite
-    from argap.suite.layout import Layout
-    from argap.suite.run import run_suite
 
     check_engine(engine, local={}, ray={"--address": address})
     loaded = load_suite(suite)
+    from argap.reports.pages.suite import write_suite  # heavy, like torch: once the suite's file is read
+    from argap.suite.layout import Layout
+    from argap.suite.run import run_suite
+
     folder = out or Path("results") / suite.stem
     wrote = run_suite(
         loaded,
@@ -73,10 +78,7 @@ def run(
         log_to=log_to or (),
     )
     if wrote:
-        from argap.reports.pages.suite import write_suite
-        from argap.reports.tables.formats import print_tables
-
-        print_tables(write_suite(loaded, folder).tables)
+        _say_written(write_suite(loaded, folder), folder)
 
 
 @app.command()
@@ -125,8 +127,7 @@ def rates(
 def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: Json = False) -> None:
     """Show which models are trained and scored."""
     from argap.suite.config import load_suite
-    from argap.suite.layout import Layout
-    from argap.suite.run import statuses
+    from argap.suite.layout import Layout, statuses
 
     layout = Layout(work or Path("runs") / suite.stem)
     rows = statuses(load_suite(suite), layout, size or ())
@@ -222,14 +223,15 @@ def table(
 ) -> None:
     """Rebuild gap.json, tables and figures from the sums of the result, without running models or loading torch.
 
-    --without reads the text and the training index, too (WORK/SIZE/index), and rewrites the files.
+    Prints where the page of each size and the tables are; --markdown and --latex print the tables themselves. --without
+    reads the text and the training index, too (WORK/SIZE/index), and rewrites the files.
     """
-    from argap.reports.pages.suite import write_suite
-    from argap.reports.tables.formats import print_tables
     from argap.suite.config import load_suite
-    from argap.suite.gap import recompute
 
     loaded = load_suite(suite, to_run=False)
+    from argap.reports.pages.suite import write_suite
+    from argap.suite.gap import recompute
+
     folder = out or Path("results") / suite.stem
     if without:
         from argap.results.sources import parse_conditions
@@ -247,8 +249,19 @@ def table(
         from argap.results.printed import result_json
 
         print_json({each.size: result_json(each.gap) | {"seeds": each.seeds} for each in written.results})
+    elif output.form == "terminal":
+        _say_written(written, folder)
     else:
+        from argap.reports.tables.formats import print_tables
+
         print_tables(written.tables, output.form)
+
+
+def _say_written(written: "Written", folder: Path) -> None:
+    """Print the paths of each size's page and of the tables, which take hundreds of lines."""
+    for each in written.results:
+        typer.echo(each.folder / "report.html")
+    typer.echo(folder / "table.md")
 
 
 def _finished(sizes: Iterable[str], folder: Path, chosen: list[str] | None) -> list[str]:

@@ -8,6 +8,7 @@ import typer
 from argap.cli.options import (
     Address,
     Bos,
+    Commands,
     Device,
     Dtype,
     Engine,
@@ -19,7 +20,7 @@ from argap.cli.options import (
 )
 from argap.cli.output import print_json
 
-app = typer.Typer(
+app = Commands(
     help="Generate, train and score multi-query associative recall (MQAR) and other synthetic tasks.",
     no_args_is_help=True,
 )
@@ -206,12 +207,15 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
+    from argap.files.plain_yaml import read_yaml
+
+    check_engine(engine, local={}, ray={"--address": address})
+    read_yaml(config)  # refuse an unreadable file before torch is imported
     from argap.runtime.signals import listening
     from argap.synthetics.sweeps.jobs import run_sweep
     from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep
 
-    check_engine(engine, local={}, ray={"--address": address})
     loaded = load_sweep(config)
     folder = out or Path("results") / "mqar" / config.stem
     configs = loaded.configs()

@@ -3,10 +3,11 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from argap.cli.complete import architectures
 from argap.cli.options import Device, Json, LogTo, Overwrite, Settings, TrustRemoteCode
 from argap.cli.output import print_json
 
@@ -15,7 +16,9 @@ from argap.cli.output import print_json
 class Flags:
     """Fields of `argap.train.TrainConfig`."""
 
-    architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None
+    architecture: Annotated[
+        str | None, typer.Option(help="Preset: attention, base_conv, ...", autocompletion=architectures)
+    ] = None
     tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or hub id.")] = None
     data: Annotated[list[str] | None, typer.Option(help="Corpus to train on. Repeatable.")] = None
     seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None
@@ -24,11 +27,13 @@ class Flags:
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None
     backend: Annotated[
-        str | None,
+        Literal["auto", "fla", "native"] | None,
         typer.Option(help="Operators: fla (flash-linear-attention), native, or auto: fla on a GPU where it can run."),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and the data order.")] = None
-    save_dtype: Annotated[str | None, typer.Option(help="dtype of the finished model's weights.")] = None
+    save_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="dtype of the finished model's weights.")
+    ] = None
 
 
 def train(
@@ -54,7 +59,6 @@ def train(
     from argap.files.configs import check_field
     from argap.train import load_config
     from argap.train.config import TrainConfig, parse_settings
-    from argap.train.run import train
 
     given = {key: value for key, value in asdict(flags).items() if value is not None and value != []}
     further = parse_settings(settings or [])
@@ -67,6 +71,8 @@ def train(
         if config is None:
             raise ArgapError("without a configuration file, name the folder with --out DIR")
         out = Path("runs") / config.stem
+    from argap.train.run import train  # torch, once the configuration is read
+
     record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite, log_to=log_to or ())
     if os.environ.get("RANK", "0") != "0":
         return

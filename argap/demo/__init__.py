@@ -21,6 +21,26 @@ def checkpoints() -> list[str]:
     return [str(p) for p in folders if p.name != REFERENCE]
 
 
+def copy_checkpoints(out: Path) -> list[Path]:
+    """Copy each bundled checkpoint, with the tokenizer that they share, to a folder of its own in ``out``.
+
+    Raises `ArgapError` if one of these folders exists.
+    """
+    import shutil
+
+    from argap.errors import ArgapError
+
+    copies = {HERE / "checkpoints" / REFERENCE: out / REFERENCE}
+    copies |= {Path(folder): out / Path(folder).name for folder in checkpoints()}
+    for copy in copies.values():
+        if copy.exists():
+            raise ArgapError(f"{copy}: already exists; choose another folder")
+    for source, copy in copies.items():
+        shutil.copytree(source, copy)
+        shutil.copytree(HERE / "tokenizer", copy, dirs_exist_ok=True)
+    return list(copies.values())
+
+
 def run_demo(out: Path, limit_tokens: int | None = None) -> tuple["Gap", Path]:
     """Score, compare and report the bundled checkpoints; return the result and the report's path.
 

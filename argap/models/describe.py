@@ -1,6 +1,6 @@
 """Describe a model in one record: parameters, FLOPs and state for a window, layers and their sources."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,55 +9,17 @@ from safetensors import safe_open
 
 from argap.errors import ArgapError
 from argap.files.atomic import read_json
-from argap.files.configs import Layers, Vocabulary, Width, check_ranges
-from argap.models.configuration import ArgapConfig, Spec, read_native
+from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import find_family
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.models.registry import resolve
-from argap.models.sizes import PRINTED, SIZES, VOCABULARY, Printed, build_at, note_on
+from argap.models.sizes import PRINTED, SIZES, VOCABULARY, build_at, note_on
 from argap.models.sizes import WINDOW as PAPER_WINDOW
+from argap.records.models import Backbone, ModelDescription
 
 WINDOW = 1024
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """Width, depth and vocabulary of a named architecture; by default the demo's."""
-
-    hidden_size: Width = 256
-    num_hidden_layers: Layers = 6
-    vocab_size: Vocabulary = 8192
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-
-@dataclass(frozen=True)
-class ModelDescription:
-    """One row of ``argap models list --json``.
-
-    The fields from `flops` to `source` are None for a model type without a native implementation.
-    """
-
-    name: str
-    model_type: str
-    params: int
-    flops: int | None = None
-    """Of one forward pass over the window."""
-    train_tflops: float | None = None
-    """10¹² operations of one training step on the window."""
-    state_size: int | None = None
-    """Elements of the recurrent state of one sequence at the end of the window."""
-    window: int | None = None
-    mixers: list[Spec] | None = None
-    """Name and options of each layer's mixer."""
-    source: str | None = None
-    size: str | None = None
-    """The paper's size. This field and those below are None at any other size."""
-    printed: Printed | None = None
-    note: str | None = None
 
 
 def backbone_at(size: str | None, **given: int | None) -> Backbone:

@@ -11,6 +11,7 @@ from argap.metric.paper import GAP_TABLES, HYBRID_TABLE
 from argap.models.configuration import MLP_MATRICES, ArgapConfig
 from argap.models.cost import cost
 from argap.models.presets import build_config
+from argap.records.models import Printed
 
 VOCABULARY = 50_257
 WINDOW = 2_048
@@ -28,20 +29,6 @@ class Size:
     """8/3 of the width, rounded up to a multiple of 256 (1.4b: three times the width)."""
     note: str
     """Source of width and depth."""
-
-
-@dataclass(frozen=True)
-class Printed:
-    """Figures that arXiv 2312.04927 prints for a model."""
-
-    params_m: int
-    """Parameters in millions."""
-    tflops: float | None
-    """Training on one window of T = 2,048 tokens; None where the table repeats the value of another size.
-
-    The tables do not define the count. 6·T·N for N parameters matches RWKV at 125m and 360m (2.08 and 4.31). Counting
-    the embedding as a product and all T² scores, 6·T·(N + V·D) + 12·L·D·T², would give attention 1.55, 2.46 and 6.29.
-    """
 
 
 SIZES: dict[str, Size] = {

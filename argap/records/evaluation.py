@@ -76,7 +76,9 @@ class EvaluationSpec(Record, frozen=True):
     text_column: Annotated[
         str | None, Meta(description="Column of a table (JSON, CSV, Parquet) with the text [text].")
     ] = None
-    token_dtype: Annotated[str | None, Meta(description="Type of .bin shards: uint16 or uint32.")] = None
+    token_dtype: Annotated[str | None, Meta(description="Type of .bin shards.", extra={"metavar": "uint16|uint32"})] = (
+        None
+    )
     tokenizer: str | None = None
     """A folder or hub id; None: the reference's."""
     keep: Annotated[

@@ -3,6 +3,7 @@
 Tables, frames and figures filter that list by partition with `Gap.parts`.
 """
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -363,6 +364,10 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
     """
     path = Path(folder) / name
     if not path.is_file():
+        whole = next((each for each in path.absolute().parents[1:3] if (each / name).is_file()), None)
+        if whole is not None:
+            shown = whole if path.is_absolute() else os.path.relpath(whole)
+            raise FormatError(f"{folder}: part of the result {shown}; give that folder instead")
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
     gap = read_record(path, Gap, oldest=GAP_FORMAT, newest=GAP_FORMAT)
     again = remedy_for(path)

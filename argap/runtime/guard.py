@@ -45,6 +45,8 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
+TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
+"""Packages of the extra ``score``, which reading results does not need."""
 
 
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:
@@ -71,6 +73,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return "another process of torchrun has ended; run the same command again to resume"
     if type(error).__name__ == "PanicException":  # a BaseException, of a library in Rust
         return f"a library could not handle what it was given ({_reason(error)})"
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in TO_SCORE:
+        return f"{package} is not installed; run `pip install 'argap[score]'`"
     if isinstance(error, UnicodeEncodeError):
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
-from argap.runtime.device import resolve_device, use_device
+
+if TYPE_CHECKING:
+    import torch
 
 # Rank 0 tokenizes the corpus while the others wait at a barrier.
 BARRIER_TIMEOUT = timedelta(hours=4)
@@ -22,7 +22,7 @@ class Parallel:
 
     rank: int
     world: int
-    device: torch.device
+    device: "torch.device"
 
     @property
     def is_main(self) -> bool:
@@ -32,11 +32,15 @@ class Parallel:
     def wait(self) -> None:
         """Wait for all processes."""
         if self.world > 1:
+            import torch.distributed as dist
+
             dist.barrier()
 
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
+    def sum(self, values: "torch.Tensor") -> "torch.Tensor":
         """Sum ``values`` over all processes, in place."""
         if self.world > 1:
+            import torch.distributed as dist
+
             dist.all_reduce(values)
         return values
 
@@ -59,6 +63,11 @@ def join(device: str = "auto") -> Iterator[Parallel]:
 
     Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
     """
+    import torch
+    import torch.distributed as dist
+
+    from argap.runtime.device import resolve_device, use_device
+
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Parallel(0, 1, use_device(device))

@@ -40,6 +40,7 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
         Threshold,
         Meta(
             description="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.",
+            extra={"metavar": "N|scaled"},
         ),
     ] = PAPER_THRESHOLD
     model_name: Annotated[
@@ -79,13 +80,16 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
             extra={"metavar": "[NAME=]TYPE"},
         ),
     ] = PerModel("auto")
-    device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N.")] = "auto"
+    device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N.", extra={"metavar": "auto|cpu|cuda[:N]"})] = (
+        "auto"
+    )
     device_map: Annotated[
         bool,
         Meta(description="Spread models over all GPUs, then the CPU's memory.", extra={"flag": "--device-map"}),
     ] = False
     batch_size: Annotated[
-        int | Literal["auto"], Meta(description="Windows per batch, or auto (halved when out of memory).")
+        int | Literal["auto"],
+        Meta(description="Windows per batch, or auto (halved when out of memory).", extra={"metavar": "N|auto"}),
     ] = "auto"
     rank: Annotated[
         bool, Meta(description="Also keep the rank of each token in the vocabulary.", extra={"flag": "--rank"})
@@ -116,9 +120,10 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
         Literal["auto", "native", "hf"],
         Meta(description="Run known families with argap's own code (native) or with transformers (hf)."),
     ] = "auto"
-    base: Annotated[str | None, Meta(description="Also show the share of this model's gap that the others close.")] = (
-        None
-    )
+    base: Annotated[
+        str | None,
+        Meta(description="Also show the share of this model's gap that the others close.", extra={"metavar": "MODEL"}),
+    ] = None
     slices: Annotated[
         str | Mapping[str, str] | None,
         Meta(

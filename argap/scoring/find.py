@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.references import find_reference
 from argap.errors import ArgapError
 from argap.files.hub import fetched, is_hub
 from argap.records import SourceRecord
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.per_model import split_name
 from argap.scoring.server.client import is_address, parse_address
@@ -18,8 +18,11 @@ from argap.scoring.sources import FinishedSource, Source, distinct, once
 from argap.tokens.runs import BESIDE, named, open_run
 from argap.tokens.segment_runs import check_tokens
 
+if TYPE_CHECKING:
+    from argap.scoring.checkpoint import CheckpointSource
 
-def find_source(source: str, config: ScoreConfig = DEFAULT) -> CheckpointSource:
+
+def find_source(source: str, config: ScoreConfig = DEFAULT) -> "CheckpointSource":
     """Return the checkpoint of a folder, a hub id or the name of a reference, or of ``NAME=`` and one of these.
 
     An existing path wins over a name.
@@ -34,10 +37,12 @@ def find_source(source: str, config: ScoreConfig = DEFAULT) -> CheckpointSource:
     else:
         name = path.resolve().name if path.exists() else path.name
         checkpoint, recorded = find_checkpoint(source), SourceRecord()
+    from argap.scoring.checkpoint import CheckpointSource  # torch, once a checkpoint is found
+
     return CheckpointSource(given or name, checkpoint, config, recorded, named=given is not None)
 
 
-def find_checkpoints(sources: Iterable[str], config: ScoreConfig = DEFAULT) -> list[CheckpointSource]:
+def find_checkpoints(sources: Iterable[str], config: ScoreConfig = DEFAULT) -> "list[CheckpointSource]":
     """Return the checkpoints of ``sources``, repeated ones once (`distinct`)."""
     return once(distinct([find_source(source, config) for source in sources], config))
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -90,7 +91,7 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except FAILURES as error:
-            why = reason(error)
+            why = reason(error) + _meant(error, (*schema.names, *models))
             for name, option in OPTION_OF.items():
                 having = schema.field(name).type.num_fields if name in schema.names else 0
                 if having < len(models) and any(name in path for path in paths):
@@ -160,7 +161,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     if not where.strip():
         raise _refusal(where, "is empty", schema)
     if parsed["error"]:
-        raise _refusal(where, f"does not parse ({' '.join(parsed['error_message'].split())})", schema)
+        raise _refusal(where, f"does not parse ({_syntax_error(where, parsed)})", schema)
     nodes = [statement["node"] for statement in (*parsed["statements"], *plain["statements"])]
     selected, *_ = [node.pop("select_list", []) for node in nodes]
     if len(nodes) != 2 or len(selected) != 1 or _bare(nodes[0]) != _bare(nodes[1]):
@@ -168,6 +169,13 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     if what := refused_part(list(_objects(selected[0]))):  # before DuckDB plans it, which runs parts without columns
         raise _refusal(where, f"holds {what}", schema)
     return selected[0]
+
+
+def _syntax_error(where: str, parsed: Mapping[str, Any]) -> str:
+    """Return DuckDB's message about a condition, without the query that it was parsed in."""
+    if int(parsed.get("position", 0)) >= len(f"SELECT (\n{where}".encode()):
+        return "a ) too many" if where.count(")") > where.count("(") else "it ends too early"
+    return " ".join(parsed["error_message"].split())
 
 
 def _bare(tree: Any) -> Any:
@@ -189,7 +197,7 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 def reason(error: Exception) -> str:
     """Return the first line of DuckDB's message, without its error class."""
-    line = first_line(error).removesuffix(" in FROM clause!")  # a condition has no FROM clause
+    line = first_line(error).removesuffix("!").removesuffix(" in FROM clause")  # a condition has no FROM clause
     return shortened(line.partition(" Error: ")[2] or line)
 
 
@@ -197,6 +205,13 @@ def shortened(text: str) -> str:
     """Return text on one line, cut where it is longer than a message should be."""
     line = " ".join(text[: 4 * QUOTED].split())
     return line if len(text) <= QUOTED else f"{line[:QUOTED]}…"
+
+
+def _meant(error: duckdb.Error, known: Sequence[str]) -> str:
+    """Suggest the known column or model, or DuckDB's function, that is closest to the unknown name in an error."""
+    unknown = re.search(r'(?:column|table|key|named) "([^"]+)"', first_line(error))
+    close = get_close_matches(unknown[1], known, 1) if unknown else re.findall(r'Did you mean "([^"]+)"', str(error))
+    return f" (did you mean {quoted(close[0])}?)" if close else ""
 
 
 def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:

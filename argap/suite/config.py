@@ -99,15 +99,16 @@ class Suite:
                 raise ArgapError(f"members: {name}: seeds: expected 0 among them, because others are compared with it")
 
     def check_architectures(self) -> None:
-        """Raise `ArgapError` for a member without mixers whose name is not an architecture. Imports torch."""
-        from argap.models.presets import ARCHITECTURES
+        """Raise `ArgapError` for a member without mixers whose name is not an architecture."""
+        from argap.records.models import read_listed
 
+        known = [each.name for each in read_listed()]
         for name, own in self.members.items():
             own = own or {}
-            if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
+            if "architecture" not in own and "mixers" not in own and name not in known:
                 raise ArgapError(
                     f"members: {name}: unknown architecture; give `architecture` (known are "
-                    f"{', '.join(ARCHITECTURES)}) or `mixers`"
+                    f"{', '.join(known)}) or `mixers`"
                 )
 
     def entries(self, size: str) -> list[Entry]:
@@ -135,7 +136,7 @@ class Suite:
 def load_suite(path: Path, *, to_run: bool = True) -> Suite:
     """Read a suite.
 
-    ``to_run=False`` skips the check of architectures, which imports torch and which tables do not need.
+    ``to_run=False`` skips the check of architectures, which tables do not need.
 
     Raises `ArgapError`, one line that starts with the file's name.
     """

@@ -6,12 +6,14 @@ training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/N
 (MQAR scores, if the suite asks for them) and ``SIZE/rates/NAME/lr-RATE/`` (its short trainings, `argap.suite.rates`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from argap.errors import ArgapError, MismatchError
+from argap.records import Record
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, open_run
@@ -118,3 +120,31 @@ def steps_done(entry: Entry, layout: Layout) -> int:
     log = layout.checkpoint(entry) / "log.jsonl"
     lines = read_log(log) if log.is_file() else []
     return max((line.step for line in lines), default=0)
+
+
+class Status(Record, frozen=True):
+    """Progress of one model of a suite."""
+
+    size: str
+    name: str
+    steps: int
+    """Optimizer steps finished."""
+    total_steps: int
+    scored: bool
+
+    def __str__(self) -> str:
+        if self.scored:
+            return "scored"
+        if not self.steps:
+            return "not started"
+        return "trained" if self.steps >= self.total_steps else f"step {self.steps:,} of {self.total_steps:,}"
+
+
+def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
+    """Return the progress of each model, in training order."""
+    entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
+    runs = [open_finished(layout.run(entry)) for entry in entries]
+    return [
+        Status(entry.size, entry.name, steps_done(entry, layout), entry.config.total_steps, run is not None)
+        for entry, run in zip(entries, runs, strict=True)
+    ]

@@ -8,7 +8,7 @@ import torch
 
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import Record, read_gap
+from argap.records import read_gap
 from argap.results.metrics import log_result
 from argap.runtime.cluster import ray_engine
 from argap.runtime.jobs import Stop
@@ -17,28 +17,10 @@ from argap.runtime.trackers import check_trackers
 from argap.suite.collect import collect, left_out_of
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
-from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
+from argap.suite.layout import Layout, finished_runs, open_finished
 from argap.suite.members import check_models, evaluation_set, run_members, training_index
 from argap.tokens.labels import label
 from argap.tokens.left_out import keep_others
-
-
-class Status(Record, frozen=True):
-    """Progress of one model of a suite."""
-
-    size: str
-    name: str
-    steps: int
-    """Optimizer steps finished."""
-    total_steps: int
-    scored: bool
-
-    def __str__(self) -> str:
-        if self.scored:
-            return "scored"
-        if not self.steps:
-            return "not started"
-        return "trained" if self.steps >= self.total_steps else f"step {self.steps:,} of {self.total_steps:,}"
 
 
 def run_suite(
@@ -120,16 +102,6 @@ class _Member:
 
     def is_done(self) -> bool:
         return open_finished(self.layout.run(self.entry)) is not None
-
-
-def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
-    """Return the progress of each model, in training order."""
-    entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
-    runs = [open_finished(layout.run(entry)) for entry in entries]
-    return [
-        Status(entry.size, entry.name, steps_done(entry, layout), entry.config.total_steps, run is not None)
-        for entry, run in zip(entries, runs, strict=True)
-    ]
 
 
 def _chosen(suite: Suite, sizes: Sequence[str], members: Sequence[str]) -> list[Entry]:

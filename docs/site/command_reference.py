@@ -11,7 +11,8 @@ from argap.cli import commands
 
 HEAD = """# Commands
 
-Every command, its arguments and options, as `--help` prints them. Results go to stdout (`--json` for machines),
+Every command with its arguments and options, as `--help` prints them, and an example. [Which command
+when](which-command.md) chooses among them. Results go to stdout (`--json` for machines),
 progress and logs to stderr. Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error, 130
 interrupted.
 """
@@ -40,6 +41,8 @@ def _section(words: list[str], command: Command) -> Iterator[str]:
     context = typer.Context(command, info_name=name)
     yield f"## {name}\n\n```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```\n"
     yield _prose(command.help) + "\n"
+    if command.epilog:
+        yield f"```console\n$ {command.epilog}\n```\n"
     for title in ("argument", "option"):
         parameters = [each for each in command.params if each.param_type_name == title]
         rows = [record for each in parameters if (record := each.get_help_record(context))]

@@ -4,6 +4,8 @@ A link that works in the repository then works on the site. A page in docs/ that
 appended to its last section, so a new page needs no change here.
 """
 
+import re
+import tempfile
 from pathlib import Path
 
 from command_reference import command_reference
@@ -12,7 +14,21 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from python_reference import python_reference
 from repository import append_unnamed, as_page, linked, named, plain_bars
 
-GENERATED = {"docs/commands.md": command_reference, "docs/python.md": python_reference}
+REPORT, OF = "docs/report-of-a-suite.html", "results/table1-mini/7m"
+"""A report among the pages, and the committed result that it is built from."""
+EXAMPLE = f"""# A report
+
+What `argap report` writes for [a result of this repository](../results/table1-mini/README.md), as one file:
+[open it by itself]({Path(REPORT).name}).
+
+<iframe src="{Path(REPORT).name}" title="A report" style="width: 100%; height: 80vh; border: 1px solid #8884"></iframe>
+"""
+GENERATED = {
+    "docs/commands.md": command_reference,
+    "docs/python.md": python_reference,
+    "docs/example-report.md": lambda: EXAMPLE,
+}
+BUTTON = re.compile(r"^\*\*(\[[^\]]+\]\([^)]+\))\*\*$", re.MULTILINE)
 
 
 class RepositoryPage(File):
@@ -38,12 +54,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page = File.generated(config, name, content=write())
         page.dest_uri = _destination(name, page.dest_uri)
         result.append(page)
+    report = File.generated(config, REPORT, content=_report(root))
+    report.dest_uri = _destination(REPORT, report.dest_uri)
+    result.append(report)
     append_unnamed(config.nav, {f"docs/{file.src_uri}" for file in own if file.is_documentation_page()})
     return result
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    return plain_bars(markdown)
+    """Also turn a paragraph that is one link in bold into a button, which GitHub shows as it is."""
+    return BUTTON.sub(r"\1{ .md-button .md-button--primary }", plain_bars(markdown))
+
+
+def _report(root: Path) -> str:
+    """Write the report of `OF`, with no other file beside it, and return the page."""
+    from argap.reports.pages.write import write_report
+
+    with tempfile.TemporaryDirectory() as folder:
+        return Path(write_report(root / OF, Path(folder))).read_text(encoding="utf-8")
 
 
 def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]) -> File:

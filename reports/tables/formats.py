@@ -2,13 +2,15 @@
 
 import csv
 import io
+import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite, isnan
 from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
+from argap.reports.tables.numbers import DASH
 from argap.runtime.streams import OwnSequences, on_one_line, visible
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """First characters that a spreadsheet reads as a formula, behind white space too."""
 WIDEST = 1000  # characters; wider than any table
 HEADING = 9  # characters of a heading before it wraps
+ENDS = "95% interval"
+"""Heading of the interval of the column before it."""
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -58,6 +62,8 @@ class Table:
     title: str = ""
     left: Collection[int] = (0,)
     """Columns that are left-aligned."""
+    spare: Sequence[int] = ()
+    """Columns that a narrow terminal can do without, the least important first."""
 
     def aligned(self) -> list[tuple[str, Literal["left", "right"]]]:
         """Return each heading with the alignment of its column."""
@@ -115,7 +121,8 @@ def terminal(table: Table) -> "RichTable":
 def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
     """Print tables to the terminal, or as Markdown or LaTeX.
 
-    A table wider than the terminal is printed in full, and its lines wrap.
+    A table wider than the terminal is narrowed (`narrower`). If that does not suffice, or if there is no terminal, it
+    is printed in full.
     """
     if form != "terminal":
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
@@ -125,12 +132,66 @@ def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
 
     drawn_on = cast("IO[str]", OwnSequences(sys.stdout))
     console = Console(file=drawn_on)
+    wide = console.options.update(width=WIDEST)
+
+    def needed(table: Table) -> int:
+        return console.measure(terminal(table), options=wide).maximum - 1  # the box ends in a space
+
     for table in tables:
-        drawn = terminal(table)
-        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-        Console(file=drawn_on, width=max(console.width, needed)).print(drawn)
+        if console.is_terminal or "COLUMNS" in os.environ:
+            table = next((each for each in narrower(table) if needed(each) <= console.width), table)
+        whole = Console(file=drawn_on, width=max(console.width, needed(table) + 1))
+        with whole.capture() as drawn:
+            whole.print(terminal(table))
+        console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
         if table.notes:
             console.print(Text(visible("\n".join(table.notes))))
+
+
+def narrower(table: Table) -> Iterator[Table]:
+    """Yield a table in ever narrower forms: without its spare columns, then with each interval below its number."""
+    for each in (table, stacked(table)):
+        for count in range(len(each.spare) + 1):
+            yield without_columns(each, each.spare[:count])
+
+
+def stacked(table: Table) -> Table:
+    """Return a table with each interval in a row of its own, below the number in the column before it."""
+    own = [k for k, title in enumerate(table.columns) if title != ENDS]
+    place = {k: new for new, k in enumerate(own)}
+    rows: list[tuple[str, ...]] = []
+    best = set()
+    for number, cells in enumerate(table.rows):
+        best |= {(len(rows), place[column]) for row, column in table.best if row == number and column in place}
+        rows.append(tuple(cells[k] for k in own))
+        below = tuple(cells[k + 1] if ENDS in table.columns[k + 1 : k + 2] else "" for k in own)
+        if any(cell not in ("", DASH) for cell in below):
+            rows.append(below)
+    return replace(
+        table,
+        columns=[table.columns[k] for k in own],
+        rows=rows,
+        best=frozenset(best),
+        left={place[k] for k in table.left if k in place},
+        spare=[place[k] for k in table.spare],
+    )
+
+
+def without_columns(table: Table, left_out: Collection[int]) -> Table:
+    """Return a table without some columns, and a note that names them."""
+    if not left_out:
+        return table
+    place = {k: new for new, k in enumerate(k for k in range(len(table.columns)) if k not in left_out)}
+    names = ", ".join(table.columns[k] for k in left_out)
+    return replace(
+        table,
+        columns=[table.columns[k] for k in place],
+        rows=[tuple(row[k] for k in place) for row in table.rows],
+        notes=(*table.notes, f"Not shown at this width: {names}."),
+        best=frozenset((row, place[column]) for row, column in table.best if column in place),
+        left={place[k] for k in table.left if k in place},
+        spare=(),
+    )
 
 
 def markdown(table: Table) -> str:

@@ -26,7 +26,7 @@ from argap.records import (
 )
 from argap.reports.tables.context import context_table
 from argap.reports.tables.fidelity import fidelity_table
-from argap.reports.tables.formats import MARKS, Table, best_in, csv_of
+from argap.reports.tables.formats import ENDS, MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
     loss,
@@ -41,7 +41,6 @@ from argap.reports.tables.numbers import (
 from argap.reports.tables.words import MANY, gap_word
 from argap.results.ladder import ladder
 
-ENDS = "95% interval"
 FEW = 20
 """Equal documents below which a note says that few documents decide."""
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
@@ -69,7 +68,7 @@ def gap_table(gap: Gap) -> Table:
         column: [None if model == gap.reference else part[model].nll for model in gap.models]
         for column, part in enumerate(slices, 2)
     }
-    return Table(titles, rows, notes, best_in(rows, losses))
+    return Table(titles, rows, notes, best_in(rows, losses), spare=(1,))
 
 
 def where_table(gap: Gap) -> Table | None:
@@ -124,8 +123,9 @@ def recall_table(gap: Gap) -> Table | None:
         for row in gap.compared
         for name, part in parts.items()
     )
+    spare = (2, 0) if len(gap.compared) == 1 else (2,)  # a single model is named above
     titles = ("Model", f"{gap.unit.capitalize()}s", f"% of {gap.unit}s", "Contribution", ENDS)
-    return Table((*titles, f"% of {gap_word(gap)}", ENDS), rows, (*notes, *notes_of(marks)), left=(0, 1))
+    return Table((*titles, f"% of {gap_word(gap)}", ENDS), rows, (*notes, *notes_of(marks)), left=(0, 1), spare=spare)
 
 
 def _recall_parts(gap: Gap) -> dict[str, Part]:
@@ -204,7 +204,7 @@ def slices_table(
     titles = ("Model", "Slice", f"{unit.capitalize()}s", f"% of {unit}s", loss_name(unit), *SLICE_TITLES)
     values = [None if each.model == reference else each.nll for _, each in pairs]
     best = best_in(rows, {4: values}, groups=[part.bin for part, _ in pairs])
-    return Table(titles, rows, (*needed, *notes), best, left=(0, 1))
+    return Table(titles, rows, (*needed, *notes), best, left=(0, 1), spare=(2, 10, 4, 5))
 
 
 def _slice_cells(part: Part, each: Estimate, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:

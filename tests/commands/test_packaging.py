@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import argap
 from argap.corpus.document import Tally
 from argap.corpus.hub import read
 from argap.errors import ArgapError
+from argap.runtime import guard
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("kernels", "bigram_index", "reports")
@@ -43,7 +46,7 @@ def test_no_line_of_help_is_cut(group, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["argap", *group, "--help"])
     with pytest.raises(SystemExit):
         main()
-    commands = capsys.readouterr().out.partition("Commands:")[2]
+    commands = capsys.readouterr().out.partition("Commands:" if group else "Compare models:")[2]
     assert commands
     assert "..." not in commands
 
@@ -55,6 +58,27 @@ def test_the_model_type_is_registered_on_import():
 
     config = AutoConfig.for_model("argap", hidden_size=32, num_hidden_layers=1, vocab_size=64)
     assert type(AutoModelForCausalLM.from_config(config)).__name__ == "ArgapForCausalLM"
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "argap.__version__"}
+    assert f"\nversion: {argap.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_reading_results_needs_no_torch_by_the_requirements():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[><=;\[]", each)[0] for each in project["dependencies"]}
+    assert names.isdisjoint({"torch", "triton", "transformers", "numba", "liger-kernel"})
+    assert "numpy" in names
+
+
+def test_a_command_says_what_a_small_installation_lacks(monkeypatch, run_command):
+    monkeypatch.setitem(sys.modules, "argap.results.pipeline", None)  # its import fails
+    monkeypatch.setattr(guard, "TO_SCORE", ("argap",))
+    code, _, said = run_command("score", "x", "--ref", "y")
+    assert (code, said) == (1, "argap: argap is not installed; run `pip install 'argap[score]'`\n")
 
 
 def test_every_package_is_listed():

@@ -97,7 +97,6 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--set betas=[0.9]": "--set betas: expected a list of length 2, found [0.9]",
         "--set warmup_steps=-1": "--set warmup_steps: expected 0 to 1,000,000,000, found -1",
         "--batch-size 0": "--batch-size: expected 1 to 1,048,576, found 0",
-        "--save-dtype int8": "--save-dtype: expected float32 or bfloat16 or float16, found 'int8'",
         "--architecture atention": "architecture 'atention': unknown; known are …",
         '--set "model={heads: 2}"': "model: unknown option 'heads'; known are …",
         "--data absent": "absent: no such file or folder; expected text, …",
@@ -232,6 +231,8 @@ def test_refusals_are_one_line(place: Path, run_command: RunCommand, monkeypatch
         ("score", "Missing argument '[NAME=]CKPT'."),
         ("score x --ref y --no-such-flag", "No such option: --no-such-flag"),
         ("score x --ref y --backend jax", "'jax' is not one of 'auto', 'native', 'hf'."),
+        ("train toy.yaml --save-dtype int8", "'int8' is not one of 'float32', 'bfloat16', 'float16'."),
+        ("suite run suite.yaml --engine slurm", "'slurm' is not one of 'local', 'ray'."),
     ],
 )
 def test_usage_errors_exit_with_2(run_command: RunCommand, command: str, said: str) -> None:

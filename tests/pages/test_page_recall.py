@@ -43,7 +43,7 @@ def test_correlations_on_the_first_page():
         "For five of 51 M it is {:.2f} ({:.2f} to {:.2f}), {:.2f} ({:.2f} to {:.2f}) and {:.2f} ({:.2f} to {:.2f}), "
         "and {:.2f} on the form of SWDE".format(*ends[1], pearson(large[0], seeds=False)[0]),
     )
-    assert [each for each in said if each not in on_one_line(ROOT / "README.md").replace("−", "-")] == []
+    assert [each for each in said if each not in on_one_line(ROOT / "results" / "README.md").replace("−", "-")] == []
     fisher = "{:.2f} to {:.2f}, {:.2f} to {:.2f} and {:.2f} to {:.2f}"
     for place, links in (("recall/table1-7m", small), ("table1-50m", large)):
         text = on_one_line(ROOT / "results" / place / "README.md").replace("−", "-")

@@ -1,13 +1,13 @@
-"""The tutorial's commands run as printed, in order, in a fresh folder, with argap's own checkpoints as the reader's.
+"""The commands of README and of the tutorials run as printed, in order, in a fresh folder.
 
 The Python blocks of the questions and answers run too, and print the numbers beside them.
 """
 
 import builtins
+import os
 import re
 import shlex
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +18,93 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from argap.corpus import stdlib
+from argap.result import open_result
 from tests.conftest import RunCommand
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORTER = ("--limit-document-tokens 1024", "--limit-document-tokens 96")
-"""The one change: less text than the page takes. Python's standard library is 38 documents here."""
+LESS_TEXT = {
+    "--limit-document-tokens 1024": "--limit-document-tokens 96",
+    "--limit-document-tokens 256": "--limit-document-tokens 96",
+    "--limit-tokens 20000": "--limit-tokens 2000",
+    "make demo": "argap demo --limit-tokens 2000",
+}
+"""The changes to commands: less text than the page takes, and the installation that is there already."""
+NOT_RUN = ("pip ", "for ", "mv ", "cat ", "sha256sum ", ". .venv")
+"""Commands of other programs, which fetch what the test is given."""
+MODULES = 60
+"""Of Python's standard library, where a page takes ``stdlib:train``."""
 
-EXPECTED = (
-    "Repeated",  # score: no index, so every repeated bigram is a hit
-    "runs/score/report.html",
-    "far: repeated AND distance > 256",
-    "leaf 1: ",
-    "Repeated",  # score, own text
-    "distinct)",  # index build
-    "AR hits",  # label
-)
-"""What the command of each line prints, among other things."""
+EXPECTED = {
+    "README.md": ("AR hits", "runs/demo", "AR hits"),
+    "docs/tutorial.md": (
+        "models/base_conv",
+        "Repeated",  # score: no index, so every repeated bigram is a hit
+        "runs/score/report.html",
+        "far: repeated AND distance > 256",
+        "leaf 1: ",
+        "Repeated",  # score, own text
+        "distinct)",  # index build
+        "AR hits",  # label
+    ),
+    "docs/tutorial-pretrained.md": ("Bits per byte", "runs/two/report.html", "far: ", "Bits per byte"),
+}
+"""What each command of a page prints, among other things."""
 
 
-def modules(folder: Path, *names: str) -> None:
-    """Text for the reader's folders: modules of Python's standard library."""
-    folder.mkdir()
-    for name in names:
-        source = Path(sysconfig.get_path("stdlib"), f"{name}.py")
-        (folder / f"{name}.txt").write_text(source.read_text(encoding="utf-8")[:3000], encoding="utf-8")
+def console_lines(page: Path) -> list[str]:
+    """Return the commands of a page's console blocks, without comments."""
+    blocks = [block for language, block in BLOCK.findall(page.read_text(encoding="utf-8")) if language == "console"]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.startswith("$ ")]
+    return [line.removeprefix("$ ").partition("  #")[0].strip() for line in lines]
 
 
-def test_the_tutorial_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    modules(tmp_path / "text", "bisect", "heapq", "shelve", "queue")
-    modules(tmp_path / "corpus", "ast", "glob", "random", "socket")
-    page = TUTORIAL.read_text(encoding="utf-8")
-    expected = iter(EXPECTED)
-    for language, block in BLOCK.findall(page):
+def follow(page: str, run_command: RunCommand) -> None:
+    """Run the commands of a page here, and its Python blocks after them."""
+    expected = iter(EXPECTED[page])
+    for line in console_lines(ROOT / page):
+        command = next((line.replace(*each) for each in LESS_TEXT.items() if each[0] in line), line)
+        if command.startswith(NOT_RUN):
+            continue
+        assert command.startswith("argap "), f"{line}: the test runs commands of argap"
+        if command.startswith("argap view "):  # which waits for a browser
+            assert next(expected) in str(open_result(command.split()[2]).folder)
+            continue
+        code, shown, said = run_command(*shlex.split(command)[1:])
+        assert code == 0, f"{command}\n{shown}\n{said}"
+        assert next(expected) in shown
+    assert next(expected, None) is None
+    for language, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         if language == "python":
             exec(block, {"__name__": "__main__"})
-        if language == "console":
-            for line in block.replace("\\\n", " ").splitlines():
-                command = line.removeprefix("$ ").replace(*SHORTER)
-                assert command.startswith("argap "), f"{line}: the test runs commands of argap"
-                code, shown, said = run_command(*shlex.split(command)[1:])
-                assert code == 0, f"{command}\n{shown}\n{said}"
-                assert next(expected) in shown
-    assert next(expected, None) is None
 
 
-def test_the_page_says_what_the_test_changes():
-    assert SHORTER[0] in TUTORIAL.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/tutorial.md"])
+def test_a_page_runs_as_printed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    of_split = stdlib.modules
+    monkeypatch.setattr(stdlib, "modules", lambda split: of_split(split)[:MODULES])
+    follow(page, run_command)
+
+
+@pytest.mark.slow
+def test_the_tutorial_with_pretrained_models(tmp_path: Path, monkeypatch, run_command: RunCommand) -> None:
+    """The two GGUF files of docs/tutorial-pretrained.md are in the folder ``$ARGAP_GGUF``."""
+    if (folder := os.environ.get("ARGAP_GGUF")) is None:
+        pytest.skip("set ARGAP_GGUF to the folder of smollm2.gguf and gemma3.gguf")
+    monkeypatch.chdir(tmp_path)
+    for name in ("smollm2.gguf", "gemma3.gguf"):
+        (tmp_path / name).symlink_to(Path(folder, name).resolve())
+    follow("docs/tutorial-pretrained.md", run_command)
+
+
+def test_pages_say_what_the_test_changes() -> None:
+    pages = "".join((ROOT / page).read_text(encoding="utf-8") for page in EXPECTED)
+    assert [each for each in LESS_TEXT if each not in pages] == []
 
 
 def test_the_numbers_of_the_answers_are_computed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

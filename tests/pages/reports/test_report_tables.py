@@ -185,13 +185,44 @@ def test_a_heading_breaks_between_words(capsys) -> None:
     assert "Peak memory" not in heading
 
 
-def test_a_narrow_terminal_loses_no_number(
-    by_hand: Gap, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+WIDE = Table(
+    ("Model", "n", "ΔNLL", "95% interval", "Share", "95% interval"),
+    (("ref", "1,234,567", "—", "—", "—", "—"), ("m", "1,234,567", "+0.250", "+0.200 to +0.300", "41.1%", "27.1–55.0%")),
+    ("A note.",),
+    best=frozenset({(1, 4)}),
+    spare=(1,),
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (60, [" m     1,234,567 +0.250 +0.200 to +0.300 41.1% 27.1–55.0%"]),
+        (54, [" m     +0.250 +0.200 to +0.300 41.1% 27.1–55.0%", "Not shown at this width: n."]),
+        (46, [" m     1,234,567           +0.250      41.1%", "                 +0.200 to +0.300 27.1–55.0%"]),
+        (
+            38,
+            [" m               +0.250      41.1%", "       +0.200 to +0.300 27.1–55.0%", "Not shown at this width: n."],
+        ),
+        (20, [" m     1,234,567 +0.250 +0.200 to +0.300 41.1% 27.1–55.0%"]),  # nothing suffices: printed in full
+    ],
+)
+def test_a_table_fits_the_terminal(
+    columns: int, expected: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    print_tables(tables_of(by_hand))
-    text = capsys.readouterr().out
-    assert all(cell in text for cells in gap_table(by_hand).rows for cell in cells)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_tables([WIDE])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in expected if line not in lines] == [], "\n".join(lines)
+    assert "A note." in lines
+    if columns > 20:
+        assert max(map(len, lines)) <= columns
+
+
+def test_no_width_is_assumed_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_tables([WIDE, Table(("Model", "x" * 100), (("m", "y" * 100),), spare=(1,))])
+    assert "y" * 100 in capsys.readouterr().out
 
 
 def test_names_are_text_not_markup(by_hand: Gap, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,110 @@
+"""What the command line imports, how its help is arranged, what it completes, and how commands end."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from argap.cli import commands
+from argap.cli.complete import architectures, references, results
+from argap.cli.help import EXAMPLES, GROUPS, PANELS
+from tests.conftest import RunCommand
+from tests.pages.test_docs import mistakes
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT_MODELS = (
+    *("--help", "score --help", "suite run nosuch.yaml", "suite table nosuch.yaml", "train", "models list"),
+    *("models show mamba", "models show no/such", "ref list", "index info nosuch", "slice nosuch --where repeated"),
+    *("slice --list", "view nosuch", "report nosuch", "compare nosuch --ref attention", "paper", "convert nosuch out"),
+    *("score ./nosuch --ref attention", "score attention --ref attention --data nosuch", "label nosuch"),
+    *("synthetics sweep nosuch.yaml", f"suite status {ROOT}/suites/table1-mini.yaml"),
+)
+"""Commands that load no model, or are refused before they would."""
+
+
+def test_commands_without_a_model_import_no_torch(tmp_path: Path) -> None:
+    """All in one process, so that the first to import it is named."""
+    code = (
+        "import os, sys\n"
+        "os.environ['HF_HUB_OFFLINE'] = '1'\n"
+        "from argap.cli import main\n"
+        f"for line in {WITHOUT_MODELS!r}:\n"
+        "    sys.argv = ['argap', *line.split()]\n"
+        "    try: main()\n"
+        "    except SystemExit: pass\n"
+        "    if 'torch' in sys.modules or 'transformers' in sys.modules: sys.exit(line)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def leaves(command, *words: str):
+    """Yield the words of every command that runs something, and the command."""
+    children = getattr(command, "commands", {})
+    if not children:
+        yield " ".join(words), command
+    for name, child in children.items():
+        yield from leaves(child, *words, name)
+
+
+def test_every_command_has_an_example_that_parses() -> None:
+    found = dict(leaves(commands()))
+    assert EXAMPLES.keys() >= found.keys(), f"argap/cli/help.py: no example of {found.keys() - EXAMPLES.keys()}"
+    for words, line in EXAMPLES.items():
+        assert line.startswith(f"argap {words}")
+        assert list(mistakes(line.removeprefix("argap "))) == []
+
+
+def test_help_has_groups_panels_and_an_example(run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for group in GROUPS.values() for name in group]
+    assert len(names) == len(set(names))
+    assert commands().commands.keys() <= set(names)
+    shown = run_command("--help")[1]
+    assert all(f"\n{heading}:\n" in shown for heading in GROUPS)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run_command("score", "--help")[1]
+    assert [heading for heading in PANELS if f"\n{heading}:\n" in shown] == list(PANELS)
+    assert "--packing <packed|document>" in shown
+    assert shown.endswith(f"\nExample:\n  {EXAMPLES['score']}\n")
+    assert "Text:" not in run_command("report", "--help")[1]  # few options need no headings
+
+
+def test_completion(token_result: Path, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(token_result.parent)
+    name = token_result.name
+    assert name in results("")
+    assert results(name[:1]) == [name]
+    assert results(f"{name}x") == []
+    assert references("att") == ["attention"]
+    assert "mamba2_hybrid" in architectures("mamba2")
+    monkeypatch.setenv("_ARGAP_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", f"argap discover {name} --model ")
+    shown = run_command()[1]
+    assert "m-1" in shown
+    assert "ref" not in shown
+
+
+def test_compare_says_where_the_result_is(token_result: Path, tmp_path: Path, run_command: RunCommand) -> None:
+    out = str(tmp_path / "my result")
+    runs = [str(token_result / "m-1"), "--ref", str(token_result / "ref")]
+    code, _, said = run_command("compare", *runs, "--out", out)
+    assert code == 0
+    assert said.endswith(f"result: {out}\nnext: argap view {shlex.quote(out)}\n")
+
+
+def test_a_run_is_answered_with_its_result(token_result: Path, run_command: RunCommand, monkeypatch) -> None:
+    monkeypatch.chdir(token_result.parent)
+    name = token_result.name
+    expected = f"argap: {name}/m-1: part of the result {name}; give that folder instead\n"
+    assert run_command("view", f"{name}/m-1") == (1, "", expected)
+
+
+def test_the_demo_copies_its_checkpoints(tmp_path: Path, run_command: RunCommand) -> None:
+    code, printed, _ = run_command("demo", "--copy", str(tmp_path / "models"))
+    folders = [Path(line) for line in printed.split()]
+    assert (code, [each.name for each in folders]) == (0, ["attention", "base_conv", "hybrid"])
+    assert all((each / name).is_file() for each in folders for name in ("model.safetensors", "tokenizer.json"))
+    assert run_command("demo", "--copy", str(tmp_path / "models"))[0] == 1
