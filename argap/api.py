@@ -138,11 +138,12 @@ def score(
     kl
         Also keep KL(reference ‖ model) of each token, in nats, and each model's entropy: the columns ``kl`` and
         ``entropy``. Each model then runs beside the reference, both in memory; no logits are kept.
-    short_context, context_curve
+    short_context
         Also score every token with at most that many tokens of context, in windows with half of them as the stride:
         the token column ``gain`` is log p with the whole window minus that (`Result.context_use`). It reads about twice
-        the tokens of the text; a finished run is not scored again. The curve adds passes of twice the tokens, four
-        times, and so on, below the window's length.
+        the tokens of the text; a finished run is not scored again.
+    context_curve
+        Also score with two, four, … times the tokens of ``short_context``, below the window's length.
     trust_remote_code
         Run code bundled with a checkpoint.
     overwrite

@@ -8,6 +8,7 @@ Legend: N tokens, U units of documents (`argap.metric.documents.group_of`).
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def fidelity(
     )
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 

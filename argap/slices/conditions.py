@@ -207,7 +207,7 @@ def shortened(text: str) -> str:
     return line if len(text) <= QUOTED else f"{line[:QUOTED]}…"
 
 
-def _meant(error: duckdb.Error, known: Sequence[str]) -> str:
+def _meant(error: Exception, known: Sequence[str]) -> str:
     """Suggest the known column or model, or DuckDB's function, that is closest to the unknown name in an error."""
     unknown = re.search(r'(?:column|table|key|named) "([^"]+)"', first_line(error))
     close = get_close_matches(unknown[1], known, 1) if unknown else re.findall(r'Did you mean "([^"]+)"', str(error))

@@ -74,15 +74,15 @@ def sliding_attention(
     bfloat16 on the tensor cores. Otherwise runs the reference.
     """
     B, H, T, K = q.shape
-    scale = K**-0.5 if scale is None else scale
+    factor = K**-0.5 if scale is None else scale
     dtype = common_dtype(q, k, v)
     if not runs_kernels(q, k, v) or K > LARGEST_KEY or dtype == torch.float64:
-        return sliding_attention_reference(q, k, v, window, scale=scale)
+        return sliding_attention_reference(q, k, v, window, scale=factor)
     y = v.new_empty(B, T, H, K).transpose(1, 2)
     q, k, v = (unit_stride(x.to(dtype)) for x in (q, k, v))
     launch = LAUNCHES.at(q.device, key_class(K, dtype))
     _attend_kernel[(triton.cdiv(T, launch.blocks["BM"]), B * H)](
-        *(*strided(q, k, v, y, dims=3), T, H, H // k.shape[1], window, scale * math.log2(math.e)),
+        *(*strided(q, k, v, y, dims=3), T, H, H // k.shape[1], window, factor * math.log2(math.e)),
         K=K,
         BK=block_size(K),
         **launch.arguments(),

@@ -11,6 +11,7 @@ Legend: B batch, H heads, T positions, BT positions per chunk, K key size, V val
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -169,11 +170,11 @@ def _in_segments(
     count = T // SEGMENT
     main, constant = count * SEGMENT, log_decay is not None and log_decay.dim() == 1
 
-    def segments(part: torch.Tensor | None) -> torch.Tensor | None:
-        """Turn ``[1, H, T, ...]`` into ``[count, H, SEGMENT, ...]``, a view."""
+    def segments(part: Any) -> Any:
+        """Turn ``[1, H, T, ...]`` into ``[count, H, SEGMENT, ...]``, a view; None stays None."""
         return None if part is None else part[:, :, :main].unflatten(2, (count, SEGMENT))[0].transpose(0, 1)
 
-    whole = HeadTensors(*(segments(part) for part in (x.q, x.k, x.v, x.y)), None)  # pyright: ignore[reportArgumentType]
+    whole = HeadTensors(segments(x.q), segments(x.k), segments(x.v), segments(x.y), None)
     decays = log_decay if constant else segments(log_decay)
     added = _forward(whole, decays, segments(step), None, normalize=normalize, output=False)
     assert added is not None
@@ -189,9 +190,9 @@ def _in_segments(
     _forward(whole, decays, segments(step), skip, normalize=normalize, keep_state=False)
     if main == T:
         return state
-    rest = [part[:, :, main:] for part in (x.q, x.k, x.v, x.y)]
-    left = [part if part is None or part.dim() == 1 else part[:, :, main:] for part in (log_decay, step)]
-    last = _forward(HeadTensors(*rest, state), *left, skip, normalize=normalize)
+    q, k, v, y = (part[:, :, main:] for part in (x.q, x.k, x.v, x.y))
+    g, left = (part if part is None or part.dim() == 1 else part[:, :, main:] for part in (log_decay, step))
+    last = _forward(HeadTensors(q, k, v, y, state), g, left, skip, normalize=normalize)
     assert last is not None
     return last
 

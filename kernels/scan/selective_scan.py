@@ -141,16 +141,16 @@ def _in_segments(
     count = u.shape[1] // SEGMENT
     main = count * SEGMENT
 
-    def segments(x: torch.Tensor | None) -> torch.Tensor | None:
+    def segments(x: Any) -> Any:
         return None if x is None else x[0, :main].unflatten(0, (count, SEGMENT))
 
-    parts: Any = [segments(x) for x in (u, step, B, C, gate)]
-    *given, z = parts
-    _, added = _scan(given[0], given[1], A, *given[2:], None, None, None)
-    total = torch.stack([F.softplus(part.float()).sum(0) for part in given[1]])
+    parts = [segments(x) for x in (u, step, B, C, gate)]
+    _, added = _scan(parts[0], parts[1], A, parts[2], parts[3], None, None, None)
+    total = torch.stack([F.softplus(part.float()).sum(0) for part in parts[1]])
     states = linear_scan((total[..., None] * A.float())[None].exp(), added[None], state)[0]
     first = torch.zeros_like(added[:1]) if state is None else state.float()
-    y, _ = _scan(given[0], given[1], A, *given[2:], skip, z, torch.cat([first, states[:-1]]))
+    before = torch.cat([first, states[:-1]])
+    y, _ = _scan(parts[0], parts[1], A, parts[2], parts[3], skip, parts[4], before)
     y, last = y.flatten(0, 1)[None], states[-1:]
     if main < u.shape[1]:
         u, step, B, C = (x[:, main:] for x in (u, step, B, C))
