@@ -43,7 +43,12 @@ ROWS = (
         "a file, UTF-8, plain JSON, its checksum, types and ranges (`read_json`, `read_record`)",
         "256 MiB; nesting of Python's parser",
         "properties/test_reliability_mutations.py",
-        ("argap/files/atomic.py::_read_text", "argap/train/log.py::read_log", "argap/files/lock.py::_holder"),
+        (
+            "argap/files/atomic.py::_read_text",
+            "argap/train/log.py::read_log",
+            "argap/files/lock.py::_holder",
+            "argap/cli/complete.py::models_of_result",
+        ),
     ),
     Row(
         "suites, sweeps, slices and training configurations in YAML",
@@ -210,11 +215,23 @@ ROWS = (
         ),
     ),
     Row(
+        "archives of a suite's weights",
+        "the SHA-256 that `weights.json` lists; plain files of known names",
+        "sizes as listed",
+        "",
+        ("argap/suite/weights.py::import_weights", "argap/suite/weights.py::_archive"),
+    ),
+    Row(
         "repositories of the hub",
         "no pickles, no code; then as local files",
         "",
         "commands/test_offline.py",
-        ("argap/checkpoints/find.py::_hub_files", "argap/checkpoints/find.py::download"),
+        (
+            "argap/checkpoints/find.py::_hub_files",
+            "argap/checkpoints/find.py::download",
+            "argap/files/hub.py::fetched",
+            "argap/integrations/hub.py::_has",
+        ),
     ),
     Row(
         "servers of log-probs",
@@ -241,6 +258,7 @@ ROWS = (
             "argap/models/hub/registry.py::fla_models",
             "argap/models/speed.py::_peak_rss",
             "argap/files/atomic.py::_settle",
+            "argap/view/bundle.py::_write_page",
             "argap/recall/lm_eval_tasks.py::_evaluate",
             "reports/pages/page.py::render_page",
             "reports/pages/page.py::inline_svg",

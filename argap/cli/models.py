@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argap.kernels.registry import Op
     from argap.records.models import Backbone, ModelDescription
     from argap.reports.tables.formats import Table
-    from argap.reports.tables.speed import SpeedResult
+    from argap.reports.tables.suites.speed import SpeedResult
 
 
 app = Commands(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
@@ -77,7 +77,7 @@ def bench(
 
     from argap.models.speed import measure_all, speed_cases
     from argap.reports.figures.drawing import save
-    from argap.reports.tables.speed import read_speed, speed, write_speed
+    from argap.reports.tables.suites.speed import read_speed, speed, write_speed
     from argap.runtime.device import resolve_device, resolve_dtype
 
     device = resolve_device(device)

@@ -100,7 +100,7 @@ def rates(
 ) -> None:
     """Train each member briefly at several learning rates, and show which suits it best."""
     from argap.reports.tables.formats import print_tables
-    from argap.reports.tables.rates import write_rates
+    from argap.reports.tables.suites.rates import write_rates
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.rates import FACTORS, run_rates
@@ -154,7 +154,7 @@ def trajectory(
     from argap.reports.figures.drawing import save
     from argap.reports.figures.training import recall_along_training
     from argap.reports.tables.formats import markdown, print_tables
-    from argap.reports.tables.suite import trajectory_table
+    from argap.reports.tables.suites.suite import trajectory_table
     from argap.runtime.torchrun import join_torchrun
     from argap.scoring.config import ScoreConfig
     from argap.suite.series import load_series, score_series

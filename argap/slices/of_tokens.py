@@ -99,11 +99,15 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
     return [Slice(each.name, each.where, each.title, each.note) for each in specs]
 
 
+def with_columns(table: TokenTable) -> list[SliceSpec]:
+    """Return the bundled slices that need no labels or runs' columns that the table lacks."""
+    lacking = table.lacking | {name for name, having in table.having.items() if table.models[0] not in having}
+    return [each for each in library() if not lacking & {*re.findall(r"\w+", each.where)}]
+
+
 def shipped_slices(table: TokenTable) -> list[Slice]:
     """Return the bundled slices that need no training counts, labels or runs' columns that the table lacks."""
-    lacking = table.lacking | {name for name, having in table.having.items() if table.models[0] not in having}
-    known = [each for each in library() if not lacking & {*re.findall(r"\w+", each.where)}]
-    return [each for each in as_slices(known) if not _uncounted(table, checked(table, each.where))]
+    return [each for each in as_slices(with_columns(table)) if not _uncounted(table, checked(table, each.where))]
 
 
 def check_slices(

@@ -25,7 +25,7 @@ from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
 from argap.slices.conditions import hits_of
 from argap.slices.library import check_names, library
-from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices
+from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices, with_columns
 from argap.slices.partitions import By, partition
 from argap.tokens.labels import check_documents
 from argap.tokens.table import TokenTable
@@ -73,7 +73,7 @@ class Answers:
             notes=tuple(interval_notes(gap)),
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
-            library=tuple(library()),
+            library=tuple(library() if self._no_tokens() else with_columns(self.result.token_table)),
             columns=tuple(describe(schema, self.result.models)),
             partitions=tuple(by for by in get_args(By) if by == "slice" or len(gap.parts(by)) > 1),
             grouped=self.grouped,

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 from argap.errors import ArgapError
-from argap.result import Result
+from argap.result import Result, open_result
 from argap.runtime.interrupt import Interrupt
 
 HOST = "127.0.0.1"
@@ -37,7 +37,7 @@ def serve(result: Result | Path, *, port: int | None = None, browser: bool, read
         raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
     found = results_in(result) if isinstance(result, Path) else []
     if isinstance(result, Path) and not found:
-        raise ArgapError(f"{result}: no gap.json, and no result below it; expected a folder that `argap score` wrote")
+        result = open_result(result)  # says what is missing
     listening = listen(port)
     number = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)

@@ -12,8 +12,8 @@ from argap.reports.figures.suite import CAPTIONS, draw_suite
 from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import Table, markdown
-from argap.reports.tables.rates import write_rates
-from argap.reports.tables.suite import further_tables, suite_csv, tables_of_size
+from argap.reports.tables.suites.rates import write_rates
+from argap.reports.tables.suites.suite import further_tables, suite_csv, tables_of_size
 from argap.suite.config import Suite
 from argap.suite.result import SizeResult, read_sizes
 

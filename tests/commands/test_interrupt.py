@@ -65,7 +65,7 @@ class Interrupted:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.001)  # it is raised here
 
-def command():
+def command(**given):
     Interrupted()
     time.sleep(60)
 
@@ -137,7 +137,7 @@ import signal, sys, threading, time
 from argap import cli
 from argap.runtime import signals
 
-def command():
+def command(**given):
     stuck = threading.Thread(target=time.sleep, args=(600,))  # as in a query that does not return
     stuck.start()
     print("begun", flush=True)

@@ -60,7 +60,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--json --latex": "--json, --latex and --markdown: expected one of them at most",
     },
     "view": {
-        "runs": "runs: no gap.json, and no result below it; expected a folder that `argap score` wrote",
+        "runs": "runs: no gap.json there; expected a folder that `argap score` or `argap compare` wrote",
         "result --port PORT": "--port PORT: Address already in use on 127.0.0.1; use --port 0 for one that is …",
     },
     "slice result": {

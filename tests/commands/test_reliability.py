@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def app() -> None:
+def raising(error: BaseException) -> Callable[..., None]:
+    def app(**given: str) -> None:
         raise error
 
     return app
@@ -50,8 +50,7 @@ def test_a_failure_that_is_not_a_mistake_is_one_line(
     tmp_path: Path, monkeypatch, capsys, error: BaseException, code: int, line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(typer.main, "get_command", lambda app: raising(error))
-    monkeypatch.setattr(cli, "_name_values", lambda command: None)
+    monkeypatch.setattr(cli, "commands", lambda: raising(error))
     monkeypatch.setattr(cli, "_flags", lambda command, arguments: {})
     with pytest.raises(SystemExit) as left:
         main()
@@ -95,8 +94,8 @@ def test_the_traceback_goes_to_the_temporary_folder_where_this_one_is_not_writab
 
 def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
     """In a process of its own, as the shell runs it."""
-    code = "import argap.cli as c; c._name_values = lambda c: None; c._flags = lambda c, a: {}; "
-    code += "c.typer.main.get_command = lambda app: lambda: {}['key']; c.main()"
+    code = "import argap.cli as c; c._flags = lambda c, a: {}; "
+    code += "c.commands = lambda: lambda **given: {}['key']; c.main()"
     for shown in ("0", "1"):
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -109,7 +109,7 @@ def test_a_folder_lists_its_results(token_result, tmp_path):
     assert client.get("/r/1/api/overview").json()["no_tokens"] is None
     assert "not here" in client.get("/r/2/api/overview").json()["no_tokens"]
     assert client.get("/r/1/main.js").status_code == client.get("/page/view.css").status_code == 200
-    with pytest.raises(ArgapError, match="no result below it"):
+    with pytest.raises(ArgapError, match="part of the result"):
         serve(tmp_path / "runs" / "one" / "labels", browser=False, ready=print)
 
 

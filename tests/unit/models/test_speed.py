@@ -27,7 +27,7 @@ from argap.models import speed as speed_module
 from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, Mode, Speed, SpeedCase, measure, measure_apart
 from argap.records import as_json
 from argap.reports.figures.drawing import save
-from argap.reports.tables.speed import SpeedResult, read_speed, speed, write_speed
+from argap.reports.tables.suites.speed import SpeedResult, read_speed, speed, write_speed
 
 CASE = SpeedCase("attention", "training", 16, 2, 32, 2, 64, "cpu", "float32")
 

@@ -133,7 +133,7 @@ def test_argap_s_rotary_function_is_the_family_s(rotated: Any, monkeypatch: pyte
     """The kernel runs in Triton's interpreter, as if on a GPU."""
     plain, calls = hidden_states(rotated), []
     kernel = fusion.rotate_in_place
-    monkeypatch.setattr(fusion, "rotate_in_place", lambda *given: calls.append(1) or kernel(*given))
+    monkeypatch.setattr(fusion, "rotate_in_place", lambda *given, **named: calls.append(1) or kernel(*given, **named))
     with torch.inference_mode():
         assert fuse_rotary(rotated, IDS, "some/model")
     calls.clear()
@@ -194,7 +194,9 @@ def test_attention_in_windows_is_the_family_s(family: str, monkeypatch: pytest.M
     ids = torch.randint(3, 32, (3, 40))
     padded = torch.arange(40) < torch.tensor([40, 20, 30])[:, None]
     calls, kernel = [], windows.sliding_attention
-    monkeypatch.setattr(windows, "sliding_attention", lambda *given: calls.append(1) or kernel(*given))
+    monkeypatch.setattr(
+        windows, "sliding_attention", lambda *given, **named: calls.append(1) or kernel(*given, **named)
+    )
     given = {"all": (ids, None), "one": (ids[:1], None), "padded": (ids, padded.long())}
     with torch.inference_mode():
         plain = {name: model(each, attention_mask=mask).logits for name, (each, mask) in given.items()}

@@ -154,7 +154,7 @@ def test_the_curve_is_in_the_table_the_figure_and_the_json(curve, tmp_path):
     assert "context" not in result_json(gap, slices=[gap.on_all])
     page = render(gap, None, {})
     assert "With less context" in page
-    assert all(f"<td>{cell}</td>" in page for cell in table.rows[0][2:5])
+    assert all(f">{cell}</td>" in page for cell in table.rows[0][2:5])
 
 
 def test_key_tokens_are_a_bundled_slice_where_the_reference_has_gains(curve, result):

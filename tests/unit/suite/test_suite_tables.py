@@ -12,9 +12,9 @@ import pytest
 from argap.metric.bins import bins_of
 from argap.metric.share import gap_due_to_ar
 from argap.records import Bin, Estimate, Part
-from argap.reports.tables.length import length_table
-from argap.reports.tables.mqar_link import cells_of, link_rows, link_table
-from argap.reports.tables.suite import paper_table, rare_table, seeds_table, trajectory_table
+from argap.reports.tables.suites.length import length_table
+from argap.reports.tables.suites.mqar_link import cells_of, link_rows, link_table
+from argap.reports.tables.suites.suite import paper_table, rare_table, seeds_table, trajectory_table
 from argap.slices.cells import PREFIX, mean_over_seeds
 from argap.suite.curve import build_curve, fine_bounds
 from argap.suite.gap import _alike

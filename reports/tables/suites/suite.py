@@ -10,7 +10,6 @@ from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, im
 from argap.metric.threshold import PAPER_THRESHOLD
 from argap.records import Gap
 from argap.reports.tables.formats import Table, best_in, csv_of
-from argap.reports.tables.length import length_table
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
@@ -25,6 +24,7 @@ from argap.reports.tables.result import (
     share_cell,
     where_table,
 )
+from argap.reports.tables.suites.length import length_table
 from argap.slices.cells import PREFIX
 from argap.suite.result import SeedScores, SizeResult
 from argap.suite.trajectory import share_along

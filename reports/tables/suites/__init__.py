@@ -1,0 +1,1 @@
+"""Tables over the members of a suite."""
