@@ -218,7 +218,7 @@ ROWS = (
         "archives of a suite's weights",
         "the SHA-256 that `weights.json` lists; plain files of known names",
         "sizes as listed",
-        "",
+        "commands/suite/test_suite_run.py",
         ("argap/suite/weights.py::import_weights", "argap/suite/weights.py::_archive"),
     ),
     Row(
