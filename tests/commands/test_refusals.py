@@ -132,8 +132,8 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--set warmup=1": "--set warmup: expected at least 0, below 1, found 1",
     },
     "recall no/such/model --fixture --out out": {
-        "--tasks ,": "--tasks (none): expected some of swde, fda, squad, or names of lm-eval's tasks",
-        "--tasks swde,evil.yaml": "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's …",
+        "--tasks ,": "--tasks (none): expected some of swde, fda, squad, needle, or names of lm-eval's tasks",
+        "--tasks swde,evil.yaml": "--tasks swde, evil.yaml: expected some of swde, fda, squad, needle, or names of lm-eval's …",
         "--gap nowhere": "--gap nowhere: the recall gap needs a reference; name it with --ref",
         "--fewshot 2": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
         "--metadata {": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
