@@ -133,7 +133,7 @@ REFUSALS: dict[str, dict[str, str]] = {
     },
     "recall no/such/model --fixture --out out": {
         "--tasks ,": "--tasks (none): expected some of swde, fda, squad, needle, or names of lm-eval's tasks",
-        "--tasks swde,evil.yaml": "--tasks swde, evil.yaml: expected some of swde, fda, squad, needle, or names of lm-eval's …",
+        "--tasks swde,evil.yaml": "--tasks swde, evil.yaml: expected some of swde, fda, squad, needle, or …",
         "--gap nowhere": "--gap nowhere: the recall gap needs a reference; name it with --ref",
         "--fewshot 2": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
         "--metadata {": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
