@@ -114,8 +114,9 @@ def test_the_standard_partition_is_that_of_the_tokens(result, token_result):
         assert list(dict.fromkeys(result.breakdown(by)["bin"])) == list(bins)
 
 
-def test_the_ladder_and_the_partitions_are_printed(token_result, run_command, tmp_path):
+def test_the_ladder_and_the_partitions_are_printed(token_result, run_command, tmp_path, monkeypatch):
     """The index is so small that the scaled τ is 0."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it for its workers; tables would be narrower
     runs = [str(token_result / name) for name in ("m-1", "ref")]
     compare = ["compare", runs[0], "--ref", runs[1], "--out", str(tmp_path / "out"), "--threshold", "2"]
     code, printed, _ = run_command(*compare, "--json")
