@@ -249,10 +249,7 @@ def view(
         typer.echo(address)
         typer.echo("Ctrl-C ends it.", err=True)
 
-    alone = (result / "gap.json").is_file() or not result.is_dir()
-    serve(
-        open_result(result) if alone else result, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready
-    )
+    serve(result, port=port, browser=not no_browser and sys.stdout.isatty(), ready=ready)
 
 
 def paper(output: Output) -> None:

@@ -58,7 +58,7 @@ class Spread:
         bits += (bits > 0) * 2 ** (DROPPED - 1)  # the middle of a bin, but for 0
         middle = np.minimum(bits, np.float32(np.inf).view(np.int32)).astype(np.int32).view(np.float32)
         return Quantiles(
-            *(_finite(each) for each in (*np.minimum(middle.astype(np.float64), self.largest), self.largest))
+            *(finite(each) for each in (*np.minimum(middle.astype(np.float64), self.largest), self.largest))
         )
 
 
@@ -95,18 +95,19 @@ def fidelity(
         agreement_ci95=_ends(means["same"]),
         kl=_value(means.get("kl")),
         kl_ci95=_ends(means.get("kl")),
-        share_of_kl=None if kl is None or not of_all["kl"] > 0 else _finite(kl.sum() / of_all["kl"]),
+        share_of_kl=None if kl is None or not of_all["kl"] > 0 else finite(kl.sum() / of_all["kl"]),
         entropy=_value(means.get("entropy")),
         reference_entropy=_value(means.get("reference_entropy")),
     )
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """Return a number as a float; None for NaN and ±∞, which JSON has not."""
     return float(value) if np.isfinite(value) else None
 
 
 def _value(of: Estimates | None) -> float | None:
-    return None if of is None else _finite(float(of.value))
+    return None if of is None else finite(float(of.value))
 
 
 def _ends(of: Estimates | None) -> Interval | None:

@@ -10,7 +10,7 @@ import numpy as np
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation.windows import separator_of
 from argap.metric.bins import distance_bins, position_bins
-from argap.metric.fidelity import Spread, differences, fidelity, measures
+from argap.metric.fidelity import Spread, differences, fidelity, finite, measures
 from argap.metric.location import Tokens, locate, shared_prefixes
 from argap.records import ALL, Bin, LabelsRecord, read_record
 from argap.records.difference import Bundle, Difference, MovedToken
@@ -130,10 +130,10 @@ class _Pair:
             Bundle(
                 name=names[k],
                 n=int(n[k]),
-                absolute=_finite(sums[k] / n[k]),
-                largest=_finite(largest[k]),
+                absolute=finite(sums[k] / n[k]),
+                largest=finite(largest[k]),
                 agreement=float(same[k] / n[k]),
-                share=_finite(sums[k] / total) if total else None,
+                share=finite(sums[k] / total) if total else None,
             )
             for k in np.flatnonzero(n).tolist()
         )
@@ -154,7 +154,7 @@ class _Pair:
                     source=None if documents is None else documents[1][int(documents[0][window])],
                     before=_text(tokenizer, before),
                     token=_text(tokenizer, self._ids[[row]]),
-                    logprobs=(_finite(float(self._logprobs[0][k])), _finite(float(self._logprobs[1][k]))),
+                    logprobs=(finite(float(self._logprobs[0][k])), finite(float(self._logprobs[1][k]))),
                     top1=(_text(tokenizer, self._top1[0][[k]]), _text(tokenizer, self._top1[1][[k]])),
                 )
             )
@@ -213,7 +213,3 @@ def _made(run: Run) -> dict[str, str]:
     if record.finished is not None:
         made |= {"head": record.finished.head, "device name": record.finished.device_name}
     return made
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 from argap.errors import ArgapError
-from argap.result import Result, open_result
+from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 
 HOST = "127.0.0.1"
@@ -17,12 +17,12 @@ PORT = 8717
 NEEDED = ("starlette", "uvicorn")
 
 
-def serve(result: Result | Path, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
-    """Serve ``result``, or the list of the results below a folder, until interrupted.
+def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
+    """Serve the result in ``folder``, or the list of the results below it, until interrupted.
 
     ``port``: 0 for any free port; None for `PORT`, or any free port if that is taken. ``browser``: open the page.
-    ``ready``: called with the address. Raises `ArgapError` if ``port`` is taken or a package is missing, and
-    `KeyboardInterrupt` at the end.
+    ``ready``: called with the address. Raises `ArgapError` if there is no result, ``port`` is taken or a package is
+    missing, and `KeyboardInterrupt` at the end.
     """
     try:
         import uvicorn
@@ -35,16 +35,15 @@ def serve(result: Result | Path, *, port: int | None = None, browser: bool, read
         if package not in NEEDED:
             raise
         raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
-    found = results_in(result) if isinstance(result, Path) else []
-    if isinstance(result, Path) and not found:
-        result = open_result(result)  # says what is missing
+    found = [] if (folder / "gap.json").is_file() else results_in(folder)
+    result = None if found else open_result(folder)
     listening = listen(port)
     number = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     interrupt = Interrupt()
     warming = Thread(target=lambda: None)
-    if isinstance(result, Path):
-        app = folder_app(result, found, token=token, port=number)
+    if result is None:
+        app = folder_app(folder, found, token=token, port=number)
     else:
         answers = Answers(result)
         _ = answers.overview  # so that the page loads at once

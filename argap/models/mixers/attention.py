@@ -13,7 +13,7 @@ from argap.errors import ArgapError
 from argap.files.configs import Positive
 from argap.kernels.attention.sliding_attention import sliding_attention
 from argap.kernels.fused.rotary import rotary, rotate, rotation
-from argap.kernels.recurrent.recurrence import in_chunks
+from argap.kernels.recurrent.recurrence import for_each_head, in_chunks
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.past import FixedPast, Past, seen_next
 from argap.runtime.device import growing_keys
@@ -133,7 +133,7 @@ class Attention(Mixer):
         """
         q, k, _ = self._heads(x)
         dtype, position = at_least_float32(q.dtype), torch.arange(x.shape[1], device=x.device)
-        scores = q.to(dtype) @ self._shared(k).to(dtype).transpose(-1, -2) / q.shape[-1] ** 0.5
+        scores = q.to(dtype) @ for_each_head(k, self.heads).to(dtype).transpose(-1, -2) / q.shape[-1] ** 0.5
         back = position[:, None] - position
         seen = back >= 0
         if self.window is not None:
@@ -150,7 +150,7 @@ class Attention(Mixer):
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend at all positions at once, from ``[B, H or kv_heads, T, K]`` each to ``[B, T, D]``."""
-        k, v = self._shared(k), self._shared(v)
+        k, v = for_each_head(k, self.heads), for_each_head(v, self.heads)
         if self.window is None or q.shape[2] <= self.window:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         elif self.sliding:
@@ -193,10 +193,6 @@ class Attention(Mixer):
         if size == x.shape[-1]:
             return rotate(x, cos, sin)
         return torch.cat([rotate(x[..., :size], cos, sin), x[..., size:]], dim=-1)
-
-    def _shared(self, x: torch.Tensor) -> torch.Tensor:
-        """Repeat keys or values ``[B, kv_heads, T, K]`` for each of the H query heads."""
-        return x if self.kv_heads == self.heads else x.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:

@@ -247,7 +247,7 @@ def test_a_taken_port_is_one_line():
 def test_a_missing_package_is_one_line(token_result, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     with pytest.raises(ArgapError, match=r"^uvicorn is not installed; run `pip install starlette uvicorn`$"):
-        serve(open_result(token_result), browser=False, ready=print)
+        serve(token_result, browser=False, ready=print)
 
 
 def test_two_listeners_get_two_ports():

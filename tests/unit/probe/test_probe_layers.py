@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
+from argap.kernels.recurrent.recurrence import for_each_head
 from argap.models.mixers.attention import Attention
 from argap.probe.layers import attention_of_heads, find_layers, measure_layers
 from argap.probe.prompts import ProbeSet, build_prompts
@@ -146,7 +147,7 @@ def test_native_weights_average_the_values_as_the_mixer_does(options: dict[str, 
     x = torch.randn(2, 12, 16, dtype=torch.float64)
     weights, (*_, values) = mixer.weights(x), mixer._heads(x)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12, dtype=torch.float64))
-    mixed = (weights @ mixer._shared(values)).transpose(1, 2).flatten(2)
+    mixed = (weights @ for_each_head(values, mixer.heads)).transpose(1, 2).flatten(2)
     torch.testing.assert_close(mixer.out(mixed), mixer(x))
 
 
