@@ -1,8 +1,8 @@
-"""argap: what share of a language model's gap to attention is associative recall.
+"""argap: on which tokens one language model is behind or ahead of another, by how much, and how sure that is.
 
 >>> import argap
->>> result = argap.open_result("runs/demo")                                    # doctest: +SKIP
->>> result.table()                                                             # doctest: +SKIP
+>>> argap.open_result("results/table1-7m/7m").reference
+'attention'
 
 The names listed here are the public surface; everything else may change. Importing the package is cheap: each name is
 imported on first use, and torch only when a model is scored. ``import argap.models`` registers the

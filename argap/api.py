@@ -283,8 +283,11 @@ def open_index(folder: AnyPath) -> "BigramIndex":
     Examples
     --------
     >>> import argap
-    >>> index = argap.open_index("idx/")                                                # doctest: +SKIP
-    >>> index.count([262], [976])                                                       # doctest: +SKIP
+    >>> index = argap.open_index("argap/demo/index")
+    >>> index.tokens, index.vocab_size
+    (59655583, 8192)
+    >>> index.count([10, 20], [11, 12])  # how often 11 follows 10, and 12 follows 20   # doctest: +SKIP
+    array([  31, 1690])
     """
     from argap.bigram_index.store import open_index as open_store
 

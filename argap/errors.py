@@ -13,7 +13,17 @@ MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 
 class ArgapError(Exception):
-    """An expected failure: the message is all that a user needs to see."""
+    """An expected failure: the message is all that a user needs to see.
+
+    Examples
+    --------
+    >>> import argap
+    >>> try:
+    ...     argap.open_result("no/such/folder")
+    ... except argap.ArgapError as error:
+    ...     print(error)
+    no/such/folder: no gap.json there; expected a folder that `argap score` or `argap compare` wrote
+    """
 
 
 class FormatError(ArgapError):

@@ -48,9 +48,10 @@ class Result:
     Examples
     --------
     >>> import argap
-    >>> result = argap.open_result("runs/demo")                                  # doctest: +SKIP
-    >>> result.table()[["model", "slice", "ppl", "contribution"]]                # doctest: +SKIP
-    >>> result.breakdown("distance")                                             # doctest: +SKIP
+    >>> result = argap.open_result("results/table1-7m/7m")
+    >>> table = result.table().set_index(["model", "slice"])
+    >>> print(table.loc[("base_conv", "ar_hits"), ["contribution", "share"]].astype(float).round(3).to_dict())
+    {'contribution': 0.165, 'share': 0.703}
     """
 
     folder: Path
@@ -288,16 +289,19 @@ class Result:
         column of spans, each combination of labels is a bin.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
-        ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
-        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval. A model
-        with an infinite NLL has none of these figures (NaN).
+        ``repeated`` (by frequency); ``n`` tokens; ``share_of_tokens``; ``model``; ``nll`` (nats); ``contribution``,
+        in nats per scored token: over the bins of a model they add up to its gap; ``share``, the contribution over
+        the gap; and ``_low`` and ``_high``, the ends of the 95% intervals of both. A model with an infinite NLL has
+        none of these figures (NaN).
 
         Raises `ArgapError` for an unknown partition, and for a column of more than 100 values.
 
         Examples
         --------
         >>> import argap
-        >>> argap.open_result("results/table1-mini/7m").breakdown("domain")      # doctest: +SKIP
+        >>> parts = argap.open_result("results/table1-7m/7m").breakdown("domain")
+        >>> float(parts.loc[parts["model"] == "base_conv", "contribution"].sum().round(3))  # the gap
+        0.235
         """
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         frame = pd.DataFrame([row for part in self.parts(by) for row in part_rows(part, bounds.get(part.bin))])

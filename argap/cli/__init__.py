@@ -66,7 +66,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Where does an efficient language model lose to attention? Measures associative recall."""
+    """Show on which tokens a language model is behind or ahead of another, and how sure that is."""
 
 
 def main() -> None:

@@ -19,8 +19,9 @@ def diff(
 ) -> None:
     """Compare two runs of the same weights token by token, and say where they differ; no model is run.
 
-    For two engines, dtypes, batch sizes, backends or versions of a library: a difference that grows along the window,
-    begins at a block of a cache, or is only in padded windows is a fault of one; rounding is spread evenly.
+    For two engines, dtypes, batch sizes, backends or versions of a library. A difference that grows along the window,
+    begins at a block of a cache, or is only in padded windows points to a fault in one of them; rounding is spread
+    evenly.
     """
     from argap.reports.tables.difference import beyond_tolerance, json_of, tables_of
     from argap.results.difference import compare_pair

@@ -92,7 +92,7 @@ def demo(
     *,
     output: Output,
 ) -> None:
-    """Compute the paper's Table 1 for three small checkpoints bundled with argap, on real text, and write a report."""
+    """Compute a table like the paper's Table 1 for three small bundled checkpoints, and write a report."""
     from argap.demo import copy_checkpoints, run_demo
 
     if copy is not None:

@@ -51,10 +51,12 @@ class EvaluationRecord(Record, frozen=True):
 
 
 class EvaluationSpec(Record, frozen=True):
-    """Everything that decides which tokens are scored. None: not given, or not recorded.
+    """Settings that decide which tokens are scored; None where not given or not recorded.
 
-    The description of a field is its help on the command line (`argap.scoring.config`).
+    Each field's description is its help on the command line (`argap.scoring.config`).
 
+    Examples
+    --------
     >>> EvaluationSpec(seq_len=1024).over(EvaluationSpec(data=("text/",), seq_len=512)).seq_len
     1024
     """

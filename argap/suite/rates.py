@@ -1,7 +1,8 @@
 """Compare learning rates on a short training of each member, before its rate is fixed.
 
-One rate for all mixers ranks recurrent models wrongly (arXiv 2508.19029). Each member is therefore trained at several
-rates for a fraction of its steps, with warm-up and decay shortened alike. All see the same windows in the same order.
+One rate for all mixers can rank them wrongly: recurrent models learn associative recall and copying at a narrow range
+of rates only (arXiv 2508.19029, abstract). Each member is therefore trained at several rates for a fraction of its
+steps, with warm-up and decay shortened alike. All see the same windows in the same order.
 As long as that is less than one pass over the text, no window was seen before its loss is measured: the training loss
 is a held-out loss, and the evaluation text plays no part in the choice.
 """

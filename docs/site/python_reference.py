@@ -11,7 +11,7 @@ import argap
 The public names of the package, in the order in which they are used. Everything that a command does is a function here;
 everything that is not on this page may change. Importing `argap` imports no torch.
 """
-ORDER = ("score", "open_result", "Result", "compare", "open_index", "EvaluationSpec", "ArgapError")
+ORDER = ("score", "open_result", "Result", "compare", "diff", "open_index", "EvaluationSpec", "ArgapError")
 
 TYPES = """## Types in signatures
 

@@ -140,6 +140,8 @@ class Model:
         self.at = Keyed(lambda tau: share_of(self._at(tau)))
         """The share at a threshold: ``at[24]``, ``at[all]``."""
         self.domain = Keyed(lambda key: "{:3} ({:0})".format(*self._among(size.result.cells["domain"] == key)))
+        self.share_on = Keyed(lambda key: self._among(size.result.cells["domain"] == key)[1])
+        """The share on a domain."""
         self.without = Keyed(lambda source: self._among(size.source != source)[1])
         """The share without a source."""
         self.never = Keyed(self._never)

@@ -108,7 +108,7 @@ class StackMachineConfig(TaskConfig):
 def build_stack_machine(config: StackMachineConfig, seed: int) -> Examples:
     """Build the examples of a seed: pushes ``(push s, value)`` and pops ``(pop s, value)`` of S stacks.
 
-    After the task of that name in Kimi Linear (arXiv 2510.26692, section 5.1). The value of a pop, the last one on its
+    After the task of that name in Kimi Linear (arXiv 2510.26692). The value of a pop, the last one on its
     stack, is labelled. A stack is drawn for each operation, which pushes or pops with equal chances where both are
     possible; the last operation pops if a stack has a value. ``slices["depth"]`` is the number of values on the stack
     before the pop, ``slices["distance"]`` how far the answer is from the push of its value.

@@ -47,7 +47,7 @@ class StringConfig(TaskConfig):
 def build_copy(config: StringConfig, seed: int) -> Examples:
     """Build the examples of a seed: a string, the token that asks, and the string again, forward or reversed.
 
-    Reversed, this is the palindrome task of Kimi Linear (arXiv 2510.26692, section 5.1). Every token of the copy is
+    Reversed, this is the palindrome task of Kimi Linear (arXiv 2510.26692). Every token of the copy is
     labelled. ``slices["size"]`` is n, ``slices["distance"]`` the distance between a token and its copy.
     """
     rng = generator(seed)
