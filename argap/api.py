@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
     from argap.records.difference import Difference
     from argap.scoring.config import ScoreConfig
-    from argap.scoring.memory import MemorySource
+    from argap.scoring.local import MemorySource
 
     Model = str | PathLike[str] | PreTrainedModel
 
@@ -311,7 +311,7 @@ def _source(
     if isinstance(model, str | PathLike):
         return str(model) if name is None else with_name(name, str(model))
     from argap.checkpoints.live import live_model
-    from argap.scoring.memory import MemorySource
+    from argap.scoring.local import MemorySource
     from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory
 
     live = live_model(model, name)

@@ -7,6 +7,7 @@ files, and ``tests/pages/claims.txt`` has the numbers in their sentences.
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,11 @@ class Generated(NamedTuple):
         return subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout.split()
 
 
+def late(module: str, function: str = "write") -> Callable[[Path], object]:
+    """Return a function that imports what it calls."""
+    return lambda folder: getattr(import_module(module), function)(folder)
+
+
 def build_suite(folder: Path) -> None:
     """Rebuild gap.json, the tables, the figures and the reports of a suite's result, or its sweep of rates alone."""
     from argap.reports.pages.suite import write_suite
@@ -47,13 +53,6 @@ def build_suite(folder: Path) -> None:
     for size in finished:
         recompute(suite, size)
     (write_suite if finished else write_rates)(suite, folder)
-
-
-def build_sweep(folder: Path) -> None:
-    """Rebuild the tables and figures of a sweep over synthetic tasks."""
-    from argap.reports.figures.mqar import write_sweep
-
-    write_sweep(folder)
 
 
 def build_recall(folder: Path) -> None:
@@ -78,20 +77,6 @@ def build_probe(folder: Path) -> None:
     write_layers(read_layers(folder / "layers.json"), folder)
 
 
-def build_architecture(folder: Path) -> None:
-    """Draw the rooms of argap from its imports."""
-    import architecture
-
-    architecture.write(folder)
-
-
-def build_journeys(folder: Path) -> None:
-    """Trace five commands, and rewrite the lists of the modules that they pass."""
-    import journeys
-
-    journeys.write(folder)
-
-
 def build_listed(folder: Path) -> None:
     """Describe every named architecture at the default size, one per line."""
     from dataclasses import asdict
@@ -105,41 +90,22 @@ def build_listed(folder: Path) -> None:
     write_json(folder / "listed.json", {"models": rows}, lines="models")
 
 
-def build_families(folder: Path) -> None:
-    """Check every family of transformers, and rewrite their table."""
-    import families
-
-    families.write(folder)
-
-
-def build_readers(folder: Path) -> None:
-    """Rewrite the table of everything that argap reads, in SECURITY.md."""
-    import readers
-
-    readers.write(folder)
-
-
-def build_functions(folder: Path) -> None:
-    """Rewrite the table of the functions that a condition may call."""
-    import readers
-
-    readers.write_functions(folder)
-
-
 GENERATED: dict[str, Generated] = {
     **{name: Generated(f"results/{name}", build_suite, ("table.*", "rates.md", "*/figures/*.svg")) for name in SUITES},
     **{
-        place.name: Generated(f"results/mqar/{place.name}", build_sweep, ("*.md", "*.csv", "*.svg"))
+        place.name: Generated(
+            f"results/mqar/{place.name}", late("argap.reports.figures.mqar", "write_sweep"), ("*.md", "*.csv", "*.svg")
+        )
         for place in sorted(ROOT.glob("results/mqar/*/"))
     },
     "recall": Generated("results/recall", build_recall, ("*/*.svg",)),
     "probe": Generated("results/probe", build_probe, ("*.md", "*.svg")),
-    "architecture": Generated("docs", build_architecture, ("architecture.md", "images/architecture.svg")),
-    "journeys": Generated("docs", build_journeys, ("architecture.md",)),
-    "readers": Generated("", build_readers, ("SECURITY.md",)),
-    "functions": Generated("docs", build_functions, ("slices.md",)),
+    "architecture": Generated("docs", late("architecture"), ("architecture.md", "images/architecture.svg")),
+    "journeys": Generated("docs", late("journeys"), ("architecture.md",)),
+    "readers": Generated("", late("readers"), ("SECURITY.md",)),
+    "functions": Generated("docs", late("readers", "write_functions"), ("slices.md",)),
     "listed": Generated("argap/models", build_listed, ("listed.json",)),
-    "families": Generated("docs", build_families, ("hub.md",)),
+    "families": Generated("docs", late("families"), ("hub.md",)),
 }
 
 

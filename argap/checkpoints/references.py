@@ -6,7 +6,6 @@ Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). The dem
 
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -47,8 +46,8 @@ def absolute(source: str) -> str:
 
 def source_of(spec: EvaluationSpec, index: str | None) -> SourceRecord:
     """Return text and index as runs record them, with absolute paths."""
-    fields: dict[str, Any] = msgspec.structs.asdict(spec)
-    return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
+    located = msgspec.structs.replace(spec, data=tuple(map(absolute, spec.data)))
+    return SourceRecord(**msgspec.structs.asdict(located), index=index and absolute(index))
 
 
 def references() -> dict[str, Reference]:

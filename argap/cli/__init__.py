@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import checkpoints, diff, index, models, probe, push, recall, result, score, suite, synthetics, train
+from argap.cli import checkpoints, index, models, probe, recall, result, score, suite, synthetics, train
 from argap.cli.help import GroupedHelp, arrange
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
@@ -35,7 +35,7 @@ app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and break down their gap to a reference.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
 app.command(short_help="Convert a GGUF file or pickled weights to safetensors.")(checkpoints.convert)
-app.command(short_help="Say where two runs of the same weights differ; no model is run.")(diff.diff)
+app.command(short_help="Say where two runs of the same weights differ; no model is run.")(score.diff)
 app.command("import", short_help="Import log-probs computed by another tool.")(score.import_)
 app.command(short_help="Add training counts to a result; no model is run.")(result.label)
 app.command("slice", short_help="Show what slices of the tokens, in SQL, contribute to the gap.")(result.slice_)
@@ -43,7 +43,7 @@ app.command(short_help="Find the conditions that explain a model's gap.")(result
 app.add_typer(checkpoints.references, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(result.report)
 app.command(short_help="Look at a result in the browser: every table, slice and token.")(result.view)
-app.command(short_help="Send a result to a data set of the Hugging Face hub; a dry run without --send.")(push.push)
+app.command(short_help="Send a result to a data set of the Hugging Face hub; a dry run without --send.")(result.push)
 app.add_typer(models.app, name="models")
 app.command(short_help="Show which kernels run here, and how they are launched.")(models.kernels)
 app.command(short_help="Train a language model, or resume training.")(train.train)

@@ -26,8 +26,6 @@ CARD = "README.md"
 RESULT = ("gap.json", "cells.parquet", "examples.json", CHECKSUMS, PAGE, *TABLES)
 """Files of a result itself."""
 LABELS = ("*.json", "*.parquet")
-REPORTED = 5
-"""Folders of runs that a message names."""
 
 
 class File(NamedTuple):

@@ -26,9 +26,9 @@ from argap.probe.records import FORMAT, LayerRow, LayersOfModel, LayersResult, P
 from argap.records import Bos, ids_of, read_record, write_record
 from argap.runtime.progress import progress
 from argap.scoring.batches import Batches
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.find import find_checkpoints
+from argap.scoring.local import CheckpointSource
 from argap.scoring.sources import check_folders
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from argap.metric.influence import Estimates, estimates, ratio
 from argap.metric.intervals import share_interval
 from argap.probe.drafts import Answer, Prompt
 from argap.probe.prompts import ProbeSet
-from argap.probe.records import DistanceRow, ProbeRow
+from argap.probe.records import DistanceRow, ProbeRow, Scores
 from argap.records import Interval
 
 
@@ -90,15 +91,16 @@ def rows_by_load(model: str, made: ProbeSet, answered: Answered) -> list[ProbeRo
         chosen, windows = np.flatnonzero(answered.condition == k), made.of(k)
         lengths = [len(made.prompts[window].ids) for window in windows]
         scores = _scores(answered, chosen, control=True)
-        named: dict[str, Any] = {"task": condition.task, "form": condition.form, "load": condition.load}
         rows.append(
             ProbeRow(
                 model=model,
-                **named,
+                task=condition.task,
+                form=condition.form,
+                load=condition.load,
                 length=condition.length,
                 tokens=float(np.mean(lengths)),
                 distance=float(answered.distance[chosen].mean()),
-                **scores,
+                **asdict(scores),
             )
         )
     return rows
@@ -115,30 +117,30 @@ def rows_by_distance(model: str, made: ProbeSet, answered: Answered) -> list[Dis
         of_task = np.isin(answered.condition, conditions)
         for each in np.unique(low[of_task]).tolist():
             scores = _scores(answered, np.flatnonzero(of_task & (low == each)), control=False)
-            rows.append(DistanceRow(model=model, task=task, form=form, low=each, **scores))
+            rows.append(DistanceRow(model=model, task=task, form=form, low=each, **asdict(scores)))
     return rows
 
 
-def _scores(answered: Answered, chosen: np.ndarray, *, control: bool) -> dict[str, Any]:
-    """Return the fields of `Scores` for the ``chosen`` answers."""
+def _scores(answered: Answered, chosen: np.ndarray, *, control: bool) -> Scores:
+    """Return the means over the ``chosen`` answers; ``control``: also of the tokens where nothing predicts them."""
     prompts, unit = np.unique(answered.prompt[chosen], return_inverse=True)
     tokens, right, loss = answered.tokens[chosen], answered.right[chosen], answered.loss[chosen]
     whole = (right == tokens).astype(np.float64)
     count, rights, losses = (np.bincount(unit, each) for each in (np.ones(len(chosen)), whole, loss))
     decoy, before = answered.decoy[chosen], answered.control[prompts]
-    return {
-        "prompts": len(prompts),
-        "answers": len(chosen),
-        "accuracy": float(whole.mean()),
-        "accuracy_ci95": _of_share(rights, count),
-        "nll": float(loss.mean()),
-        "nll_ci95": _ends(estimates(ratio(losses, count))),
-        "token_nll": float(loss.sum() / tokens.sum()),
-        "token_accuracy": float(right.sum() / tokens.sum()),
-        "chance": float(answered.chance[chosen].mean()),
-        "decoys": None if np.isnan(decoy).any() else float(decoy.mean()),
-        "control_nll": float(before.mean()) if control and not np.isnan(before).any() else None,
-    }
+    return Scores(
+        prompts=len(prompts),
+        answers=len(chosen),
+        accuracy=float(whole.mean()),
+        accuracy_ci95=_of_share(rights, count),
+        nll=float(loss.mean()),
+        nll_ci95=_ends(estimates(ratio(losses, count))),
+        token_nll=float(loss.sum() / tokens.sum()),
+        token_accuracy=float(right.sum() / tokens.sum()),
+        chance=float(answered.chance[chosen].mean()),
+        decoys=None if np.isnan(decoy).any() else float(decoy.mean()),
+        control_nll=float(before.mean()) if control and not np.isnan(before).any() else None,
+    )
 
 
 def _of_share(right: np.ndarray, count: np.ndarray) -> Interval:

@@ -13,7 +13,7 @@ from argap.probe.kits import TextKit, TokenKit, Vocabulary
 from argap.probe.records import Condition, ProbeSpec
 from argap.probe.tasks import TASKS, check_load
 from argap.records import ids_of
-from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.local import CheckpointSource
 from argap.text.tokenizer import Tokenizer
 
 

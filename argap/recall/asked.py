@@ -27,8 +27,8 @@ from argap.recall.samples import (
 from argap.records import Bos, ids_of
 from argap.runtime.device import resolve_device, resolve_dtype
 from argap.scoring.bos import say_bos
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
+from argap.scoring.local import CheckpointSource
 from argap.scoring.sources import Named
 
 

@@ -20,9 +20,9 @@ from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.steps import Steps
 from argap.runtime.device import DTYPES, growing_keys, resolve_dtype, use_device
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.scoring.heads import find_head, of_targets
+from argap.scoring.local import CheckpointSource
 from argap.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ same.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -88,9 +89,8 @@ def gold_rows(answered: Sequence[tuple[Gold, Answer]]) -> list[GoldRow]:
 
 def fingerprint(golds: Sequence[Gold]) -> dict[str, str]:
     """Return by task the SHA-256 (hex) over its prompts and golds, in order."""
-    digests: dict[str, Any] = {}
+    digests = defaultdict(hashlib.sha256)
     for gold in golds:
-        digest = digests.setdefault(gold.task, hashlib.sha256())
         for part in (gold.prompt, gold.text):
-            digest.update(part.encode() + b"\0")
+            digests[gold.task].update(part.encode() + b"\0")
     return {task: digest.hexdigest() for task, digest in digests.items()}

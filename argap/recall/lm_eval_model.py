@@ -16,9 +16,9 @@ from argap.records import Bos, ids_of
 from argap.runtime.progress import progress
 from argap.runtime.trust import trusting
 from argap.scoring.bos import say_bos
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
 from argap.scoring.find import find_source
+from argap.scoring.local import CheckpointSource
 from argap.scoring.per_model import NO_BOS
 
 with extra("recall"):

@@ -1,8 +1,9 @@
 """Define the records of a text, an index and a checkpoint."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from argap.files.record import Count, Record
 
@@ -96,12 +97,10 @@ class EvaluationSpec(Record, frozen=True):
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
         """Return this specification with its empty fields taken from ``recorded``."""
-        names = EvaluationSpec.__struct_fields__
-        own = {name: getattr(self, name) for name in names}
-        completed: dict[str, Any] = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
-        if self.data:  # the recorded columns belong to another text
-            completed["keep"] = self.keep
-        return EvaluationSpec(**completed)
+        empty = [name for name in EvaluationSpec.__struct_fields__ if getattr(self, name) in (None, ())]
+        if self.data and "keep" in empty:
+            empty.remove("keep")  # the recorded columns belong to another text
+        return replace(self, **{name: getattr(recorded, name) for name in empty})
 
 
 class IndexRecord(Record, frozen=True):

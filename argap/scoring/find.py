@@ -19,7 +19,7 @@ from argap.tokens.runs import BESIDE, named, open_run
 from argap.tokens.segment_runs import check_tokens
 
 if TYPE_CHECKING:
-    from argap.scoring.checkpoint import CheckpointSource
+    from argap.scoring.local import CheckpointSource
 
 
 def find_source(source: str, config: ScoreConfig = DEFAULT) -> "CheckpointSource":
@@ -37,7 +37,7 @@ def find_source(source: str, config: ScoreConfig = DEFAULT) -> "CheckpointSource
     else:
         name = path.resolve().name if path.exists() else path.name
         checkpoint, recorded = find_checkpoint(source), SourceRecord()
-    from argap.scoring.checkpoint import CheckpointSource  # torch, once a checkpoint is found
+    from argap.scoring.local import CheckpointSource  # torch, once a checkpoint is found
 
     return CheckpointSource(given or name, checkpoint, config, recorded, named=given is not None)
 

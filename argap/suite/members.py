@@ -21,7 +21,7 @@ from argap.records import SourceRecord, write_record
 from argap.runtime.device import DTYPES, resolve_dtype
 from argap.runtime.progress import say
 from argap.runtime.torchrun import Parallel, join
-from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.local import CheckpointSource
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import Layout, check_finished, open_finished
 from argap.synthetics.pretrained.scores import score_pretrained

@@ -3,7 +3,7 @@
 A window belongs to the document that holds most of it. With packing, its other tokens are dropped or kept with it.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import msgspec
@@ -50,15 +50,7 @@ def keep_others(
 
 def labels_of(labels: Labels, kept: Kept) -> Labels:
     """Return the labels of the tokens that stay; windows and documents keep their numbers."""
-    rows = kept.rows
-    return replace(
-        labels,
-        window=labels.window[rows],
-        position=labels.position[rows],
-        repeated=labels.repeated[rows],
-        distance=labels.distance[rows],
-        occurrences=labels.occurrences[rows],
-        train_count=None if labels.train_count is None else labels.train_count[rows],
-        domain=labels.domain[rows],
-        segment_bytes=None if labels.segment_bytes is None else labels.segment_bytes[rows],
-    )
+    columns = {
+        field.name: getattr(labels, field.name) for field in fields(labels) if field.name != "document_of_window"
+    }
+    return replace(labels, **{name: each[kept.rows] for name, each in columns.items() if isinstance(each, np.ndarray)})

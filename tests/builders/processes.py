@@ -9,7 +9,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 IMPORTED = [
-    "argap.models.hub.registry", "argap.results.pipeline", "argap.scoring.checkpoint", "argap.train.run",
+    "argap.models.hub.registry", "argap.results.pipeline", "argap.scoring.local", "argap.train.run",
     "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweeps.jobs", "duckdb", "pyarrow.parquet",
 ]  # fmt: skip
 ROOT = str(Path(__file__).resolve().parents[2])

@@ -26,8 +26,8 @@ from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_g
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
 from argap.results.pipeline import score_models
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
+from argap.scoring.local import CheckpointSource
 from argap.slices.of_tokens import Slice, score_slices
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, shard_path, token_parts

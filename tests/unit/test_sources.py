@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.local import CheckpointSource
 from argap.scoring.per_model import split_name, with_name
 from argap.scoring.sources import distinct
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from argap.errors import ArgapError
 from argap.files.configs import Count
-from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 from argap.synthetics.tasks.recall.scatter import check_fewest, draw_sizes
 
 
@@ -29,7 +29,6 @@ class BracketsConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("shortest", self.shortest, self.length, 4)
 
     @property
@@ -91,7 +90,6 @@ class StackMachineConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("shortest", self.shortest, self.length // 2, 2)
         if self.values < 2:
             raise ArgapError(

@@ -33,12 +33,15 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """The sizes of a data set. Raises `ArgapError` for a size outside its declared range."""
+    """The sizes of a data set. Raises `ArgapError` for one outside its declared range, and for too large a data set."""
 
     examples: Count
+    length: int
+    """N."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_size(self.examples, self.length)
 
 
 def generator(seed: int) -> np.random.Generator:

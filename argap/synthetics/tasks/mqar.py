@@ -13,7 +13,7 @@ import numpy as np
 
 from argap.errors import ArgapError
 from argap.files.configs import Count, Length, Positive, Vocabulary
-from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 ROWS = 1024
 """Examples built at once, so that intermediate arrays fit the cache. Changing it changes the data of a seed."""
@@ -42,7 +42,6 @@ class MqarConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         if self.length < 4 * self.pairs:
             raise ArgapError(
                 f"mqar: {self.pairs} pairs and their second occurrences need {4 * self.pairs} tokens, "

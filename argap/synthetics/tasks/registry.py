@@ -16,12 +16,10 @@ from argap.files.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
     brackets,
-    compression,
     context_recall,
     fuzzy_recall,
     induction,
-    memorization,
-    selective_copy,
+    mad,
     state_tracking,
     strings,
 )
@@ -99,17 +97,15 @@ TASKS: dict[str, Task] = {
         test={"short_keys": False},
         chance=lambda c: 1 / (c.vocab_size - 1 - (c.vocab_size - 1) // 2),
     ),
-    "selective_copy": Task(
-        selective_copy.SelectiveCopyConfig, selective_copy.build, chance=lambda c: 1 / (c.vocab_size - 2)
-    ),
+    "selective_copy": Task(mad.SelectiveCopyConfig, mad.build_selective_copy, chance=lambda c: 1 / (c.vocab_size - 2)),
     "memorization": Task(
-        memorization.MemorizationConfig,
-        memorization.build,
+        mad.MemorizationConfig,
+        mad.build_memorization,
         own_position=lambda config: config.read_at == "insert",
         chance=lambda c: 1 / len(c.facts) if c.read_at == "insert" else 1.0,
     ),
     "compression": Task(
-        compression.CompressionConfig, compression.build, from_last=True, chance=lambda c: 1 / (c.vocab_size - 1)
+        mad.CompressionConfig, mad.build_compression, from_last=True, chance=lambda c: 1 / (c.vocab_size - 1)
     ),
     "induction": Task(induction.InductionConfig, induction.build, chance=lambda c: 1 / (c.vocab_size - 1)),
     "automata": Task(

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from argap.errors import ArgapError
 from argap.files.configs import Count, Length
-from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 from argap.synthetics.tasks.recall.scatter import check_fewest, check_room, draw_sizes
 
 REPEATED = 4.0
@@ -35,7 +35,6 @@ class StringConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_room(self.length, "a string, a token that asks and the copy", 2 * (self.shortest or 1) + 1)
 
     @property
@@ -83,7 +82,6 @@ class NgramConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         least = self.ngram + self.answer
         check_room(self.length, "an n-gram, its answer and a string that has both", self.around + least)
         check_fewest("shortest", self.shortest, self.longest, least)
@@ -168,7 +166,6 @@ class PhonebookConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         entry = self.name_tokens + self.digits + 1
         what = f"{self.questions} entries and as many questions"
         check_room(self.length, what, 2 * self.questions * entry)

@@ -93,14 +93,14 @@ def test_writes_every_file_of_the_contract(scored):
 def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatch):
     out, gap = scored
     monkeypatch.setattr(
-        "argap.scoring.checkpoint.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
+        "argap.scoring.local.load_model", lambda *a, **k: pytest.fail("a finished run was scored again")
     )
     again = place.score(out, threshold=THRESHOLD)
     assert (again.rows, again.estimates) == (gap.rows, gap.estimates)
 
 
 def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.scoring.checkpoint.load_model", lambda *a, **k: pytest.fail("a model ran"))
+    monkeypatch.setattr("argap.scoring.local.load_model", lambda *a, **k: pytest.fail("a model ran"))
     for name, where, message in [
         ("bad", "frequency > 3", 'slice bad: condition "frequency > 3": Referenced column'),
         ("bad", "nll.nobody > 3", 'Could not find key "nobody"'),

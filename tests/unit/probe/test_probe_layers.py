@@ -195,7 +195,7 @@ def test_the_command_finds_the_demo_models_copying_layers(tmp_path: Path, monkey
     shown = CliRunner().invoke(app, [*call, "--markdown"])
     assert shown.exit_code == 0, shown.output
     assert shown.stdout == (tmp_path / "layers.md").read_text()
-    monkeypatch.setattr("argap.scoring.checkpoint.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("argap.scoring.local.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     rows = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)["rows"]
     best = max(rows, key=lambda row: max(row["heads"]))
     assert best["layer"] == 4

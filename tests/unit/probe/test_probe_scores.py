@@ -81,7 +81,7 @@ def test_a_probe_is_a_naive_scan_and_resumes_without_a_model(
     assert books[1].nll == pytest.approx(np.mean(own))
     assert (result.models, result.bos, read_probe(tmp_path / "probe.json")) == (["tiny"], {}, result)
 
-    monkeypatch.setattr("argap.scoring.checkpoint.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("argap.scoring.local.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     assert probe([str(folder)], ProbeSpec(**SPEC), tmp_path) == result
     with pytest.raises(MismatchError, match=r"holds a run with evaluation set .*; choose another `out`"):
         probe([str(folder)], ProbeSpec(**SPEC, seed=1), tmp_path)
@@ -90,7 +90,7 @@ def test_a_probe_is_a_naive_scan_and_resumes_without_a_model(
 def test_too_long_prompts_are_refused_before_a_model_is_loaded(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("argap.scoring.checkpoint.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("argap.scoring.local.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     spec = ProbeSpec(tasks=("induction",), loads={"induction": (64, 65)}, prompts=2)
     expected = r"tiny: takes at most 128 tokens; prompts of induction \(tokens, period 65\) have up to 130; use"
     with pytest.raises(ArgapError, match=expected) as error:

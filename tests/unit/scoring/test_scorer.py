@@ -29,8 +29,8 @@ from argap.files.atomic import read_json
 from argap.records import SourceRecord
 from argap.runtime.trust import trusting
 from argap.scoring import batches, scorer
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
+from argap.scoring.local import CheckpointSource
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs
 from tests.builders.processes import begin, said
@@ -172,7 +172,7 @@ from argap.corpus import open_corpus
 from argap.evaluation.windows import build_evaluation_set
 from argap.records import SourceRecord
 from argap.scoring import scorer
-from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.local import CheckpointSource
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import runs
 runs.SHARD_TOKENS = 100

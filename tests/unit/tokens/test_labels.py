@@ -11,8 +11,10 @@ import pytest
 from argap.corpus import open_corpus
 from argap.errors import FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.records import LeftOut
 from argap.records.columns import COPIED
 from argap.tokens.labels import label, label_portions, read_labels, with_counts, write_labels
+from argap.tokens.left_out import keep_others, labels_of
 from tests.conftest import index_of
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15
@@ -109,6 +111,23 @@ def test_domains_are_each_tokens_own_and_the_window_has_one_document(example):
     labels = label(*example)
     assert [labels.domains[d] for d in labels.domain] == ["prose"] * 5 + ["code"] * 7
     assert labels.document_of_window.tolist() == [1]
+
+
+def test_labels_of_windows_that_stay_are_those_labelled_alone():
+    def of(windows):
+        tokens = np.array([1, 2, 1, 2, 3, 3, 3, 3, 1, 3, 1, 3], dtype=np.int32).reshape(3, 4)[windows].ravel()
+        ends = np.arange(4, len(tokens) + 1, 4)
+        names = ["t"] * len(ends)
+        return EvaluationSet(tokens, np.append(0, ends), ends, names, names, 4, "document", 0, "t", "f")
+
+    whole, alone = of([0, 1, 2]), of([0, 2])
+    labels, expected = label(whole), label(alone)
+    left_out = LeftOut(where={}, documents=(1,), tokens=4, scored=3, fingerprint="")
+    kept = keep_others(whole.record, whole.tokens, labels.window, labels.document_of_window, left_out)
+    found = labels_of(labels, kept)
+    for name in ("position", "repeated", "distance", "occurrences", "opportunity", "match_length", "induction"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
+    assert found.window.tolist() == [0] * 4 + [2] * 4
 
 
 def test_labels_of_segments_by_hand(example):

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from argap.files.configs import Count, Length, Positive, Vocabulary
-from argap.synthetics.tasks.examples import Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import Examples, TaskConfig, generator
 from argap.synthetics.tasks.recall.scatter import (
     Context,
     Questions,
@@ -45,7 +45,6 @@ class ChainsConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("fewest", self.fewest, self.chains)
         what = f"{self.chains} chains of {self.hops + 1} tokens"
         check_vocabulary(self.vocab_size, what, (self.chains + 1) * (self.hops + 1))

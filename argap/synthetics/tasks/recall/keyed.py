@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from argap.files.configs import Count, Length, Positive, Vocabulary, Whole
-from argap.synthetics.tasks.examples import Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import Examples, TaskConfig, generator
 from argap.synthetics.tasks.recall.scatter import (
     Context,
     Questions,
@@ -38,7 +38,6 @@ class CompositionalConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("fewest", self.fewest, self.grid)
         pairs = self.grid**2
         check_vocabulary(self.vocab_size, f"{pairs} values of {self.grid} x {self.grid} keys", 3 * pairs + 1)
@@ -94,7 +93,6 @@ class ForgettingConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("fewest", self.fewest, self.pairs)
         writes = self.pairs + self.updates
         check_vocabulary(self.vocab_size, f"{writes} writes to {self.pairs} keys", 2 * writes + 1)
@@ -161,7 +159,6 @@ class JointRecallConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         check_fewest("fewest", self.fewest, self.contexts)
         pairs = self.contexts * self.keys
         needed = max(4 * max(self.contexts, self.keys), 2 * pairs) + 1

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from argap.files.configs import Count, Length, Seed, Vocabulary
-from argap.synthetics.tasks.examples import Examples, TaskConfig, check_size, generator
+from argap.synthetics.tasks.examples import Examples, TaskConfig, generator
 from argap.synthetics.tasks.recall.scatter import Context, Questions, check_room, check_vocabulary, scatter
 
 RELATIONS = ("parent", "child", "sibling")
@@ -40,7 +40,6 @@ class TreeConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_size(self.examples, self.length)
         nodes = 2 ** (self.depth + 1) - 1
         check_vocabulary(self.vocab_size, f"sentences of {nodes} items", nodes + 1 + 4)
         what = f"sentences of {nodes} items and {self.questions} questions"

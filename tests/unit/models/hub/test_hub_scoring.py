@@ -14,8 +14,8 @@ from argap.errors import MismatchError
 from argap.evaluation.windows import build_evaluation_set
 from argap.models.hub.registry import find_family, original_class, register_fla, taken_over
 from argap.records import SourceRecord
-from argap.scoring.checkpoint import CheckpointSource
 from argap.scoring.config import ScoreConfig
+from argap.scoring.local import CheckpointSource
 from argap.tokens.runs import read_logprobs
 
 

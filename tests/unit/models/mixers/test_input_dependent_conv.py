@@ -15,7 +15,7 @@ from argap.evaluation.windows import build_evaluation_set
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixers.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
 from argap.records import SourceRecord
-from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.local import CheckpointSource
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.weights import assert_all_learn, redraw
 

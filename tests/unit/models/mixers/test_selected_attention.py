@@ -9,8 +9,14 @@ import torch
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixers.attention import Attention
-from argap.models.mixers.selected_attention import SelectedAttention
-from argap.models.mixers.selection import BLOCK, among_highest, random_as_many, repeated_bigrams, repeated_tokens
+from argap.models.mixers.selected_attention import (
+    BLOCK,
+    SelectedAttention,
+    among_highest,
+    random_as_many,
+    repeated_bigrams,
+    repeated_tokens,
+)
 from argap.models.registry import build_mixer
 from tests.builders.weights import redraw
 

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 
 from argap.errors import ArgapError
-from argap.synthetics.tasks import compression, context_recall, fuzzy_recall, induction, memorization, selective_copy
-from argap.synthetics.tasks.compression import CompressionConfig
+from argap.synthetics.tasks import context_recall, fuzzy_recall, induction
 from argap.synthetics.tasks.context_recall import ContextRecallConfig
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
 from argap.synthetics.tasks.induction import InductionConfig
-from argap.synthetics.tasks.memorization import MemorizationConfig
+from argap.synthetics.tasks.mad import (
+    CompressionConfig,
+    MemorizationConfig,
+    SelectiveCopyConfig,
+    build_compression,
+    build_memorization,
+    build_selective_copy,
+)
 from argap.synthetics.tasks.registry import TASKS as BY_NAME
 from argap.synthetics.tasks.registry import resolve_task
-from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
 
 Oracle = Callable[[list[int], int, Any], int]
 """The tokens before the label, all tokens of the example's length, and the configuration, to the answer."""
@@ -58,11 +63,11 @@ def fuzzy(before: list[int], length: int, config: FuzzyRecallConfig) -> int:
 
 
 ORACLES: dict[type, tuple[Any, Oracle]] = {
-    ContextRecallConfig: (context_recall, in_context),
-    InductionConfig: (induction, what_followed),
-    SelectiveCopyConfig: (selective_copy, copied),
-    MemorizationConfig: (memorization, known_fact),
-    FuzzyRecallConfig: (fuzzy_recall, fuzzy),
+    ContextRecallConfig: (context_recall.build, in_context),
+    InductionConfig: (induction.build, what_followed),
+    SelectiveCopyConfig: (build_selective_copy, copied),
+    MemorizationConfig: (build_memorization, known_fact),
+    FuzzyRecallConfig: (fuzzy_recall.build, fuzzy),
 }
 NOISY = ContextRecallConfig(200, vocab_size=32, noise_vocab_size=16, noise=0.2)
 TASKS: dict[str, tuple[Any, str]] = {
@@ -90,8 +95,8 @@ def digest(found: Examples) -> str:
 @pytest.mark.parametrize("name", TASKS)
 def test_an_oracle_is_always_right(name: str) -> None:
     config, golden = TASKS[name]
-    task, oracle = ORACLES[type(config)]
-    found = task.build(config, 3)
+    build, oracle = ORACLES[type(config)]
+    found = build(config, 3)
     assert found.inputs.shape == found.labels.shape == (config.examples, config.length)
     assert found.inputs.min() >= 0
     assert found.inputs.max() < config.vocab_size
@@ -110,8 +115,8 @@ def test_an_oracle_is_always_right(name: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_another_seed_is_other_data(name: str) -> None:
     config, _ = TASKS[name]
-    task, _ = ORACLES[type(config)]
-    assert digest(task.build(config, 0)) != digest(task.build(config, 1))
+    build, _ = ORACLES[type(config)]
+    assert digest(build(config, 0)) != digest(build(config, 1))
 
 
 def test_recall_asks_for_every_key_that_came_before() -> None:
@@ -151,7 +156,7 @@ def test_the_last_key_is_any_of_those_that_came() -> None:
 
 def test_copied_tokens_stand_anywhere() -> None:
     config = SelectiveCopyConfig(20_000, length=13, tokens=2, vocab_size=4)
-    found = selective_copy.build(config, 2)
+    found = build_selective_copy(config, 2)
     places = found.inputs[:, :10] < 2
     assert (places.sum(axis=1) == 2).all()
     assert abs(places.mean(axis=0) - 0.2).max() < 0.015
@@ -165,14 +170,14 @@ def test_facts_are_the_same_for_every_seed_of_examples() -> None:
     assert set(config.facts) <= set(range(9, 19))
     assert (MemorizationConfig(50, vocab_size=20, facts_seed=1).facts != config.facts).any()
     for seed in (0, 1):
-        found = memorization.build(config, seed)
+        found = build_memorization(config, seed)
         keys, values = found.inputs[:, ::2], found.labels[:, 1::2]
         assert all(config.facts[key] == value for key, value in zip(keys.flat, values.flat, strict=True))
         assert (found.inputs[:, 1::2] == 19).all()
 
 
 def test_compression_asks_for_the_input_itself() -> None:
-    found = compression.build(CompressionConfig(100), 0)
+    found = build_compression(CompressionConfig(100), 0)
     assert (found.inputs[:, -1] == 15).all()
     assert (found.inputs[:, :-1] < 15).all()
     assert (found.labels[:, :-1] == found.inputs[:, :-1]).all()

@@ -1,14 +1,15 @@
-"""Load a checkpoint and run it on this machine."""
+"""Run a model on this machine: load a checkpoint, or score a model in memory and leave its mode as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from argap.checkpoints.find import Checkpoint
 from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
+from argap.checkpoints.live import LiveModel, undisturbed
 from argap.checkpoints.load import check_loadable, load_model, runs_native
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet
@@ -28,11 +29,23 @@ if TYPE_CHECKING:
     from argap.scoring.sources import Local
 
 
+Backend = Literal["native", "hf", "memory"]
 NOTHING = SourceRecord()
 
 
+class RunHere(Configured):
+    """A source whose model `argap.scoring.scorer` runs."""
+
+    def score(
+        self: "Local", data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None
+    ) -> Run:
+        from argap.scoring.scorer import score
+
+        return score(self, data, folder, text, parallel)
+
+
 @dataclass(frozen=True)
-class CheckpointSource(Configured):
+class CheckpointSource(RunHere):
     """A checkpoint under its row's name, with the text and index recorded with it if it is a named reference."""
 
     name: str
@@ -97,11 +110,9 @@ class CheckpointSource(Configured):
         return replace(self, name=f"{self.checkpoint.folder.resolve().parent.name}/{self.name}")
 
     def check(self, parallel: "Parallel | None") -> None:
-        from argap.runtime.device import resolve_device
-
         if self.config.device_map and parallel is not None:
             raise ArgapError("`device_map` gives one process all GPUs; run without torchrun")
-        device = str(parallel.device) if parallel else resolve_device(self.config.device)
+        device = self._device(parallel)
         check_loadable(self.checkpoint, self.config.backend, device=device, device_map=self.config.device_map)
 
     def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
@@ -117,26 +128,16 @@ class CheckpointSource(Configured):
             )
 
     def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
-        from argap.runtime.device import resolve_device, resolve_dtype
+        from argap.runtime.device import resolve_dtype
 
-        device = str(parallel.device) if parallel else resolve_device(self.config.device)
-        return RunIdentity(
-            checkpoint=self.fingerprint,
-            evaluation_set=data.fingerprint,
-            dtype=resolve_dtype(self.dtype, device),
-            device=device.partition(":")[0],
-            batch_size=self.config.batch_size,
-            backend="native" if runs_native(self.checkpoint, self.config.backend) else "hf",
-            bos=self.bos,
-            rank=self.config.rank,
-            entropy=self.config.kl,
-            kl=kl_reference(self, data, parallel),
-        )
+        device = self._device(parallel)
+        backend = "native" if runs_native(self.checkpoint, self.config.backend) else "hf"
+        return _identity(self, data, parallel, resolve_dtype(self.dtype, device), device.partition(":")[0], backend)
 
-    def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:
-        from argap.scoring.scorer import score
+    def _device(self, parallel: "Parallel | None") -> str:
+        from argap.runtime.device import resolve_device
 
-        return score(self, data, folder, text, parallel)
+        return str(parallel.device) if parallel else resolve_device(self.config.device)
 
     def device(self) -> "torch.device":
         from argap.runtime.device import use_device
@@ -155,3 +156,80 @@ class CheckpointSource(Configured):
             backend=self.config.backend,
             device_map=self.config.device_map,
         )
+
+
+@dataclass(frozen=True)
+class MemorySource(RunHere):
+    """A model in memory, and its tokenizer."""
+
+    live: LiveModel
+    tokenizer: Tokenizer
+    config: ScoreConfig = DEFAULT
+    named: bool = False
+    beside: "Local | None" = None
+    recorded = NOTHING
+    finished = None
+    shared = True
+
+    @property
+    def name(self) -> str:
+        return self.live.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.live.fingerprint
+
+    @property
+    def origin(self) -> str:
+        return self.live.name
+
+    @property
+    def without_bos(self) -> bool:
+        return self.live.without_bos
+
+    @property
+    def weights(self) -> int:
+        return self.live.model.num_parameters()
+
+    @property
+    def longest(self) -> int | None:
+        return self.config.longest(self.name, self.live.longest)
+
+    def check(self, parallel: "Parallel | None") -> None:
+        if parallel is not None:
+            raise ArgapError(f"{self.name}: one process has it in memory; run without torchrun")
+
+    def check_windows(self, data: EvaluationSet, parallel: "Parallel | None") -> None:
+        """Raise `ArgapError` for windows that the model cannot take."""
+        from argap.scoring.scorer import check_length
+
+        check_length(self.name, self.longest, data, bos=self.bos)
+
+    def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
+        return _identity(self, data, parallel, self.live.dtype, self.device().type, "memory")
+
+    def device(self) -> "torch.device":
+        return self.live.device
+
+    @contextmanager
+    def loaded(self, device: str) -> "Iterator[PreTrainedModel]":
+        """Yield the model in evaluation mode; restore its own mode afterwards."""
+        with undisturbed(self.live.model):
+            yield self.live.model
+
+
+def _identity(
+    source: "Local", data: EvaluationSet, parallel: "Parallel | None", dtype: str, device: str, backend: Backend
+) -> RunIdentity:
+    return RunIdentity(
+        checkpoint=source.fingerprint,
+        evaluation_set=data.fingerprint,
+        dtype=dtype,
+        device=device,
+        batch_size=source.config.batch_size,
+        backend=backend,
+        bos=source.bos,
+        rank=source.config.rank,
+        entropy=source.config.kl,
+        kl=kl_reference(source, data, parallel),
+    )
