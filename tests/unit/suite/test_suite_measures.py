@@ -8,6 +8,7 @@ import pytest
 
 from argap.corpus import open_corpus
 from argap.evaluation.windows import build_evaluation_set
+from argap.metric.rank import rank_correlation
 from argap.reports.figures.suite import frontier
 from argap.suite.repeats import build_prevalence, expected_log, fit_exponents, power_law
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS, build_logs, share_along
@@ -143,3 +144,15 @@ def test_the_frontier_has_the_models_that_none_as_small_surpasses():
     # b needs as much as a and recalls less; d needs more than c for as much.
     points = {"d": (4.0, 1.0), "a": (1.0, 3.0), "b": (1.0, 3.5), "c": (2.0, 1.0), "e": (8.0, 0.5), "f": (3.0, 2.0)}
     assert frontier(points) == ["a", "c", "e"]
+
+
+def test_rank_correlation_matches_worked_examples():
+    # Ranks 1 2 3 4 5 and 2 1 4 3 5: Σ d² = 4, ρ = 1 − 6·4 / (5·24) = 0.8, z = 1.0986123, σ² = 1.32 / 2.
+    found = rank_correlation([1, 2, 3, 4, 5], [20, 10, 40, 30, 50])
+    assert found is not None
+    assert (found.rho, found.n) == (pytest.approx(0.8), 5)
+    assert found.ci95 == pytest.approx(
+        (np.tanh(1.0986123 - 1.959964 * 0.66**0.5), np.tanh(1.0986123 + 1.959964 * 0.66**0.5))
+    )
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == (pytest.approx(-1), None, 3)
+    assert rank_correlation([1, 1, 1], [3, 2, 1]) is None

@@ -13,6 +13,7 @@ from argap.metric.bins import bins_of
 from argap.metric.share import gap_due_to_ar
 from argap.records import Bin, Estimate, Part
 from argap.reports.tables.suites.length import length_table
+from argap.reports.tables.suites.mqar_link import cells_of, link_rows, link_table
 from argap.reports.tables.suites.suite import paper_table, rare_table, seeds_table, trajectory_table
 from argap.slices.cells import PREFIX, mean_over_seeds
 from argap.suite.curve import build_curve, fine_bounds
@@ -107,6 +108,28 @@ def test_nll_within_and_beyond_the_training_length():
     ]
     gap.evaluation.seq_len = 1024
     assert length_table(SizeResult(Path("x"), gap, pd.DataFrame(), members)) is None
+
+
+def test_recall_of_pairs_beside_ar_gaps():
+    # Only width 64 was run for all; the reference has no gap, and d only one in the second result.
+    runs = pd.DataFrame(
+        [(n, 64, a) for n, a in {"r": 1.0, "a": 0.9, "b": 0.5, "c": 0.8, "d": 0.2}.items()] + [("a", 128, 1.0)],
+        columns=["name", "width", "accuracy"],
+    ).assign(length=64, pairs="4", validation_accuracy=1.0, lr=1e-3)
+
+    def gap_with(**deltas: float) -> Any:
+        hits = {name: SimpleNamespace(delta=delta, delta_ci95=(0.0, delta)) for name, delta in deltas.items()}
+        return SimpleNamespace(compared=[SimpleNamespace(model=name) for name in deltas], on_hits=hits)
+
+    rows = link_rows(runs, [gap_with(a=0.1, b=0.3, c=0.4), gap_with(a=9.0, d=0.5)])
+    assert [(row.name, row.accuracies, row.gap) for row in rows] == [
+        ("a", (0.9,), 0.1), ("b", (0.5,), 0.3), ("c", (0.8,), 0.4), ("d", (0.2,), 0.5),
+    ]  # fmt: skip
+    table = link_table(rows, cells_of(runs))
+    assert table.columns == ("Mixer", "AR hits, ΔNLL", "95% interval", "N 64, width 64", "Mean")
+    assert table.rows[0] == ("a", "+0.100", "+0.000 to +0.100", "90.0%", "90.0%")
+    # Ranks of error 1 3 2 4: Σ d² = 2, ρ = 1 − 6·2 / (4·15) = 0.8.
+    assert table.rows[-1][3].startswith("0.80 (−")
 
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,86 @@
+"""Compare recall of random pairs in MQAR with AR gaps on text: does the one predict the other?"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from argap.metric.rank import RankCorrelation, rank_correlation
+from argap.records import Gap
+from argap.reports.tables.formats import Table
+from argap.reports.tables.numbers import percent, signed, signed_range
+from argap.synthetics.sweeps.selection import best_runs
+
+
+class LinkRow(NamedTuple):
+    """A mixer with both measurements."""
+
+    name: str
+    accuracies: tuple[float, ...]
+    """On the test set of each cell of the sweep, at the rate that its validation set chose."""
+    gap: float
+    """ΔNLL on the AR hits of the text, in nats."""
+    ci95: tuple[float, float] | None
+
+    @property
+    def mean(self) -> float:
+        """Return the mean accuracy over the cells."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+
+def cells_of(runs: pd.DataFrame) -> list[tuple[int, int]]:
+    """Return each length and width of a sweep that every mixer has."""
+    of = runs.groupby("name")[["length", "width"]].apply(lambda rows: set(rows.itertuples(index=False, name=None)))
+    return sorted(set.intersection(*of))
+
+
+def link_rows(runs: pd.DataFrame, gaps: Sequence[Gap]) -> list[LinkRow]:
+    """Return the mixers that both the sweep and one of ``gaps`` have, the first gap that has them, by AR gap.
+
+    The gaps must share reference and text. The reference, whose gap is 0 by definition, is not among them.
+    """
+    best = best_runs(runs).set_index(["name", "length", "width"])["accuracy"].to_dict()
+    rows = []
+    for name in dict.fromkeys(runs["name"]):
+        found = next((gap for gap in gaps if name in [row.model for row in gap.compared]), None)
+        if found is None or (hits := found.on_hits[name]).delta is None:
+            continue
+        accuracies = tuple(best[name, length, width] for length, width in cells_of(runs))
+        rows.append(LinkRow(name, accuracies, hits.delta, hits.delta_ci95))
+    return sorted(rows, key=lambda row: row.gap)
+
+
+def correlations(rows: Sequence[LinkRow]) -> list[RankCorrelation | None]:
+    """Return the correlation of error with AR gap in each cell, then of the mean error."""
+    gaps = [row.gap for row in rows]
+    errors = [[1 - accuracy for accuracy in each] for each in zip(*(row.accuracies for row in rows), strict=True)]
+    return [rank_correlation(each, gaps) for each in [*errors, [1 - row.mean for row in rows]]]
+
+
+def link_table(rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]]) -> Table:
+    """Return a row per mixer, and the rank correlation of each column with the AR gap below."""
+    titles = ("Mixer", "AR hits, ΔNLL", "95% interval", *(f"N {n}, width {w}" for n, w in cells), "Mean")
+    body = [
+        (
+            row.name,
+            signed(row.gap),
+            signed_range(row.ci95),
+            *(percent(accuracy) for accuracy in (*row.accuracies, row.mean)),
+        )
+        for row in rows
+    ]
+    found = correlations(rows)
+    body.append(("Spearman's ρ of error and gap", "", "", *(_rho(each) for each in found)))
+    note = (
+        f"MQAR accuracy on the test set beside the gap to the reference on AR hits of text, in nats; {len(rows)} "
+        "mixers. Intervals of ρ (Bonett and Wright) take the mixers as a sample of independent ones, which they are "
+        "not: read them as at least so wide. A cell in which many mixers solve the task has many ties."
+    )
+    return Table(titles, body, (note,))
+
+
+def _rho(found: RankCorrelation | None) -> str:
+    if found is None:
+        return "—"
+    ends = "" if found.ci95 is None else f" ({found.ci95[0]:.2f} to {found.ci95[1]:.2f})"
+    return f"{found.rho:.2f}{ends}".replace("-", "−")
