@@ -5,7 +5,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -362,13 +362,9 @@ RunCommand = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run_command(monkeypatch, capsys) -> RunCommand:
-    """Runs ``argap`` with arguments; returns the exit code, stdout and stderr.
+    """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
 
-    A test that interrupts a command would otherwise end the whole process, and the tests after it, seconds later.
-    """
     from argap.cli import main
-
-    monkeypatch.setattr("argap.cli.ending_on_interrupt", nullcontext)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["argap", *arguments])
