@@ -113,7 +113,7 @@ def test_an_eos_equals_no_token():
 rows_of_few = st.integers(1, 4).flatmap(lambda high: st.lists(st.integers(0, high), min_size=1, max_size=40))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(row=rows_of_few, eos=st.sampled_from([None, 0]))
 @example(row=[0, 1] * 15 + [1] + [0, 1] * 15, eos=None)
 def test_both_methods_agree_with_the_definitions(row, eos):
@@ -123,7 +123,7 @@ def test_both_methods_agree_with_the_definitions(row, eos):
     assert_same(by_all_pairs(row, eos), expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rows=st.lists(rows_of_few, min_size=1, max_size=5), eos=st.sampled_from([None, 0]))
 def test_the_labels_keep_their_invariants(rows, eos):
     found, repeated = found_in(*rows, eos=eos), find_repeats(windows(*rows, eos=eos)).repeated

@@ -58,16 +58,29 @@ def add(place, labels, tmp_path_factory):
     return collected
 
 
-@pytest.fixture(autouse=True)
-def known(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def known():
     """Six steps of training teach the reference nothing, and there would be no windows."""
-    monkeypatch.setattr("argap.results.example_windows.KNOWN", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def collected(known, add, tmp_path_factory) -> Path:
+    return add(tmp_path_factory.mktemp("collected") / "out", [*FIRST, *SECOND])
 
 
 @pytest.fixture
-def out(known, add, tmp_path) -> Path:
+def out(collected, tmp_path) -> Path:
     """A result with all members but base_conv-seed1."""
-    return add(tmp_path / "out", [*FIRST, *SECOND])
+    return shutil.copytree(collected, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def at_once(known, add, tmp_path_factory) -> dict[str, bytes | str]:
+    """The contents of a result whose members are collected together."""
+    return contents(add(tmp_path_factory.mktemp("at-once") / "out", EVERY))
 
 
 def contents(folder: Path) -> dict[str, bytes | str]:
@@ -88,8 +101,8 @@ def changed(out: Path, name: str, **values: object) -> None:
     "steps",
     [[[*FIRST, *SECOND], ["base_conv-seed1"]], [["attention", "base_conv-seed1"], SECOND, ["attention-seed1"]]],
 )
-def test_members_may_come_in_any_order(add, tmp_path, steps):
-    expected = contents(add(tmp_path / "at once", EVERY))
+def test_members_may_come_in_any_order(add, at_once, tmp_path, steps):
+    expected = dict(at_once)
     for names in steps:
         add(tmp_path / "out", names)
     found = contents(tmp_path / "out")
@@ -118,10 +131,10 @@ def test_a_result_without_positions_by_document_has_no_partition_by_position(add
     assert [(part.bin, part.n) for part in read_gap(add(out, EVERY)).parts("position")] == expected
 
 
-def test_nothing_is_read_of_a_result_whose_members_all_have_runs(add, out, tmp_path):
+def test_nothing_is_read_of_a_result_whose_members_all_have_runs(add, out, at_once):
     for name in ("members.json", "cells.parquet", "curve.parquet", "trajectory.parquet"):
         (out / name).write_bytes(b"")
-    assert contents(add(out, EVERY)) == contents(add(tmp_path / "at once", EVERY))
+    assert contents(add(out, EVERY)) == at_once
 
 
 def test_windows_are_chosen_anew_where_the_models_that_they_show_have_runs(add, out):
@@ -388,12 +401,14 @@ for last in itertools.count():
 """
 
 
-@pytest.fixture
-def killed(add, out, place, tmp_path, monkeypatch) -> tuple[list[Path], dict[str, bytes | str]]:
+@pytest.fixture(scope="module")
+def killed(add, collected, place, tmp_path_factory) -> tuple[list[Path], dict[str, bytes | str]]:
     """The result after a kill before each change of a file while a new one is put in place; and the new one.
 
     The new one has a member more and one less, and no recall of pairs.
     """
+    tmp_path = tmp_path_factory.mktemp("killed")
+    out = shutil.copytree(collected, tmp_path / "out")
     values = yaml.safe_load((place / "suite.yaml").read_text())
     values["members"]["attention"] = {}
     del values["mqar"]
@@ -401,8 +416,8 @@ def killed(add, out, place, tmp_path, monkeypatch) -> tuple[list[Path], dict[str
     suite = load_suite(tmp_path / "suite.yaml")
     expected = contents(add(shutil.copytree(out, tmp_path / "expected"), ["base_conv-seed1"], suite=suite))
     assert {"mqar.json"} == contents(out).keys() - expected.keys()
-    with monkeypatch.context() as patched:
-        patched.setattr("argap.suite.collect.put_in_place", lambda folder: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.suite.collect.put_in_place", lambda folder: None)
         add(out, ["base_conv-seed1"], suite=suite)
     (out / "notes.txt").write_text("stays")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -410,12 +425,12 @@ def killed(add, out, place, tmp_path, monkeypatch) -> tuple[list[Path], dict[str
     return sorted((tmp_path / "killed").iterdir()), expected | {"notes.txt": b"stays"}
 
 
-def test_a_kill_while_a_result_is_put_in_place_mixes_no_two(out, killed):
+def test_a_kill_while_a_result_is_put_in_place_mixes_no_two(collected, killed, tmp_path):
     folders, expected = killed
     assert len(folders) > 30
-    shutil.rmtree(out / NEW)
-    earlier, states = contents(out), set()
-    for folder in folders:
+    earlier, states = contents(collected) | {"notes.txt": b"stays"}, set()
+    for left in folders:
+        folder = shutil.copytree(left, tmp_path / left.name)
         if (folder / "gap.json").is_file():
             found = {name: value for name, value in contents(folder).items() if not name.startswith(NEW)}
             assert found in (earlier, expected)
@@ -434,7 +449,8 @@ def test_a_kill_while_a_result_is_put_in_place_mixes_no_two(out, killed):
 def test_the_next_command_completes_what_a_kill_left(killed, tmp_path, again):
     folders, expected = killed
     half = next(each for each in folders if not (each / "gap.json").exists() and (each / "cells.parquet").exists())
-    tiny = shutil.copytree(half, tmp_path / "out" / "tiny", dirs_exist_ok=True)
+    shutil.copy(half.parents[1] / "suite.yaml", tmp_path)
+    tiny = shutil.copytree(half, tmp_path / "out" / "tiny")
     result = command(tmp_path, again, *(["--member", "base_conv-seed1"] if again == "run" else []))
     assert result.exit_code == 0, result.output
     found = contents(tiny)

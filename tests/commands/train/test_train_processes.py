@@ -65,7 +65,7 @@ def test_the_ranks_beside_a_killed_one_end_and_a_rerun_continues(toy_values: dic
 
 
 def test_two_processes_train_the_same_model_as_one(toy_values: dict, tmp_path: Path) -> None:
-    values = toy_values | {"steps": 24, "micro_batch_size": 2, "eval_data": [*toy_values["data"]], "eval_every": 10}
+    values = toy_values | {"steps": 12, "micro_batch_size": 2, "eval_data": [*toy_values["data"]], "eval_every": 10}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     train(load_config(None, values), tmp_path / "one", device="cpu")
     codes = torchrun(COMMAND, "train", "run.yaml", "--out", "two", "--device", "cpu", folder=tmp_path)

@@ -62,8 +62,10 @@ def test_the_reference_is_the_recurrence(chunk: int | None, decays: str | None) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
-@pytest.mark.parametrize("launch", [None, Launch({"BV": 32, "TRANSPOSED": 0}, stages=1)])
-@pytest.mark.parametrize(("length", "key", "value"), [(70, 256, 40), (66, 192, 16), (1, 130, 5)])
+@pytest.mark.parametrize(
+    ("length", "key", "value", "launch"),
+    [(70, 256, 40, None), (66, 192, 16, Launch({"BV": 32, "TRANSPOSED": 0}, stages=1)), (1, 130, 5, None)],
+)
 def test_wide_keys(
     length: int,
     key: int,

@@ -34,7 +34,7 @@ CASES = {
     "nearly equal": Case(sizes=(32, 32), near=1e-2),
     "fewer ids than a tile": Case(vocabularies=(7, 7)),
 }
-ROWS = [1, 2, 63, 64, 65]
+ROWS = [1, 9, 65]
 
 
 def drawn(case: Case, n: int, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> tuple[Logits, Logits]:

@@ -11,7 +11,7 @@ from argap.kernels.head import linear_logprob as module
 from argap.kernels.head.linear_logprob import LogProb, linear_logprob, linear_logprob_reference
 
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
-LENGTHS = [1, 2, 63, 64, 65, 127, 500]
+LENGTHS = [1, 63, 64, 65, 130]
 
 
 def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
@@ -52,7 +52,7 @@ def assert_close(found: Any, expected: Any):
         torch.testing.assert_close(found.entropy.double(), expected.entropy, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
+@pytest.mark.parametrize("n", [1, 9, 65])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 @pytest.mark.parametrize("bias", [False, True])

