@@ -398,4 +398,10 @@ def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact:
     return rms(o, w["norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
 
 
-MIXERS = {"delta_net": delta_net, "gated_deltanet": gated_deltanet, "gla": gla, "retnet": retnet, "linear_attn": linear_attn}
+MIXERS = {
+    "delta_net": delta_net,
+    "gated_deltanet": gated_deltanet,
+    "gla": gla,
+    "retnet": retnet,
+    "linear_attn": linear_attn,
+}
