@@ -37,6 +37,7 @@ SPECS: list[dict[str, Any]] = [
     {"name": "rg_lru"},
     {"name": "gated_attention"},
     {"name": "mla"},
+    {"name": "nsa", "block": 4, "stride": 2, "selected_block": 4, "selected": 3, "window": 6},
     {"name": "rwkv4"},
     {"name": "rwkv4_channel"},
     {"name": "rwkv7", "heads": 2},
