@@ -37,7 +37,7 @@ class NSA(Mixer):
     - ``block`` l, ``stride`` d, ``selected_block`` l', ``selected`` n and ``window`` w: 32, 16, 64, 16 and 512.
     - ``positions`` and ``rope_theta``: as for `Attention`.
 
-    The paper leaves open the sizes of φ (one hidden layer of K here), the gates' MLP (one linear map, as in
+    The paper leaves open the shape of φ (`BlockMap` here), the gates' MLP (one linear map, as in
     flash-linear-attention), the rotation of compressed keys (to the first position of their block) and the output
     before the first block is complete (0). A position sees only complete blocks.
 
@@ -229,12 +229,12 @@ class NSA(Mixer):
 
 
 class BlockMap(nn.Module):
-    """φ: an MLP of a block of l vectors with embeddings of their places, to one vector."""
+    """φ: the mean of a hidden layer over the l vectors of a block, with embeddings of their places, mapped to one."""
 
     def __init__(self, block: int, size: int) -> None:
         super().__init__()
         self.places = nn.Parameter(torch.empty(block, size))
-        self.hidden = nn.Linear(block * size, size, bias=False)
+        self.hidden = nn.Linear(size, size, bias=False)
         self.last = nn.Linear(size, size, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
@@ -242,4 +242,4 @@ class BlockMap(nn.Module):
 
     def forward(self, blocks: torch.Tensor) -> torch.Tensor:
         """Map ``[..., l, K]`` to ``[..., K]``."""
-        return self.last(F.silu(self.hidden((blocks + self.places).flatten(-2))))
+        return self.last(F.silu(self.hidden(blocks + self.places)).mean(dim=-2))

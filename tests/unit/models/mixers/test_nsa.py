@@ -9,7 +9,7 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models.mixers import nsa
-from argap.models.mixers.nsa import NSA
+from argap.models.mixers.nsa import NSA, BlockMap
 
 SIZES: dict[str, Any] = {"block": 4, "stride": 2, "selected_block": 8, "selected": 4, "window": 10}
 LENGTH = 41
@@ -63,6 +63,10 @@ def written_out(mixer: NSA, x: torch.Tensor) -> torch.Tensor:
         weights = (torch.stack(keys) @ query / size**0.5).softmax(0)
         return weights @ torch.stack(values), weights
 
+    def phi(of: BlockMap, block: torch.Tensor) -> torch.Tensor:
+        hidden = torch.stack([of.hidden.weight @ (y + place) for y, place in zip(block, of.places, strict=True)])
+        return of.last.weight @ (hidden * hidden.sigmoid()).mean(0)
+
     outputs = []
     for t in range(LENGTH):
         y = torch.zeros(mixer.heads, size, dtype=x.dtype)
@@ -71,8 +75,8 @@ def written_out(mixer: NSA, x: torch.Tensor) -> torch.Tensor:
             members = range(group * shared, (group + 1) * shared)
             queries = {h: turned(q[t, h], t) for h in members}
             starts = range(0, max(0, t + 2 - l), d)
-            keys = [turned(mixer.key_map(kv[s : s + l, 0, 0, group]), s) for s in starts]
-            values = [mixer.value_map(kv[s : s + l, 0, 1, group]) for s in starts]
+            keys = [turned(phi(mixer.key_map, kv[s : s + l, 0, 0, group]), s) for s in starts]
+            values = [phi(mixer.value_map, kv[s : s + l, 0, 1, group]) for s in starts]
             importance = dict.fromkeys(range(1, t // long + 2), 0.0)
             for h in members:
                 found, weights = attended(queries[h], keys, values)
