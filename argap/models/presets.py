@@ -156,6 +156,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gsa": Architecture(in_turn("gsa")),
     "gated_attention": Architecture(in_turn("gated_attention")),
     "mla": Architecture(in_turn("mla")),
+    "nsa": Architecture(in_turn("nsa")),
     "attention_window": Architecture(every(6, "attention", window(128)), source="arXiv 2503.19786 (Gemma 3)"),
     "gated_delta_net_hybrid": Architecture(every(4, "gated_attention", "gated_delta_net"), source="Qwen3-Next"),
     "olmo_hybrid": Architecture(

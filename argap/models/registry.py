@@ -37,6 +37,7 @@ MIXERS: dict[str, type[Mixer] | str] = {
     "mamba2": "argap.models.mixers.mamba2:Mamba2",
     "mla": "argap.models.mixers.mla:MLA",
     "mlstm": "argap.models.mixers.mlstm:MLSTM",
+    "nsa": "argap.models.mixers.nsa:NSA",
     "rg_lru": "argap.models.mixers.rg_lru:RGLRU",
     "rwkv4": "argap.models.mixers.rwkv4:RWKV4",
     "rwkv7": "argap.models.mixers.rwkv7:RWKV7",

@@ -20,9 +20,11 @@ class Options:
         self.stored = stored
         """Names of the checkpoint's tensors, for layouts that no option distinguishes; empty while configuring."""
         self._values = values
+        self._known: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the option's value, or the default if it is absent or null."""
+        self._known.add(name)
         value = self._values.get(name)
         return default if value is None else value
 
@@ -42,6 +44,7 @@ class Options:
 
     def only(self, name: str, *accepted: Any) -> None:
         """Raise `ArgapError` unless the option is absent or has one of the values that the native model supports."""
+        self._known.add(name)
         if name in self._values and self._values[name] not in accepted:
             self.refuse(name, self._values[name], " or ".join(map(repr, accepted)))
 
@@ -49,6 +52,16 @@ class Options:
         """Raise `ArgapError` unless each option is absent or has the one value that the native model supports."""
         for name, value in accepted.items():
             self.only(name, value)
+
+    def no_others(self, inert: Collection[str]) -> None:
+        """Raise `ArgapError` for an option that was not asked for so far, as one of a later version of the family.
+
+        Accepted are names in ``inert``, which change no output, names that start with an underscore, and options that
+        are off: null, false or empty.
+        """
+        for name, value in self._values.items():
+            if value and name not in self._known and name not in inert and not name.startswith("_"):
+                self.refuse(name, value, "a known option")
 
     def refuse(self, name: str, value: Any, expected: str) -> NoReturn:
         """Raise an `ArgapError` for an option whose value has no native form."""
@@ -60,6 +73,7 @@ class Options:
     def shared(self) -> dict[str, Any]:
         """Return the options with the same meaning in every family, if given: special tokens and tied embeddings."""
         names = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+        self._known.update(names)
         return {name: self._values[name] for name in names if name in self._values}
 
 
@@ -104,6 +118,11 @@ def first_half(weight: torch.Tensor) -> torch.Tensor:
 def second_half(weight: torch.Tensor) -> torch.Tensor:
     """Return the lower half."""
     return weight.chunk(2)[1]
+
+
+def column(weight: torch.Tensor) -> torch.Tensor:
+    """Return a vector as a matrix of one column."""
+    return weight[:, None]
 
 
 def padded(size: int, multiple: int) -> int:

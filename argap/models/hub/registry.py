@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "based": "argap.models.hub.based:BASED",
     "delta_net": "argap.models.hub.fla:DELTA_NET",
     "flash_gpt": "argap.models.hub.flash_gpt:FLASH_GPT",
+    "gated_deltanet": "argap.models.hub.fla:GATED_DELTA_NET",
     "gla": "argap.models.hub.fla:GLA",
     "linear_attn": "argap.models.hub.fla:LINEAR_ATTN",
     "mamba": "argap.models.hub.mamba:MAMBA",

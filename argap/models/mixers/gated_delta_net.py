@@ -11,7 +11,7 @@ from torch import nn
 
 from argap.files.configs import Positive
 from argap.kernels.fused.gated_norm import gated_norm
-from argap.models.mixer import AtLeastOne, split_heads
+from argap.models.mixer import AtLeastOne
 from argap.models.mixers.delta_net import DeltaRuleMixer
 from argap.models.mixers.step_decay import StepDecay
 from argap.models.recurrence import EPSILON
@@ -36,7 +36,7 @@ class GatedDeltaNet(DeltaRuleMixer):
     - ``chunk_size``: positions that one triangular system solves, 64; None: all.
     - ``norm_eps``: epsilon of the norm. It is added to outputs that are not scaled by 1/√K.
 
-    Raises `ArgapError` for widths that do not split into the heads.
+    Raises `ArgapError` for keys or values that do not split into the heads.
     """
 
     source = "arXiv 2412.06464, eq. 10 and section 3.4"
@@ -46,7 +46,7 @@ class GatedDeltaNet(DeltaRuleMixer):
         width: int,
         max_positions: int | None = None,
         *,
-        heads: int | None = None,
+        heads: AtLeastOne | None = None,
         key_expansion: Share = 0.75,
         value_expansion: Share = 1.5,
         negative_eigenvalues: bool = False,
@@ -54,7 +54,7 @@ class GatedDeltaNet(DeltaRuleMixer):
         chunk_size: AtLeastOne | None = 64,
         norm_eps: Positive = EPSILON,
     ) -> None:
-        heads = split_heads("gated_delta_net", width, heads, usual=width // 128)
+        heads = max(1, width // 128) if heads is None else heads
         keys, values = round(key_expansion * width), round(value_expansion * width)
         super().__init__("gated_delta_net", width, heads, keys, values, conv_size, chunk_size)
         self.largest_rate, self.norm_eps = 2 if negative_eigenvalues else 1, norm_eps

@@ -10,7 +10,7 @@ from argap.synthetics.tasks.registry import TASKS
 from argap.synthetics.training.loop import RunResult
 from argap.synthetics.training.models import Member
 
-ATTENTION = ("attention", "gated_attention", "mla", "selected_attention")
+ATTENTION = ("attention", "gated_attention", "mla", "nsa", "selected_attention")
 FIXED_SIGN = ("mamba", "mamba2", "gla", "retnet", "linear_attention", "lightning_attention", "mlstm", "hgrn2")
 DELTA_RULE = ("delta_net", "gated_delta_net", "kda")
 HELD = 0.5

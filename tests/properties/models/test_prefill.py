@@ -7,7 +7,7 @@ import torch
 
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixer import Mixer
-from argap.models.registry import build_mixer
+from argap.models.registry import MIXERS, build_mixer, resolve
 
 WIDTH, LONGEST = 16, 96
 SPECS: list[dict[str, Any]] = [
@@ -37,12 +37,17 @@ SPECS: list[dict[str, Any]] = [
     {"name": "rg_lru"},
     {"name": "gated_attention"},
     {"name": "mla"},
+    {"name": "nsa", "block": 4, "stride": 2, "selected_block": 4, "selected": 3, "window": 6},
     {"name": "rwkv4"},
     {"name": "rwkv4_channel"},
     {"name": "rwkv7", "heads": 2},
     {"name": "based_conv"},
+    {"name": "short_long_conv"},
+    {"name": "long_conv"},
     {"name": "hyena"},
+    {"name": "multihead_hyena"},
     {"name": "h3", "states": 4},
+    {"name": "liquid_s4", "states": 4},
 ]
 
 
@@ -65,7 +70,9 @@ def test_prefill_is_forward_and_leaves_the_state_of_stepping(spec: dict[str, Any
 
 
 def test_these_mixers_do_not_step_through_their_prompt() -> None:
-    stepping = {"selected_attention", "hyena", "h3"}
+    recurrent = {name for name in MIXERS if resolve(name).recurrent}
+    assert recurrent == {spec["name"] for spec in SPECS}
+    stepping = {"selected_attention", "hyena", "h3", "long_conv", "liquid_s4"}
     for name in {spec["name"] for spec in SPECS} - stepping:
         mixer = build_mixer({"name": name}, WIDTH, LONGEST)
         assert type(mixer).prefill is not Mixer.prefill

@@ -16,9 +16,9 @@ from argap.models.steps import PLAIN, Steps
 from tests.properties.models.test_mixer_laws import SPECS
 
 LONGEST, VOCABULARY = 60, 32
-GROWING = {"programmatic", "programmatic, by bigram", "random"}
-"""Selections whose state has all tokens."""
-PLAIN_ARCHITECTURES = {"hybrid_random", "hybrid_programmatic"}
+GROWING = {"programmatic", "programmatic, by bigram", "random", "nsa", "nsa, no positions"}
+"""Selections whose state has all tokens, and attention that compresses a block at some positions only."""
+PLAIN_ARCHITECTURES = {"hybrid_random", "hybrid_programmatic", "nsa"}
 WINDOWS = ((1, "sliding"), (7, "sliding"), (7, "blocked"), (50, "sliding"), (50, "blocked"))
 
 

@@ -85,7 +85,7 @@ def test_weights_take_the_type_that_is_asked_for(mamba) -> None:
 def test_an_unknown_type_lists_the_known_ones(mamba) -> None:
     (mamba / "config.json").write_text(json.dumps({"model_type": "hgrn"}))
     checkpoint = find_checkpoint(mamba)
-    known = "based, delta_net, flash_gpt, gla, linear_attn, mamba, mamba_ssm, retnet, rwkv, transformer"
+    known = "based, delta_net, flash_gpt, gated_deltanet, gla, linear_attn, mamba, mamba_ssm, retnet, rwkv, transformer"
     with pytest.raises(ArgapError, match=f"no native form of model type 'hgrn'; known are {known}"):
         load_model(checkpoint, dtype=torch.float32, device="cpu", backend="native")
     assert not runs_native(checkpoint)  # by default it is left to transformers
@@ -125,7 +125,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("retnet", {"expand_v": 1.5}, "option expand_v 1.5 .* a whole number"),
     ("retnet", {"feature_map": "relu"}, "option feature_map 'relu'"),
     ("delta_net", {"use_gate": True}, "option use_gate True"),
-    ("delta_net", {"allow_neg_eigval": True}, "option allow_neg_eigval True"),
+    ("delta_net", {"allow_neg_eigval": 2}, "option allow_neg_eigval 2"),
+    ("delta_net", {"use_rope": True}, "option use_rope True of delta_net has no native form, expected a known option"),
+    ("gla", {"quantization_config": {"bits": 4}}, "option quantization_config .* expected a known option"),
+    ("transformer", {"rope_scaling": {"factor": 2.0}}, "option rope_scaling .* expected a known option"),
+    ("delta_net", {"attn": {"layers": [0], "num_heads": 4, "sinks": 1}}, r"option attn\.sinks 1 of .* a known option"),
+    ("gated_deltanet", {"num_v_heads": 8}, "option num_v_heads 8 .* expected None or 4"),
+    ("gated_deltanet", {"use_gate": False}, "option use_gate False"),
+    ("gated_deltanet", {"output_gate_activation": "sigmoid"}, "option output_gate_activation 'sigmoid'"),
+    ("gated_deltanet", {"head_dim": 6, "expand_v": 1.25}, "option expand_v 1.25 .* a whole number times 1/6"),
     ("delta_net", {"use_beta": False}, "option use_beta False"),
     ("delta_net", {"qk_norm": "max"}, "option qk_norm 'max' .* 'l2' or 'sum'"),
     ("delta_net", {"attn": {"layers": [0], "num_heads": 4, "qk_norm": True}}, "no qk_norm"),
@@ -145,7 +153,7 @@ def test_an_option_without_native_form_is_named_with_its_value(kind: str, option
         native_config("there", family, config)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "rwkv", "gla", "retnet", "delta_net"])
+@pytest.mark.parametrize("kind", ["mamba", "rwkv", "gla", "retnet", "delta_net", "gated_deltanet"])
 def test_every_option_has_the_default_of_its_family(kind: str, request) -> None:
     config = {"model_type": kind}
     family = find_family(config)
@@ -163,8 +171,8 @@ def test_every_option_has_the_default_of_its_family(kind: str, request) -> None:
 
 
 def fla_defaults(kind: str, models: Any) -> Any:
-    name = {"gla": "GLAConfig", "retnet": "RetNetConfig", "delta_net": "DeltaNetConfig"}[kind]
-    config = getattr(models, name)()
+    name = {"gla": "GLA", "retnet": "RetNet", "delta_net": "DeltaNet", "gated_deltanet": "GatedDeltaNet"}[kind]
+    config = getattr(models, f"{name}Config")()
     family = find_family({"model_type": kind})
     assert family is not None
     written = native_config("there", family, config.to_dict())

@@ -25,6 +25,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "delta_net": ("DeltaNet", {}),
     "delta_net, elu and sum": ("DeltaNet", {"qk_activation": "elu", "qk_norm": "sum", "conv_size": 3, "num_heads": 4}),
     "delta_net, no convolution": ("DeltaNet", {"use_short_conv": False, "norm_eps": 1e-2}),
+    "delta_net, negative": ("DeltaNet", {"allow_neg_eigval": True}),
+    "gated_deltanet": ("GatedDeltaNet", {"head_dim": 24, "expand_v": 1.5, "norm_eps": 1e-2}),
+    "gated_deltanet, negative": ("GatedDeltaNet", {"head_dim": 16, "use_short_conv": False, "allow_neg_eigval": True}),
     "gla": ("GLA", {}),
     "gla, convolution": ("GLA", {"use_short_conv": True, "expand_k": 1.0, "fuse_norm": False, "norm_eps": 1e-2}),
     "retnet": ("RetNet", {"norm_eps": 1e-2}),
@@ -66,6 +69,26 @@ def test_logits_and_steps_are_those_of_a_reading_in_float64(original, checkpoint
     assert expected.dtype == torch.float64
     torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("negative", "expected"), [(True, (1.5, 0.75, 1.125)), (False, (0.75, 0.9375, 0.984375))])
+def test_a_beta_above_one_overshoots(native, tmp_path, negative: bool, expected: tuple[float, ...]) -> None:
+    """One head of one number at inputs 1, 1, 1: q = k = 1, v = silu(1), σ(ln 3) = ¾.
+
+    With β = 1.5 the state S is −½ S + 1.5 v: 1.5, 0.75, 1.125 times v; with β = ¾ it is ¼ S + ¾ v. The output is
+    normed with ε = v²: S / √(S² + v²).
+    """
+    weights = {f"model.layers.0.attn.{name}_proj.weight": torch.ones(1, 1) for name in "qkvo"}
+    weights["model.layers.0.attn.b_proj.weight"] = torch.full((1, 1), 3.0).log()
+    weights |= {f"model.layers.0.mlp.{name}_proj.weight": torch.ones(1, 1) for name in ("gate", "up", "down")}
+    norms = ("model.layers.0.attn_norm", "model.layers.0.attn.o_norm", "model.layers.0.mlp_norm", "model.norm")
+    weights |= {f"{name}.weight": torch.ones(1) for name in norms}
+    weights |= {f"{name}.weight": torch.ones(3, 1) for name in ("model.embeddings", "lm_head")}
+    config = {"model_type": "delta_net", "vocab_size": 3, "hidden_size": 1, "num_heads": 1, "num_hidden_layers": 1}
+    config |= {"intermediate_size": 1, "use_short_conv": False, "allow_neg_eigval": negative}
+    save(tmp_path, {**config, "norm_eps": F.silu(torch.tensor(1.0)).square().item()}, weights)
+    y = native(tmp_path).model.blocks[0].mixer(torch.ones(1, 3, 1))
+    torch.testing.assert_close(y[0, :, 0], torch.tensor([s / (s**2 + 1) ** 0.5 for s in expected]), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -201,7 +224,7 @@ def transformer(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:According to Bo")  # about RWKV-7
-@pytest.mark.parametrize("name", ["GatedDeltaNet", "GSA", "HGRN2", "RWKV7"])
+@pytest.mark.parametrize("name", ["GSA", "HGRN2", "RWKV7"])
 def test_their_other_models_load_through_transformers(tmp_path, fla_models, name: str) -> None:
     """Model types that transformers alone does not know; their code runs on a GPU."""
     sizes: dict[str, Any] = {"expand_ratio": 32} if name == "HGRN2" else {"head_dim": 16, "num_slots": 8}
@@ -212,7 +235,7 @@ def test_their_other_models_load_through_transformers(tmp_path, fla_models, name
     assert type(model).__name__ == f"{name}ForCausalLM"
 
 
-@pytest.mark.parametrize(("model_type", "backend"), [("gated_deltanet", "auto"), ("rwkv7", "hf"), ("gla", "hf")])
+@pytest.mark.parametrize(("model_type", "backend"), [("gsa", "auto"), ("gated_deltanet", "hf"), ("gla", "hf")])
 def test_on_a_cpu_their_kernels_are_one_line(tmp_path, model_type: str, backend: Any) -> None:
     """Triton finds no driver there, long after the text was read and the model loaded."""
     from argap.checkpoints.load import check_loadable
@@ -241,7 +264,7 @@ def test_their_mamba2_is_read_by_transformers_own(tmp_path, fla_models) -> None:
 def test_without_their_package_the_extra_is_named(tmp_path, monkeypatch) -> None:
     from argap.errors import ArgapError
 
-    save(tmp_path, {"model_type": "gated_deltanet"}, {"a": torch.ones(1)})
+    save(tmp_path, {"model_type": "rwkv7"}, {"a": torch.ones(1)})
     for module in ("fla", "fla.models"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ArgapError, match=r"needs flash-linear-attention .*; run `pip install 'argap\[fla\]'`"):
@@ -250,7 +273,7 @@ def test_without_their_package_the_extra_is_named(tmp_path, monkeypatch) -> None
 
 def native_name(original: Any) -> str:
     kind = str(original.config.model_type)
-    return {"linear_attn": "linear_attention"}.get(kind, kind)
+    return {"linear_attn": "linear_attention", "gated_deltanet": "gated_delta_net"}.get(kind, kind)
 
 
 def save(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
@@ -310,13 +333,28 @@ def delta_net(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: b
         q, k = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k))
     else:
         q, k = (F.normalize(part, p=1, dim=-1, eps=1e-6) for part in (q, k))
-    beta = (x @ w["b_proj.weight"].T).sigmoid()
+    beta = (1 + config.allow_neg_eigval) * (x @ w["b_proj.weight"].T).sigmoid()
     if exact:
         o = recurrence(q, k, v, beta=beta)
     else:
         q, k, v, beta = (part.transpose(1, 2) for part in (q, k, v, beta))
         o = delta_rule_recurrence(q, k, v, beta)[0].transpose(1, 2)
     return rms(o, w["o_norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
+
+
+def gated_deltanet(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
+    from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+
+    q, k, v = (F.silu(heads_of(config, w, x, name, config.use_short_conv)) for name in "qkv")
+    q, k = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k))
+    beta = (1 + config.allow_neg_eigval) * (x @ w["b_proj.weight"].T).sigmoid()
+    decay = -w["A_log"].exp() * F.softplus(x @ w["a_proj.weight"].T + w["dt_bias"])
+    if exact:
+        o = recurrence(q, k, v, log_decay=decay[..., None], beta=beta)
+    else:
+        o = naive_recurrent_gated_delta_rule(q, k, v, beta, decay)[0]
+    gate = F.silu(x @ w["g_proj.weight"].T)
+    return (rms(o, w["o_norm.weight"], config.norm_eps).flatten(-2) * gate) @ w["o_proj.weight"].T
 
 
 def gla(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
@@ -360,4 +398,10 @@ def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact:
     return rms(o, w["norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
 
 
-MIXERS = {"delta_net": delta_net, "gla": gla, "retnet": retnet, "linear_attn": linear_attn}
+MIXERS = {
+    "delta_net": delta_net,
+    "gated_deltanet": gated_deltanet,
+    "gla": gla,
+    "retnet": retnet,
+    "linear_attn": linear_attn,
+}

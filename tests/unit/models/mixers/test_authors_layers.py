@@ -12,6 +12,7 @@ from torch import nn
 from transformers import (
     DeepseekV3Config,
     KimiLinearConfig,
+    LlamaConfig,
     Mamba2Config,
     MiniMaxConfig,
     OlmoHybridConfig,
@@ -21,6 +22,7 @@ from transformers import (
 )
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
+from transformers.models.llama import modeling_llama as llama
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.minimax import modeling_minimax as minimax
 from transformers.models.olmo_hybrid import modeling_olmo_hybrid as olmo
@@ -30,6 +32,7 @@ from transformers.models.xlstm import modeling_xlstm as xlstm
 
 from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.models.mixer import Mixer
+from argap.models.mixers.attention import Attention
 from argap.models.mixers.gated_attention import GatedAttention
 from argap.models.mixers.gated_delta_net import GatedDeltaNet
 from argap.models.mixers.gsa import GSA
@@ -75,6 +78,23 @@ def of_mamba2(w: Weights) -> Case:
         "out.weight": w["out_proj.weight"],
     }
     return theirs, ours, weights, {}
+
+
+def of_attention(w: Weights) -> Case:
+    """Four heads of 8 that share the keys of two, in a window of 5."""
+    config = LlamaConfig(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, rope_parameters={"rope_theta": 100.0}
+    )
+    config._attn_implementation = "eager"
+    theirs = drawn(llama.LlamaAttention(config, 0), w)
+    ours = Attention(32, heads=4, kv_heads=2, rope_theta=100.0, window=5)
+    weights = {
+        "qkv.weight": torch.cat([w["q_proj.weight"], w["k_proj.weight"], w["v_proj.weight"]]),
+        "out.weight": w["o_proj.weight"],
+    }
+    positions = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(LENGTH)[None])
+    window = causal_mask().masked_fill(torch.ones(LENGTH, LENGTH).tril(-5) == 1, -torch.inf)
+    return theirs, ours, weights, {"position_embeddings": positions, "attention_mask": window}
 
 
 def of_gated_attention(w: Weights) -> Case:
@@ -266,6 +286,7 @@ def drawn(theirs: nn.Module, weights: Weights) -> Any:
 
 
 CASES: dict[str, Callable[[Weights], Case]] = {
+    "attention": of_attention,
     "mamba2": of_mamba2,
     "gated_attention": of_gated_attention,
     "gated_delta_net": of_gated_delta_net,
