@@ -204,7 +204,7 @@ def _is_left(path: Path) -> bool:
 def _refused_by_disk(error: Exception) -> str | None:
     """Return why the disk refused; None if the error has another cause."""
     if isinstance(error, OSError):
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno else str(error)
     code = OS_ERROR.search(str(error))
     return os.strerror(int(code[1])) if code and not isinstance(error, ArgapError) else None
 
