@@ -32,6 +32,11 @@ def test_a_disk_error_is_an_expected_failure(tmp_path):
     path = tmp_path / "file"
     with pytest.raises(ArgapError, match=r"file: could not be written \(No space left"):
         write_half(path, OSError(28, "No space left on device"))
+    with (
+        pytest.raises(ArgapError, match=rf"^{tmp_path}/folder/file: could not be written \(No space left"),
+        replacing_folder(tmp_path / "folder") as temporary,
+    ):
+        write_half(temporary / "file", OSError(28, "an Arrow library's words"))
     assert list(tmp_path.iterdir()) == []
 
 
