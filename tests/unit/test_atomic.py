@@ -69,6 +69,16 @@ def test_what_a_library_keeps_to_itself_is_shared_as_any_new_file(umask, expecte
     assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("file", "folder/file")] == [oct(expected)] * 2
 
 
+def test_a_share_with_fixed_permissions_is_written(tmp_path, monkeypatch):
+    def fixed(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", fixed)
+    with replacing(tmp_path / "file") as temporary:
+        os.chmod(temporary, 0o600)
+    assert (tmp_path / "file").is_file()
+
+
 def test_json_has_no_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"x": math.nan})
