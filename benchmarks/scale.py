@@ -6,12 +6,12 @@ Seven inputs, each in a separate process: ``documents``, JSON lines of one short
 document``, a single text (50 MB at 4n), indexed, tokenized and labelled against its own index; ``scored``, everything
 that `argap score` does with packed tokens except running the model: windows, a run of stored log-probs, labels;
 ``tokens``, stored log-probs that `argap compare` joins, labels and breaks down; ``view``, the requests of the page of
-`argap view` about a result of two models, also timed one by one; ``clients``, the server itself with twenty browsers at once, each
-asking for other things (these four have 10⁸ scored tokens at 4n with ``--size 10``); ``models``, stored runs of 16,384
-tokens in 4,096 documents that are compared (60 at 4n). No model runs: its cost grows with the number of equal batches.
-``--size`` scales all seven: ``--only documents --size 10`` has 10⁶ documents, and ``--only "one document" --size 4`` 200
-MB. A ratio of 4 from n to 4n is linear; docs/reliability.md says which memory grows with it. A row in the file of
-``--json`` is replaced when its input and amount are measured again; others stay.
+`argap view` about a result of two models, also timed one by one; ``clients``, its server with twenty browsers at once,
+each asking for other things (these four have 10⁸ scored tokens at 4n with ``--size 10``); ``models``, stored runs of
+16,384 tokens in 4,096 documents that are compared (60 at 4n). No model runs: its cost grows with the number of equal
+batches. ``--size`` scales all seven: ``--only documents --size 10`` has 10⁶ documents, and ``--only "one document"
+--size 4`` 200 MB. A ratio of 4 from n to 4n is linear; docs/reliability.md says which memory grows with it. In the file
+of ``--json`` a row is replaced when its input and amount are measured again; others stay.
 """
 
 import json
@@ -32,10 +32,9 @@ from measured import DEMO, Took, apart, parser, peak_memory, save, timed
 
 from argap.files.atomic import read_json
 
-LARGEST = {
-    **{"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7},
-    **{"view": 10**7, "clients": 10**7, "models": 60},
-}
+LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "models": 60} | dict.fromkeys(
+    ("scored", "tokens", "view", "clients"), 10**7
+)
 """Documents, bytes, scored tokens and models at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
 Answers = dict[str, Took]

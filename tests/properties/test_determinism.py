@@ -86,9 +86,7 @@ def test_files_are_the_same_bytes_in_every_run(made) -> None:
 
 def test_an_index_does_not_depend_on_the_order_of_documents(token_result: Path, tokenizer, tmp_path: Path) -> None:
     documents = [document.ids for document in token_documents(open_corpus(token_result.parent / "text"), tokenizer)]
-    one, other = (
-        index_of(given, tmp_path / str(k), tokenizer) for k, given in enumerate((documents, documents[::-1]))
-    )
+    one, other = (index_of(given, tmp_path / str(k), tokenizer) for k, given in enumerate((documents, documents[::-1])))
     assert contents(one.folder) == contents(other.folder)
 
 
@@ -110,7 +108,9 @@ def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
     """In row groups so small that DuckDB would share them among its threads."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=10**5) * 10.0 ** rng.integers(-8, 8, 10**5)
-    table = pa.table({"domain": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values})
+    table = pa.table(
+        {"domain": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
+    )
     pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
     assert sum_cells(tmp_path / "cells.parquet", ["domain"], ["m"])["logprob/m"].item() == np.cumsum(values)[-1]
 

@@ -70,7 +70,6 @@ def disturb(
     how = rng.choice((READ_ONLY, NO_SPACE, NO_SPACE, NO_SPACE, NO_SPACE, NO_FILES))
     with disk(folder):
         case.copy(material, folder)
-        before = {path.relative_to(folder) for path in folder.rglob("*")}
         free = int(rng.random() ** 2 * 1.3 * needs[how == NO_FILES])
         _refuse(folder, how, free)
         ended = case.run(case.command, folder)

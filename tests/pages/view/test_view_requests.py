@@ -86,7 +86,10 @@ def test_a_slice_is_recorded_by_the_page_alone(token_result, tmp_path):
 def test_a_slice_that_the_disk_refuses_is_one_line_and_loses_no_report(token_result, tmp_path, monkeypatch):
     out = copied(token_result, tmp_path / "out")
     (out / "table.md").write_text("a table")
-    for place in ("argap.results.compare.save_gap", "argap.results.compare.read_gap"):  # while writing, and at any other time
+    for place in (
+        "argap.results.compare.save_gap",
+        "argap.results.compare.read_gap",
+    ):  # while writing, and at any other time
 
         def full(*_):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out / "gap.json"))
