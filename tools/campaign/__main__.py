@@ -6,8 +6,8 @@
 
 A try copies toy material, alters one file of it, and runs an argap command in a separate process. Its number and the
 seed repeat it: ``--seed 7 --first 312 --tries 1``. ``--each N`` draws nothing at random and kills nothing: it tries
-every N-th change of a part of a JSON or YAML file, starting at change ``--first``. ``--disks N`` runs commands on a disk
-that is full or read-only, then again with space. Exits with 1 if a try ended in a traceback, a crash, a hang, or a
+every N-th change of a part of a JSON or YAML file, starting at change ``--first``. ``--disks N`` runs commands on a
+full or read-only disk, then again with space. Exits with 1 if a try ended in a traceback, a crash, a hang, or a
 silent change, or if a killed or refused command did not end with the undisturbed result when it ran again.
 """
 
