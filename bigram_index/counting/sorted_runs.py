@@ -77,7 +77,7 @@ def spill(run: MemoryRun, folder: Path) -> FileRun:
 def write_array(array: np.ndarray, path: Path) -> None:
     """Write the bytes of an array. `ndarray.tofile` does not see errors on closing: a full disk cuts its file short."""
     with path.open("wb") as file:
-        file.write(np.ascontiguousarray(array))
+        file.write(np.ascontiguousarray(array).data)
 
 
 def row_ranges(indptr: np.ndarray, entries: int) -> list[tuple[int, int]]:
