@@ -2,37 +2,51 @@
 
     PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
 
-Six inputs, each in a separate process: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+Seven inputs, each in a separate process: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
 document``, a single text (50 MB at 4n), indexed, tokenized and labelled against its own index; ``scored``, everything
 that `argap score` does with packed tokens except running the model: windows, a run of stored log-probs, labels;
 ``tokens``, stored log-probs that `argap compare` joins, labels and breaks down; ``view``, the requests of the page of
-`argap view` about a result of two models, also timed one by one (these three have 10⁸ scored tokens at 4n with ``--size
-10``); ``models``, stored runs of 16,384 tokens in 4,096 documents that are compared (60 at 4n). No model runs: its cost
-grows with the number of equal batches. ``--size`` scales all six: ``--only documents --size 10`` has 10⁶ documents, and
-``--only "one document" --size 4`` 200 MB. A ratio of 4 from n to 4n is linear; docs/reliability.md says which memory
-grows with it.
+`argap view` about a result of two models, also timed one by one; ``clients``, its server with twenty browsers at once,
+each asking for other things (these four have 10⁸ scored tokens at 4n with ``--size 10``); ``models``, stored runs of
+16,384 tokens in 4,096 documents that are compared (60 at 4n). No model runs: its cost grows with the number of equal
+batches. ``--size`` scales all seven: ``--only documents --size 10`` has 10⁶ documents, and ``--only "one document"
+--size 4`` 200 MB. A ratio of 4 from n to 4n is linear; docs/reliability.md says which memory grows with it. In the file
+of ``--json`` a row is replaced when its input and amount are measured again; others stay.
 """
 
 import json
+import os
+import statistics
 import tempfile
+import threading
+import time
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from measured import DEMO, Took, apart, parser, peak_memory, save, timed
 
-LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7, "models": 60}
+from argap.files.atomic import read_json
+
+LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "models": 60} | dict.fromkeys(
+    ("scored", "tokens", "view", "clients"), 10**7
+)
 """Documents, bytes, scored tokens and models at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
 Answers = dict[str, Took]
 Run = Callable[[], tuple[int, Answers]]
 """What is measured: gives the scored tokens, and of several answers the seconds and CPU seconds of each."""
+CLIENTS = 20
 
 
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
-    flags.add_argument("--only", default="", help="documents, one document, scored, tokens, view or models")
+    flags.add_argument("--only", default="", help=", ".join(LARGEST))
     options = flags.parse_args()
     rows = []
     for name, largest in LARGEST.items():
@@ -41,7 +55,12 @@ def main() -> None:
         for fraction in FRACTIONS:
             rows.append(apart(measure, name, int(largest * options.size * fraction)))
             show(rows[-1], next(row for row in rows if row["input"] == name))
-    save(options.json, ("numpy", "pyarrow"), rows=rows)
+    known = read_json(options.json)["rows"] if options.json and options.json.is_file() else []
+    again = {(row["input"], row["amount"]) for row in rows}
+    rows += [row for row in known if (row["input"], row["amount"]) not in again]
+    order = list(LARGEST)
+    rows.sort(key=lambda row: (order.index(row["input"]), row["amount"]))
+    save(options.json, ("numpy", "pyarrow", "duckdb"), rows=rows)
 
 
 def show(row: dict[str, Any], first: dict[str, Any]) -> None:
@@ -68,6 +87,7 @@ def measure(name: str, amount: int) -> dict[str, Any]:
         (seconds, cpu), (scored, answers) = timed(run)
     grown = max(1, peak_memory() - before)
     row = {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
+    row |= {"date": datetime.now(UTC).date().isoformat(), "load_average": os.getloadavg()[0]}
     return row | {"answers": answers}
 
 
@@ -222,12 +242,69 @@ def view(folder: Path, amount: int) -> Run:
     return run
 
 
+def clients(folder: Path, amount: int) -> Run:
+    """Serve the page to `CLIENTS` browsers, each with its own τ, window, slices and texts, so that little is kept."""
+    import uvicorn
+    from synthetic_result import write_result
+
+    from argap.result import open_result
+    from argap.results.compare import compare_runs
+    from argap.text.tokenizer import load_tokenizer
+    from argap.view.answers import Answers as OfView
+    from argap.view.app import view_app
+    from argap.view.serve import listen
+
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
+    compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out")
+    page, listening = OfView(open_result(folder / "out")), listen(0)
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(view_app(page, token="token", port=port), log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=server.run, args=([listening],))
+    windows, took = page.result.evaluation.windows, dict[str, list[float]]()
+
+    def browse(k: int) -> None:
+        asked: dict[str, dict[str, Any]] = {
+            "overview": {},
+            "thresholds": {"intervals": 1},
+            "breakdown": {"by": "distance", "threshold": (1, 2, 5)[k % 3] * 10 ** (k // 3)},
+            "window": {"window": k * windows // CLIENTS, "model": "model"},
+            "slices": {"name": "a", "where": f"repeated AND train_count < {10 + k}", "model": "model"},
+            "losses": {"where": f"repeated AND distance > {k}", "model": "model"},
+            "search": {"text": f"not in the text {k}"},
+        }
+        for name, parameters in asked.items():
+            address = f"http://127.0.0.1:{port}/api/{name}?{urlencode(parameters)}"
+            request = urllib.request.Request(address, headers={"Cookie": f"argap-{port}=token"})
+            begun = time.perf_counter()
+            with urllib.request.urlopen(request) as answer:
+                found = json.load(answer)
+            took.setdefault(name, []).append(time.perf_counter() - begun)
+            if "error" in found:
+                raise RuntimeError(f"{name}: {found['error']}")
+
+    def run() -> tuple[int, Answers]:
+        serving.start()
+        try:
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                list(pool.map(browse, range(CLIENTS)))
+        finally:
+            server.should_exit = True
+            serving.join()
+        of = (("median", statistics.median), ("longest", max))
+        answers = {f"{name}, {title}": Took(each(walls), 0.0) for name, walls in took.items() for title, each in of}
+        return page.result.evaluation.scored, answers
+
+    return run
+
+
 INPUTS = {
     "documents": documents,
     "one document": one_document,
     "scored": scored,
     "tokens": tokens,
     "view": view,
+    "clients": clients,
     "models": models,
 }
 

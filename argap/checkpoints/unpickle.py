@@ -17,6 +17,7 @@ from typing import Any
 
 from argap.checkpoints.distributed import COPIES, read_distributed
 from argap.errors import ArgapError, FormatError, first_line
+from argap.files.atomic import replacing
 from argap.runtime.child import confine, end_with_parent
 
 UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
@@ -88,7 +89,9 @@ def main(source: str, target: str) -> None:
 
     path = Path(source)
     tensors = read_distributed(path) if path.is_dir() else read_tensors(path)
-    save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, target, {"format": "pt"})
+    copies = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    with replacing(Path(target)) as temporary:
+        save_file(copies, temporary, {"format": "pt"})
 
 
 if __name__ == "__main__":

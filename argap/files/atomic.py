@@ -60,7 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
         if (reason := _refused_by_disk(error)) is None:
             raise
         raise ArgapError(
-            f"{path}: could not be written ({reason}); nothing was left half-written. {ELSEWHERE}"
+            f"{_final(path)}: could not be written ({reason}); nothing was left half-written. {ELSEWHERE}"
         ) from error
     finally:
         with suppress(OSError):  # where even the folder could not be made, there is nothing to remove
@@ -112,11 +112,19 @@ def _swap(target: Path, new: Path, old: Path) -> None:
     os.rename(new, target)
 
 
+def _final(path: Path) -> Path:
+    """Return the path of a file once the temporary folders that it lies in have their names."""
+    return Path(*(match["name"] if (match := LEFTOVER.fullmatch(part)) else part for part in path.parts))
+
+
 def _settle(path: Path, allowed: int) -> None:
     """Sync the file and give it the permissions of a new one: safetensors lets only the owner read its files."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    path.chmod(stat.S_IMODE(allowed))
+    mode = stat.S_IMODE(allowed)
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        with suppress(OSError):  # a share with fixed permissions
+            path.chmod(mode)
 
 
 def _temporaries(target: Path) -> list[Path]:
@@ -204,7 +212,7 @@ def _is_left(path: Path) -> bool:
 def _refused_by_disk(error: Exception) -> str | None:
     """Return why the disk refused; None if the error has another cause."""
     if isinstance(error, OSError):
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno else str(error)
     code = OS_ERROR.search(str(error))
     return os.strerror(int(code[1])) if code and not isinstance(error, ArgapError) else None
 

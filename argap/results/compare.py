@@ -18,7 +18,7 @@ import pandas as pd
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import open_evaluation_set, separator_of
-from argap.files.atomic import replacing_folder
+from argap.files.atomic import replacing, replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.hub import fetched, is_hub
 from argap.files.lock import one_writer
@@ -287,8 +287,9 @@ def with_slices(gap: Gap, slices: Sequence[Part]) -> Gap:
 def record_slices(folder: Path, slices: Sequence[Part]) -> Gap:
     """Replace the slices recorded in ``gap.json``, and remove an earlier report."""
     gap = with_slices(read_gap(folder), slices)
-    remove_report(folder)
-    save_gap(folder / "gap.json", gap)
+    with replacing(folder / "gap.json") as written:  # before the report is removed: the disk may be full
+        save_gap(written, gap)
+        remove_report(folder)
     return gap
 
 

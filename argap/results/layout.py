@@ -20,7 +20,7 @@ FORMATS = ("svg", "png", "pdf")
 def remove_report(folder: Path) -> None:
     """Remove a report from ``folder``, and nothing else.
 
-    Call it before a new ``gap.json`` is written, so that no table or figure of the old result is left.
+    Call it before a new ``gap.json`` has its name, so that no table or figure of the old result is left.
     """
     folder = Path(folder)
     for name in (PAGE, *TABLES):

@@ -55,14 +55,14 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
         return 130
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
         print(_traceback(error), file=sys.stderr)
-    code, line = 1, _expected(error, flags)
+    code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
     print(f"argap: {_without_secrets(line)}", file=sys.stderr)
     return code
 
 
-def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
+def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)

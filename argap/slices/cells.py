@@ -151,7 +151,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     keys = ", ".join(map(quoted, by))
     sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
         try:
             return connection.execute(query, [str(path)]).df()
         except duckdb.Error as error:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from argap.errors import ArgapError
 from argap.results.printed import encoded
-from argap.runtime.guard import fail
+from argap.runtime.guard import expected, fail
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
 from argap.view.asked import Asked
@@ -134,8 +134,10 @@ def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Call
                     return JSONResponse({"error": f"not answered within {LONGEST} s; ask for less"}, refused)
                 except ArgapError as error:
                     return JSONResponse({"error": " ".join(str(error).split())}, refused)
-                except Exception as error:  # a mistake of argap's own, or of the machine: one line in the terminal too
-                    fail(error, {})
+                except Exception as error:
+                    if (line := expected(error, {})) is not None:  # no memory, or a disk that cannot be written
+                        return JSONResponse({"error": line}, refused)
+                    fail(error, {})  # a mistake of argap's own: one line in the terminal, too
                     return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
                 finally:
                     group.cancel_scope.cancel()

@@ -124,7 +124,12 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
     """Write the rows of ``index`` to ``folder``, whole or not at all; ``csr.json`` records their checksums."""
 
     def allocate(name: str, size: int, dtype: Any) -> np.ndarray:
-        return np.lib.format.open_memmap(temporary / f"{name}.npy", "w+", np.dtype(dtype), (size,))
+        path = temporary / f"{name}.npy"
+        array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (size,))
+        if hasattr(os, "posix_fallocate"):  # if the disk filled up under the mapping, SIGBUS would end the process
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return array
 
     refuse_existing(folder, marker=STATE, overwrite=True)
     with replacing_folder(folder) as temporary:

@@ -69,9 +69,15 @@ class FileRun:
 def spill(run: MemoryRun, folder: Path) -> FileRun:
     """Write ``run`` below ``folder`` and return the run on disk."""
     folder.mkdir(parents=True)
-    run.second.tofile(folder / "second")
-    run.count.tofile(folder / "count")
+    write_array(run.second, folder / "second")
+    write_array(run.count, folder / "count")
     return FileRun(folder, run.indptr, run.second.dtype, run.count.dtype)
+
+
+def write_array(array: np.ndarray, path: Path) -> None:
+    """Write the bytes of an array. `ndarray.tofile` does not see errors on closing: a full disk cuts its file short."""
+    with path.open("wb") as file:
+        file.write(np.ascontiguousarray(array).data)
 
 
 def row_ranges(indptr: np.ndarray, entries: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from argap.bigram_index.counting.sorted_runs import write_array
 from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus.shards import smallest_dtype
 from argap.errors import ArgapError, FormatError, MismatchError
@@ -100,7 +101,7 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
         group = [piece for ids in documents if len(ids) for piece in (ids, end)]
         name = f"shard-{len(manifest.shards):05d}.bin"
         with replacing(folder / name) as temporary:
-            np.concatenate([np.empty(0, dtype), *group], dtype=dtype, casting="unsafe").tofile(temporary)
+            write_array(np.concatenate([np.empty(0, dtype), *group], dtype=dtype, casting="unsafe"), temporary)
         sums = checksums.checksums_of(folder / name)
         full = len(group) // 2
         shard = CachedShard(name, full, len(documents) - full, sums.bytes, sums.crc32)

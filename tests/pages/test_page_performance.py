@@ -139,6 +139,7 @@ def test_answers_of_the_viewer():
 
 def test_time_and_memory_under_load():
     inputs = {"documents": "documents", "bytes": "one document", "packed": "scored", "scored": "tokens"}
+    inputs |= {"tokens": "clients", "models": "models"}
 
     def checks() -> Iterator[Check]:
         for label, amount, cpu, memory in table(ROOT / "docs" / "reliability.md", "input", "amount"):

@@ -3,15 +3,22 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.sources.token_source import TokenSource
+from argap.bigram_index.store import open_index
 from argap.corpus import open_corpus
+from argap.corpus.tokenize import token_documents
 from argap.evaluation.windows import build_evaluation_set
 from argap.results.compare import EARLIER, compare_runs
+from argap.slices.cells import sum_cells
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.labels import label_portions, write_labels
+from argap.tokens.labels import label, label_portions, write_labels
+from tests.conftest import index_of
 
 COUNTING = [
     f"argap.{name}.available_cores"
@@ -75,6 +82,37 @@ def test_files_are_the_same_bytes_in_every_run(made) -> None:
         other = made(name, cores=cores, killed=killed)
         assert once.keys() == other.keys()
         assert [file for file in once if once[file].replace(b"/once/", b"/x/") != _moved(other[file], name)] == []
+
+
+def test_an_index_does_not_depend_on_the_order_of_documents(token_result: Path, tokenizer, tmp_path: Path) -> None:
+    documents = [document.ids for document in token_documents(open_corpus(token_result.parent / "text"), tokenizer)]
+    one, other = (index_of(given, tmp_path / str(k), tokenizer) for k, given in enumerate((documents, documents[::-1])))
+    assert contents(one.folder) == contents(other.folder)
+
+
+def test_labels_of_whole_documents_do_not_depend_on_their_order(token_result: Path, tokenizer, tmp_path: Path) -> None:
+    texts = [path.read_text() for path in sorted((token_result.parent / "text").rglob("*.txt"))]
+    found = []
+    for name, given in (("forward", texts), ("backward", texts[::-1])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in given))
+        data = build_evaluation_set(open_corpus(path), tokenizer, seq_len=48, packing="document")
+        labels = label(data, open_index(token_result.parent / "index"))
+        columns = [labels.repeated, labels.distance, labels.occurrences, labels.match_length, labels.train_count]
+        rows = np.column_stack([column for column in columns if column is not None])
+        found.append([part.tolist() for part in np.split(rows, data.document_ends[:-1])])
+    assert found[0] == found[1][::-1]
+
+
+def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
+    """In row groups so small that DuckDB would share them among its threads."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=10**5) * 10.0 ** rng.integers(-8, 8, 10**5)
+    table = pa.table(
+        {"domain": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
+    )
+    pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
+    assert sum_cells(tmp_path / "cells.parquet", ["domain"], ["m"])["logprob/m"].item() == np.cumsum(values)[-1]
 
 
 def _moved(content: bytes, name: str) -> bytes:

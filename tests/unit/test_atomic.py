@@ -32,6 +32,11 @@ def test_a_disk_error_is_an_expected_failure(tmp_path):
     path = tmp_path / "file"
     with pytest.raises(ArgapError, match=r"file: could not be written \(No space left"):
         write_half(path, OSError(28, "No space left on device"))
+    with (
+        pytest.raises(ArgapError, match=rf"^{tmp_path}/folder/file: could not be written \(No space left"),
+        replacing_folder(tmp_path / "folder") as temporary,
+    ):
+        write_half(temporary / "file", OSError(28, "an Arrow library's words"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,6 +67,16 @@ def test_what_a_library_keeps_to_itself_is_shared_as_any_new_file(umask, expecte
     finally:
         os.umask(before)
     assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("file", "folder/file")] == [oct(expected)] * 2
+
+
+def test_a_share_with_fixed_permissions_is_written(tmp_path, monkeypatch):
+    def fixed(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", fixed)
+    with replacing(tmp_path / "file") as temporary:
+        os.chmod(temporary, 0o600)
+    assert (tmp_path / "file").is_file()
 
 
 def test_json_has_no_nan(tmp_path):

@@ -2,11 +2,13 @@
 
     python tools/campaign [--tries 5000] [--kills 500] [--seed N] [--only score,train] [--log campaign.jsonl]
     python tools/campaign --each 10 [--first 3]
+    unshare --map-root-user --mount python tools/campaign --tries 0 --kills 0 --disks 300
 
 A try copies toy material, alters one file of it, and runs an argap command in a separate process. Its number and the
 seed repeat it: ``--seed 7 --first 312 --tries 1``. ``--each N`` draws nothing at random and kills nothing: it tries
-every N-th change of a part of a JSON or YAML file, starting at change ``--first``. Exits with 1 if a try ended in a
-traceback, a crash, a hang, or a silent change, or if a killed command did not end with the undisturbed result.
+every N-th change of a part of a JSON or YAML file, starting at change ``--first``. ``--disks N`` runs commands on a
+full or read-only disk, then again with space. Exits with 1 if a try ended in a traceback, a crash, a hang, or a
+silent change, or if a killed or refused command did not end with the undisturbed result when it ran again.
 """
 
 import argparse
@@ -26,11 +28,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, TextIO
 
+import disks
 import each
 import forked
 import kills
 import material
 import tries
+import visits
 from cases import CASES, Case
 from mutations import UNSEALED
 
@@ -39,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=5000)
     parser.add_argument("--kills", type=int, default=500, help="disturbed runs; one may be killed several times")
+    parser.add_argument("--disks", type=int, default=0, help="runs on a full or read-only disk, which needs root")
     parser.add_argument("--seed", type=int, default=None, help="default: a fresh one, which is printed")
     parser.add_argument("--first", type=int, default=0, help="number of the first try or kill")
     parser.add_argument("--each", type=int, metavar="N", help="every N-th change of parts, and nothing drawn")
@@ -62,10 +67,12 @@ def main() -> int:
         else:
             tried = campaign.alter(range(first, first + options.tries), cases)
         killed = campaign.kill(range(first, first + options.kills), _chosen(kills.KILLED, options.only))
-    for title, counts in (("tries", tried), ("disturbed runs", killed)):
+        filled = campaign.fill(range(first, first + options.disks), cases)
+    for title, counts in (("tries", tried), ("disturbed runs", killed), ("runs on full disks", filled)):
         shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
         print(f"{sum(counts.values()):,} {title}: {shown}")
-    return int(any(tried[name] for name in tries.FAILURES) or any(killed[name] for name in kills.FAILURES))
+    failures = ((tried, tries.FAILURES), (killed, kills.FAILURES), (filled, disks.FAILURES))
+    return int(any(counts[name] for counts, names in failures for name in names))
 
 
 def _chosen(cases: list[Case], names: str) -> list[Case]:
@@ -173,6 +180,22 @@ class Campaign:
         print(f"{signals} kills", flush=True)
         return counts
 
+    def fill(self, numbers: range, cases: list[Case]) -> Counter[str]:
+        """Run commands on disks without enough space; returns how often each outcome was seen."""
+        counts: Counter[str] = Counter()
+        cases = [case for case in cases if case.outputs != visits.ANSWERS]  # a file that the campaign itself writes
+        known: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {}
+        for number in numbers:
+            rng = Random(f"{self.seed}-disk-{number}")
+            case, folder = cases[number % len(cases)], self._folder(number)
+            if case.name not in known:
+                expected = tries.undisturbed(case, self.material, self.scratch / "undisturbed")
+                known[case.name] = expected, disks.needed(case, self.material, folder)
+            done = disks.disturb(case, *known[case.name], rng, self.material, folder)
+            counts[done.outcome] += 1
+            self._record(number, asdict(done), folder, failed=done.outcome in disks.FAILURES)
+        return counts
+
     def _folder(self, number: int) -> Path:
         """Make a new folder inside another, so that anything beside it was written outside."""
         folder = self.scratch / "cases" / str(number) / "x"
@@ -180,7 +203,7 @@ class Campaign:
         return folder
 
     def _record(self, number: int, done: dict[str, Any], folder: Path, *, failed: bool) -> None:
-        """Log a try or kill, show a failure, and remove or keep its folder."""
+        """Log a try, show a failure, and remove or keep its folder."""
         self.log.write(json.dumps({"seed": self.seed, "number": number, **done}) + "\n")
         self.log.flush()
         if failed:

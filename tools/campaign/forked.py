@@ -53,7 +53,7 @@ def preload() -> None:
 
 
 def start(command: str, folder: Path, longest: float = LONGEST) -> int:
-    """Fork a process that runs ``argap COMMAND`` in ``folder``; return its id. Its output goes to two files there.
+    """Fork a process that runs ``argap COMMAND`` in ``folder``; return its id. Its output goes to two files beside it.
 
     ``longest``: seconds of processor time after which it is ended.
     """
@@ -69,7 +69,7 @@ def start(command: str, folder: Path, longest: float = LONGEST) -> int:
         os.chdir(folder)
         os.environ["ARGAP_HOME"] = str(folder / "home")
         for descriptor, name in ((1, "stdout"), (2, "stderr")):
-            handle = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = os.open(output(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(handle, descriptor)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (int(longest), int(longest) + 5))
@@ -86,6 +86,11 @@ def start(command: str, folder: Path, longest: float = LONGEST) -> int:
             sys.stderr.flush()
         finally:  # also where an interrupt comes just now: what called this must not run, and clean up, twice
             os._exit(code)
+
+
+def output(folder: Path, name: str) -> Path:
+    """Return where the process of ``folder`` writes: beside it, since the folder may lie on a full disk."""
+    return folder.with_name(f".{folder.name}.{name}")
 
 
 def _is_in_command(error: BaseException) -> bool:
@@ -128,13 +133,13 @@ def wait(
             os.waitpid(process, 0)
             break
         with suppress(OSError):
-            if (now := (folder / ".stderr").stat().st_size) != length:
+            if (now := output(folder, "stderr").stat().st_size) != length:
                 spoke, length = seconds, now
         disturb(seconds)
         time.sleep(0.005)
     said = []
     for name in ("stdout", "stderr"):
-        path = folder / f".{name}"
+        path = output(folder, name)
         said.append(path.read_text(errors="replace") if path.exists() else "")
         path.unlink(missing_ok=True)
     return Ended(code, said[0], said[1], seconds, spoke > 0 and seconds - spoke < SILENCE)

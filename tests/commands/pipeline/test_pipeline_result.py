@@ -4,9 +4,11 @@ import itertools
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from msgspec.structs import replace
@@ -20,7 +22,7 @@ from argap.reports.pages.write import write_report
 from argap.results.compare import compare_runs, label_result
 from argap.results.pipeline import score_models
 from argap.scoring.config import ScoreConfig
-from argap.slices.cells import read_cells
+from argap.slices.cells import PREFIX, read_cells
 from argap.tokens.labels import read_labels
 
 SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
@@ -215,6 +217,29 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
     for model in a.models:
         assert a.on_all[model].nll == pytest.approx(b.on_all[model].nll, abs=1e-6)
     assert a.on_hits.n == b.on_hits.n
+
+
+def test_only_log_probs_depend_on_batches_and_threads_and_only_in_their_last_bits(place, scored, tmp_path):
+    before = torch.get_num_threads()
+    for name, options, threads in (("again", {}, before), ("other", {"batch_size": 1}, 3 - before)):
+        torch.set_num_threads(threads)
+        try:
+            place.score(tmp_path / name, threshold=3, **options)
+        finally:
+            torch.set_num_threads(before)
+    files = [path.relative_to(scored[0]) for path in sorted(scored[0].rglob("*.parquet"))]
+
+    def same(name: str) -> list[Path]:
+        return [file for file in files if (tmp_path / name / file).read_bytes() == (scored[0] / file).read_bytes()]
+
+    assert same("again") == files
+    assert set(same("other")) >= {file for file in files if file.parent.name == "labels"}
+    cells, others = (pq.read_table(out / "cells.parquet") for out in (scored[0], tmp_path / "other"))
+    for name, column in zip(cells.column_names, cells.columns, strict=True):
+        if name.startswith(PREFIX):  # sums over the tokens of up to a window
+            np.testing.assert_allclose(others[name].to_numpy(), column.to_numpy(), atol=1e-3)
+        else:
+            assert others[name].equals(column)
 
 
 def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypatch):

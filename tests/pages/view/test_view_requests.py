@@ -1,7 +1,10 @@
 """Who may read the page, that equal requests share one computation, and that its numbers are those of the tables."""
 
+import errno
 import json
 import math
+import os
+import re
 import shutil
 import subprocess
 import threading
@@ -78,6 +81,26 @@ def test_a_slice_is_recorded_by_the_page_alone(token_result, tmp_path):
     assert part.n == len(open_result(tmp_path / "out").tokens("train_count < 2"))
     for refused in (asked, asked.replace("rare", "all"), asked.replace("rare", "x/y"), asked.replace("=rare", "=")):
         assert "name" in client.post(refused, headers={"Origin": ORIGIN}).json()["error"]
+
+
+def test_a_slice_that_the_disk_refuses_is_one_line_and_loses_no_report(token_result, tmp_path, monkeypatch):
+    out = copied(token_result, tmp_path / "out")
+    (out / "table.md").write_text("a table")
+    for place in (
+        "argap.results.compare.save_gap",
+        "argap.results.compare.read_gap",
+    ):  # while writing, and at any other time
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out / "gap.json"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, full)
+            answer = client_of(out).post("/api/record?name=rare&where=train_count<2", headers={"Origin": ORIGIN})
+        assert answer.status_code == 200
+        assert re.match(rf"{out}/gap\.json: (could not be written \()?No space left", answer.json()["error"])
+        assert (out / "table.md").read_text() == "a table"
+        assert open_result(out).record.named == []
 
 
 def test_what_is_discovered_is_what_the_command_finds(client, result):

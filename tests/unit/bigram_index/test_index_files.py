@@ -1,5 +1,7 @@
 """Files of an index: parts cut at fixed rows, disk errors that leave none, and the frequency profile of a text."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from argap.bigram_index import frequency_profile as profile
 from argap.bigram_index import parquet_parts
-from argap.bigram_index.counting.sorted_runs import Rows
+from argap.bigram_index.counting import csr
+from argap.bigram_index.counting.sorted_runs import Rows, write_array
 from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError
@@ -76,6 +79,26 @@ def test_a_full_disk_is_one_line(chunk, tmp_path):
     assert "free some space" in printed.lower()
     assert len(printed.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk without space")
+def test_the_end_of_an_array_is_not_lost_on_a_full_disk() -> None:
+    """As with `ndarray.tofile`, which fails only if a disk is full before its last few kilobytes."""
+    np.zeros(9).tofile("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_array(np.zeros(9), Path("/dev/full"))
+
+
+def test_rows_are_mapped_only_where_the_disk_has_room(index, monkeypatch, tmp_path):
+    """Otherwise the write through the mapping would end the process with SIGBUS."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ArgapError, match=r"csr: could not be written \(No space left on device\)"):
+        csr.write(index.folder, index.manifest, tmp_path / "csr", "identity")
+    assert list(tmp_path.glob("csr*")) == list(tmp_path.glob(".csr*")) == []
 
 
 def test_an_unwritable_folder_is_one_line(tmp_path):
