@@ -193,9 +193,10 @@ def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | Non
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        mixers = Counter(mixer["name"] for mixer in row.mixers or [])  # one per line
-        lines.append((row.name, *cells, "\n".join(f"{count} {name}" for name, count in mixers.most_common())))
-    return Table(("Name", *titles, "Mixers"), lines, title=title, left=(0, len(titles) + 1))
+        mixers = Counter(mixer["name"] for mixer in row.mixers or [])
+        lines.append((row.name, *cells, ", ".join(f"{count} {name}" for name, count in mixers.most_common())))
+    notes = [f"{row.name}: {row.about}." for row in rows if row.about]
+    return Table(("Name", *titles, "Mixers"), lines, notes, title=title, left=(0, len(titles) + 1))
 
 
 def _print_lines(row: "ModelDescription") -> None:
@@ -214,6 +215,8 @@ def _print_lines(row: "ModelDescription") -> None:
         lines["state"] = f"{row.state_size:,} elements per sequence"
         lines |= {f"layer {number}": _with_options(mixer) for number, mixer in enumerate(row.mixers or [])}
         lines["source"] = row.source or ""
+    if row.about:
+        lines["about"] = row.about
     if row.note:
         lines["size"] = row.note
     width = max(map(len, lines))
