@@ -19,16 +19,33 @@ GROUPS: Mapping[str, Sequence[str]] = {
 """Headings of ``argap --help`` and their commands. A command that none of them names comes last."""
 
 PANELS: Mapping[str, Sequence[str]] = {
+    "Tasks": (
+        *(
+            "task",
+            "tasks",
+            "forms",
+            "load",
+            "length",
+            "prompts",
+            "shots",
+            "pairs",
+            "examples",
+            "fill",
+            "fixture",
+            "context",
+        ),
+        *("truncate", "twice", "protocol", "fewshot", "task_path", "metadata", "limit"),
+    ),
     "Text": (
         *("data", "seq_len", "packing", "limit_tokens", "limit_document_tokens", "text_column", "token_dtype", "keep"),
     ),
     "AR hits and slices": ("index", "threshold", "base", "slices"),
     "Models": (
         *("tokenizer", "bos", "max_length", "dtype", "backend", "trust_remote_code", "model_name", "concurrency"),
-        *("rank", "kl", "short_context"),
+        *("rank", "kl", "short_context", "context_curve"),
     ),
-    "Machine": ("device", "device_map", "batch_size", "engine", "address"),
-    "Output": ("out", "overwrite", "as_json", "latex", "markdown", "log_to", "help"),
+    "Machine": ("device", "device_map", "batch_size", "memory", "engine", "address", "shards", "shard"),
+    "Output": ("out", "work", "overwrite", "as_json", "latex", "markdown", "log_to", "help"),
 }
 """Headings of the options of a command with more than `MANY`, by parameter; all others come first, as "Options"."""
 MANY = 12
@@ -36,7 +53,7 @@ MANY = 12
 EXAMPLES: Mapping[str, str] = {
     "demo": "argap demo --limit-tokens 20000",
     "score": "argap score base_conv --ref attention",
-    "compare": "argap compare runs/demo/base_conv runs/demo/hybrid --ref runs/demo/attention --base base_conv",
+    "compare": "argap compare runs/demo/base_conv runs/demo/hybrid --ref runs/demo/attention",
     "import": "argap import logprobs.parquet --tokenizer my-model --data text/",
     "ref add": "argap ref add mine my-attention --data text/ --index index",
     "ref list": "argap ref list",
@@ -56,7 +73,7 @@ EXAMPLES: Mapping[str, str] = {
     "index merge": "argap index merge index-a index-b --weight 11 --weight 3.7 --out index",
     "index profile": "argap index profile index stdlib:heldout",
     "index from-counts": "argap index from-counts counts.csv --tokenizer models/attention --out index",
-    "index from-arpa": "argap index from-arpa bigrams.arpa --tokenizer models/attention --tokens 1000000 --out index",
+    "index from-arpa": "argap index from-arpa bigrams.arpa --tokenizer T --tokens 1000000 --out index",
     "index info": "argap index info index",
     "index count": "argap index count index of the",
     "recall": "argap recall base_conv --ref attention --tasks swde --fixture",
@@ -65,7 +82,7 @@ EXAMPLES: Mapping[str, str] = {
     "synthetics sweep": "argap synthetics sweep suites/mqar/figure2-small.yaml --dry-run",
     "synthetics plot": "argap synthetics plot results/mqar/figure2-small",
     "synthetics score": "argap synthetics score base_conv attention --pairs 16,32 --examples 100",
-    "train": "argap train --architecture gla --tokenizer models/attention --data stdlib:train --steps 9 --out runs/x",
+    "train": "argap train recipe.yaml --architecture gla --out runs/gla",
     "suite run": "argap suite run suites/table1-mini.yaml",
     "suite status": "argap suite status suites/table1-mini.yaml",
     "suite trajectory": "argap suite trajectory series.yaml --out runs/series",
@@ -73,7 +90,7 @@ EXAMPLES: Mapping[str, str] = {
     "models list": "argap models list --size 360m",
     "models show": "argap models show mamba2_hybrid",
     "models bench": "argap models bench attention mamba2 --out runs/speed",
-    "convert": "argap convert state-spaces/mamba-130m runs/mamba-130m --tokenizer EleutherAI/gpt-neox-20b",
+    "convert": "argap convert smollm2.gguf smollm2",
     "kernels": "argap kernels",
     "paper": "argap paper --markdown",
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.options import Address, Engine, Json, Overwrite, check_engine, parse_bytes
+from argap.cli.options import Address, Commands, Engine, Json, Overwrite, check_engine, parse_bytes
 from argap.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TOKENS_PER_REPORT = 2**16
 """Tokens between progress updates: one per document would cost more than counting it."""
-app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
+app = Commands(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 IndexFolder = Annotated[Path, typer.Argument(help="An index.")]
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON, CSV, Parquet, Arrow, token files or hub:NAME.")]

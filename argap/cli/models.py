@@ -26,13 +26,11 @@ app = Commands(help="Show parameters, FLOPs and state size of models.", no_args_
 class Size:
     """The size of a named architecture."""
 
-    hidden_size: Annotated[
-        int | None, typer.Option(min=1, help="Width of a named architecture.", show_default="256")
-    ] = None
-    layers: Annotated[int | None, typer.Option(min=1, help="Layers of a named architecture.", show_default="6")] = None
-    vocab_size: Annotated[
-        int | None, typer.Option(min=1, help="Vocabulary size of a named architecture.", show_default="8192")
-    ] = None
+    hidden_size: Annotated[int | None, typer.Option(min=1, help="Width of a named architecture [256].")] = None
+    layers: Annotated[int | None, typer.Option(min=1, help="Layers of a named architecture [6].")] = None
+    vocab_size: Annotated[int | None, typer.Option(min=1, help="Vocabulary size of a named architecture [8192].")] = (
+        None
+    )
     size: Annotated[str | None, typer.Option(help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")] = None
 
     @property
@@ -95,9 +93,7 @@ def bench(
 @app.command("list")
 def list_models(
     size: Size,
-    seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
-    ] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens per window [1024; with --size 2048].")] = None,
     *,
     output: Output,
 ) -> None:
@@ -125,9 +121,7 @@ def show(
     size: Size,
     seq_len: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Tokens per window.", show_default="1024, or the checkpoint's maximum; with --size 2048"
-        ),
+        typer.Option(min=1, help="Tokens per window [1024, or the checkpoint's maximum; with --size 2048]."),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
@@ -193,9 +187,10 @@ def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | Non
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        mixers = Counter(mixer["name"] for mixer in row.mixers or [])  # one per line
-        lines.append((row.name, *cells, "\n".join(f"{count} {name}" for name, count in mixers.most_common())))
-    return Table(("Name", *titles, "Mixers"), lines, title=title, left=(0, len(titles) + 1))
+        mixers = Counter(mixer["name"] for mixer in row.mixers or [])
+        lines.append((row.name, *cells, ", ".join(f"{count} {name}" for name, count in mixers.most_common())))
+    notes = [f"{row.name}: {row.about}." for row in rows if row.about]
+    return Table(("Name", *titles, "Mixers"), lines, notes, title=title, left=(0, len(titles) + 1))
 
 
 def _print_lines(row: "ModelDescription") -> None:
@@ -214,6 +209,8 @@ def _print_lines(row: "ModelDescription") -> None:
         lines["state"] = f"{row.state_size:,} elements per sequence"
         lines |= {f"layer {number}": _with_options(mixer) for number, mixer in enumerate(row.mixers or [])}
         lines["source"] = row.source or ""
+    if row.about:
+        lines["about"] = row.about
     if row.note:
         lines["size"] = row.note
     width = max(map(len, lines))

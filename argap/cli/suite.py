@@ -44,7 +44,7 @@ def run(
     out: OutOption = None,
     threshold: Threshold = "1250",
     device: Device = "auto",
-    keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
+    keep_weights: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the weights of scored models.")] = True,
     engine: Engine = "local",
     address: Address = None,
     collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
@@ -71,7 +71,7 @@ def run(
         members=member or (),
         threshold=parse_threshold(threshold),
         device=device,
-        keep=keep,
+        keep=keep_weights,
         ray=engine == "ray",
         address=address,
         collects=collect,
@@ -81,7 +81,7 @@ def run(
         _say_written(write_suite(loaded, folder), folder)
 
 
-@app.command()
+@app.command(short_help="Train briefly at several learning rates, to choose one.")
 def rates(
     suite: SuiteFile,
     size: SizeOption = None,
@@ -138,7 +138,7 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
         typer.echo(f"{row.size:<8}  {row.name:<28}  {row}")
 
 
-@app.command()
+@app.command(short_help="Score published checkpoints along their training.")
 def trajectory(
     series: Annotated[Path, typer.Argument(metavar="SERIES", help="YAML file of checkpoint series.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder for runs and result [runs/SERIES].")] = None,
@@ -176,7 +176,7 @@ def trajectory(
         print_tables([table], output.form)
 
 
-@app.command()
+@app.command(short_help="Pack models into archives, or unpack them.")
 def weights(
     suite: SuiteFile,
     to: Annotated[Path | None, typer.Option(help="Pack the weights in the work folder into archives here.")] = None,
@@ -204,7 +204,7 @@ def weights(
                 typer.echo(f"{layout.work / each / model}")
 
 
-@app.command()
+@app.command(short_help="Rebuild tables and figures without running models.")
 def table(
     suite: SuiteFile,
     size: SizeOption = None,

@@ -78,7 +78,7 @@ def generate(
     typer.echo(f"{path}: {examples:,} examples of {found.labels.shape[1]} tokens, {what}")
 
 
-@app.command()
+@app.command(short_help="List the tasks, their sizes and the accuracy of a guess.")
 def tasks(as_json: Json = False) -> None:
     """List the tasks with their usual sizes, the accuracy of a guess, and that of a perfect solver."""
     from argap.reports.tables.formats import Table, markdown
@@ -100,7 +100,7 @@ def tasks(as_json: Json = False) -> None:
     typer.echo(markdown(Table(("Task", "N", "Vocabulary", "Guess", "Solver"), cells, (note,))))
 
 
-@app.command()
+@app.command(short_help="Train and test a small model on one task.")
 def train(
     model: Annotated[str, typer.Argument(help="attention, base_conv, based, any mixer, or module:Class.")],
     width: Annotated[int, typer.Option(min=1, help="Width of the model.")] = 64,
@@ -258,7 +258,7 @@ def plot(
     typer.echo(table.to_json(orient="records", indent=2) if as_json else text)
 
 
-@app.command()
+@app.command(short_help="Score pretrained language models on MQAR.")
 def score(
     checkpoints: Annotated[
         list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or reference names.")

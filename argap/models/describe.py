@@ -80,8 +80,9 @@ def _describe(
 ) -> ModelDescription:
     costs = cost(config, window)
     sources = dict.fromkeys(resolve(mixer["name"]).source for mixer in config.mixers)
-    if name in ARCHITECTURES:
-        sources[ARCHITECTURES[name].source] = None
+    architecture = ARCHITECTURES.get(name)
+    if architecture:
+        sources[architecture.source] = None
     return ModelDescription(
         name,
         model_type,
@@ -92,6 +93,7 @@ def _describe(
         window=window,
         mixers=config.mixers,
         source="; ".join(filter(None, sources)),
+        about=(architecture and architecture.about) or None,
         **fields,
     )
 

@@ -23,6 +23,8 @@ class Architecture:
     """Whether a mixer stops at the training length (a long filter does)."""
     source: str = ""
     """Who measured this combination of mixers; the mixers have their own sources."""
+    about: str = ""
+    """What sets it apart where its name alone would not."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """`ArgapConfig` options of the architecture."""
     depth: int = 1
@@ -106,8 +108,19 @@ ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
     "attention": Architecture(in_turn("attention")),
-    "base_conv": Architecture(base_conv_layers, bounded=True, source=f"{ZOOLOGY}, table 2, listings 1 and 2"),
-    "base_conv_octaves": Architecture(octaves_layers, bounded=True),
+    "base_conv": Architecture(
+        base_conv_layers,
+        bounded=True,
+        source=f"{ZOOLOGY}, table 2, listings 1 and 2",
+        about="the paper's, with its listings' long filters and skip; in results/table1-7m base_conv_listing, in "
+        "results/table2-mini base_conv",
+    ),
+    "base_conv_octaves": Architecture(
+        octaves_layers,
+        bounded=True,
+        about="argap's own long filters (octaves) and no skip; it is called base_conv as a bundled checkpoint, in "
+        "results/table1-* and in results/recall-along-training",
+    ),
     "hybrid": Architecture(hybrid_layers, bounded=True),
     **{
         f"hybrid_{select}": Architecture(hybrid_three_layers(select), bounded=True, source=f"{ZOOLOGY}, table 2")

@@ -59,6 +59,8 @@ class ModelDescription:
     mixers: list[dict[str, Any]] | None = None
     """Name and options of each layer's mixer."""
     source: str | None = None
+    about: str | None = None
+    """What sets an architecture apart where its name alone would not."""
     size: str | None = None
     """The paper's size. This field and those below are None at any other size."""
     printed: Printed | None = None

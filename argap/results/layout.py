@@ -4,6 +4,8 @@ from pathlib import Path
 
 PAGE = "report.html"
 TABLES = ("table.md", "table.tex", "table.csv", "slices.csv")
+OWN_SCALES = "_own_scales"
+"""Ends the name of a figure drawn again with a scale for each model."""
 FIGURES = (
     "nll_by_frequency",
     "gap_by_frequency",
@@ -12,6 +14,7 @@ FIGURES = (
     "gap_by_position",
     "gap_by_domain",
     "context_use",
+    *(f"gap_by_{by}{OWN_SCALES}" for by in ("frequency", "distance", "position", "domain")),
 )
 """Names of the figures in ``figures/``, without suffix."""
 FORMATS = ("svg", "png", "pdf")

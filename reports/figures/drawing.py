@@ -93,9 +93,8 @@ def variables() -> dict[str, str]:
     names = {colour: f"var(--{name})" for colour, name in named.items()}
     names |= {PLAIN: "var(--plain)", to_hex(Look(PLAIN, "", "").pale): "var(--plain-pale)"}
     for k, colour in enumerate(COLOURS):
-        if colour not in names:
-            names[colour.lower()] = f"var(--model-{k})"
-            names[to_hex(Look(colour, "", "").pale)] = f"var(--pale-{k})"
+        names.setdefault(colour.lower(), f"var(--model-{k})")
+        names[to_hex(Look(colour, "", "").pale)] = f"var(--pale-{k})"
     return names
 
 
@@ -142,7 +141,9 @@ def highlight(models: list[str], of_interest: Sequence[str]) -> dict[str, Look]:
     return {model: coloured.get(model, Look(GREY, "", "-")) for model in models}
 
 
-def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
+def panel_rows(
+    count: int, *, across: int, head: float, row: float, sharex: bool = True, sharey: bool = True
+) -> tuple[Figure, list[Axes]]:
     """Return a figure with ``count`` panels in rows of at most ``across``; each row adds ``row`` inches to ``head``.
 
     The lowest panel of each column has x tick labels, even if the last row is incomplete.
@@ -150,7 +151,7 @@ def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool
     columns = min(across, count)
     lines = ceil(count / columns)
     figure = Figure(figsize=(WIDTH, head + row * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, sharex=sharex, sharey=True, squeeze=False).ravel()
+    grid = figure.subplots(lines, columns, sharex=sharex, sharey=sharey, squeeze=False).ravel()
     for axes in grid[count:]:
         axes.remove()
     for axes in grid[max(0, count - columns) : count]:

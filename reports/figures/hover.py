@@ -6,14 +6,16 @@ layout changes. The page finds the panels in the SVG file, where matplotlib numb
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from argap.records import Record
+from argap.reports.figures.drawing import Look, variables
 from argap.reports.tables.tokens import visible
 
 
@@ -42,13 +44,25 @@ class Panel(Record, frozen=True):
     """Whether a line across the panel marks the point."""
     ends: tuple[float, ...] = ()
     """Where each frequency bin ends on the axis of ``at``; empty for other axes."""
+    bars: tuple[str, ...] = ()
+    """CSS colours of bars of AR hits and of those beyond τ, between which a bar changes as τ moves; empty without."""
 
 
 Values = Mapping[str, Sequence[tuple[float | None, str]]]
 """Each series' values in data coordinates, with their text."""
-_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool, int]]" = (
-    WeakKeyDictionary()
-)
+_TOLD: "WeakKeyDictionary[Axes, _Told]" = WeakKeyDictionary()
+
+
+class _Told(NamedTuple):
+    """What `tell` was given."""
+
+    along: Literal["x", "y"]
+    at: Sequence[float]
+    heads: Sequence[str]
+    series: Values
+    guide: bool
+    bins: int
+    hits: Look | None
 
 
 def tell(
@@ -60,12 +74,14 @@ def tell(
     along: Literal["x", "y"] = "x",
     guide: bool = True,
     bins: int = 0,
+    hits: Look | None = None,
 ) -> None:
     """Register a panel's values: at each of ``at`` (data coordinates on one axis) a heading and each series' value.
 
-    ``bins``: the number of frequency bins, at 0, 1, 2 … on the axis of ``at``, along which τ moves.
+    ``bins``: the number of frequency bins, at 0, 1, 2 … on the axis of ``at``, along which τ moves. ``hits``: the look
+    of the model whose bars are pale beyond τ.
     """
-    _TOLD[axes] = (along, at, heads, series, guide, bins)
+    _TOLD[axes] = _Told(along, at, heads, series, guide, bins, hits)
 
 
 def told(figure: Figure) -> tuple[Panel, ...]:
@@ -74,7 +90,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
     for number, axes in enumerate(figure.axes, 1):
         if axes not in _TOLD:
             continue
-        along, at, heads, series, guide, bins = _TOLD[axes]
+        along, at, heads, series, guide, bins, hits = _TOLD[axes]
         panels.append(
             Panel(
                 axes=number,
@@ -91,9 +107,15 @@ def told(figure: Figure) -> tuple[Panel, ...]:
                 ),
                 guide=guide,
                 ends=tuple(_fraction(axes, along, k + 0.5) for k in range(bins)),
+                bars=() if hits is None else tuple(_css(colour) for colour in (hits.colour, hits.pale)),
             )
         )
     return tuple(panels)
+
+
+def _css(colour: Any) -> str:
+    """Return a colour as the page has it."""
+    return variables()[to_hex(colour)]
 
 
 def _inside(axes: Axes, along: str, values: Sequence[float | None]) -> tuple[float | None, ...]:

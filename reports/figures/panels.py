@@ -147,7 +147,7 @@ def add_headroom(panels: np.ndarray) -> None:
     ends += [float(y) for line in lines for y in line[:, 1]]
     low, high = min(ends), max(ends)
     room = 0.2 * (high - low or 1.0)
-    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > -0.05 * low else high)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high >= -0.05 * low else high)
 
 
 def broken(label: str) -> str:

@@ -62,6 +62,7 @@ from argap.reports.figures.small_multiples import domain_map, small_bins, small_
 from argap.reports.figures.threshold import share_by_threshold
 from argap.reports.tables.numbers import percent, seen, signed
 from argap.reports.tables.overview import MANY, of_interest
+from argap.results.layout import OWN_SCALES
 
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
@@ -85,20 +86,22 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
 
     A reference alone, or without a finite gap to it, has only the first figure. A text with one domain has no figure by
     domain, a result without training counts has none by frequency, and one without passes over a short context no curve
-    of context use. More than `MANY` models are drawn as small multiples.
+    of context use. More than `MANY` models are drawn as small multiples. Figures with a panel for each of several
+    models come twice: with one scale, and, named with `OWN_SCALES`, with a scale for each.
     """
     counted, many = gap.index is not None, len(gap.compared) > MANY
     figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted and _finite(gap) else {}
-    if gap.deltas:
+    for own in (False, True)[: len(gap.deltas)]:
+        suffix = OWN_SCALES if own else ""
         if counted:
-            figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
-        if len(gap.curve) > 1:
+            figures[f"gap_by_frequency{suffix}"] = (small_frequency if many else gap_by_frequency)(gap, own)
+        if len(gap.curve) > 1 and not own:
             figures["share_by_threshold"] = share_by_threshold(gap)
         for by in AXIS_LABELS:
             if gap.parts(by):
-                figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
-        if len(gap.parts("domain")) > 1:
-            figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
+                figures[f"gap_by_{by}{suffix}"] = (small_bins if many else gap_by_bin)(gap, by, own)
+        if len(gap.parts("domain")) > 1 and not (many and own):
+            figures[f"gap_by_domain{suffix}"] = domain_map(gap) if many else gap_by_domain(gap, own)
     if gap.context:
         figures["context_use"] = context_use(gap)
     return written(figures, folder, formats)
@@ -155,15 +158,16 @@ def nll_by_frequency(gap: Gap) -> Figure:
 
 
 @style()
-def gap_by_frequency(gap: Gap) -> Figure:
+def gap_by_frequency(gap: Gap, own: bool = False) -> Figure:
     """Draw each frequency bin's part of the gap, one row of panels per model: repeated bigrams left, all others right.
 
-    AR hits have the model's colour, all other tokens a pale one. The bars of a row add up to the model's gap. Raises
-    `ArgapError` for a reference alone, as do `gap_by_bin` and `gap_by_domain`.
+    AR hits have the model's colour, all other tokens a pale one. The bars of a row add up to the model's gap. ``own``:
+    each model has its own scale, here and in `gap_by_bin` and `gap_by_domain`, which also raise `ArgapError` for a
+    reference alone.
     """
     look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 1.1 + 1.9 * len(deltas)), layout="constrained")
-    panels = figure.subplots(len(deltas), 2, sharex=True, sharey=True, squeeze=False)
+    panels = figure.subplots(len(deltas), 2, sharex=True, sharey="row" if own else True, squeeze=False)
     number = bin_numbers(gap.bins.frequency)
     for (model, delta), row in zip(deltas.items(), panels, strict=True):
         for repeated, axes in zip((True, False), row, strict=True):
@@ -175,27 +179,29 @@ def gap_by_frequency(gap: Gap) -> Figure:
                 axes, x, values, look[model], delta, full, [part[model].contribution_ci95 for part in parts], small=True
             )
             values_of = {model: bar_values(parts, model, delta)}
-            tell(axes, x, heads(parts, gap, seen), values_of, bins=len(gap.bins.frequency))
+            hits = look[model] if repeated else None
+            tell(axes, x, heads(parts, gap, seen), values_of, bins=len(gap.bins.frequency), hits=hits)
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
             axes.set_title(f"{name}: {share_text(sum(values), delta)}")
         name_the_hits(row[0], gap, foot=gap.deltas[model] < 0)
-    add_headroom(panels)
+    for row in panels if own else [panels]:
+        add_headroom(row)
     figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     figure.supxlabel(training_count(gap), fontsize=9)
     return figure
 
 
 @style()
-def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
+def gap_by_bin(gap: Gap, by: Literal["distance", "position"], own: bool = False) -> Figure:
     """Draw each bin's part of the gap by distance or by position, one panel per model.
 
     Tokens that are not repeated, and so never AR hits, are pale. The bars of a panel add up to the model's gap.
     """
     look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(deltas)), layout="constrained")
-    panels = figure.subplots(len(deltas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    panels = figure.subplots(len(deltas), 1, sharex=True, sharey=not own, squeeze=False)[:, 0]
     parts, bins = gap.parts(by), getattr(gap.bins, by)
     number = bin_numbers(bins)
     x = [number[part.bin] for part in parts]
@@ -206,14 +212,15 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
         axes.set_title(f"{plain(model)}: {signed(gap.deltas[model])} nats")
         tell(axes, x, heads(parts, gap), {model: bar_values(parts, model, delta)})
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
-    add_headroom(panels)
+    for each in panels.reshape(-1, 1) if own else [panels]:
+        add_headroom(each)
     figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
     panels[-1].set_xlabel(AXIS_LABELS[by])
     return figure
 
 
 @style()
-def gap_by_domain(gap: Gap) -> Figure:
+def gap_by_domain(gap: Gap, own: bool = False) -> Figure:
     """Draw each domain's part of the gap, largest first, one panel per model.
 
     Beyond 13 domains the smallest share one bar, so that the bars of a panel add up to the model's gap.
@@ -221,7 +228,7 @@ def gap_by_domain(gap: Gap) -> Figure:
     look, deltas = looks(gap.models), _deltas(gap)
     parts = top_domains(gap)
     y = np.arange(len(parts))[::-1]
-    figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts))
+    figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts), sharex=not own)
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
         values = np.array([value_of(part[model]) for part in parts])
         axes.barh(y, values, height=0.7, color=look[model].colour)
@@ -241,7 +248,8 @@ def gap_by_domain(gap: Gap) -> Figure:
             else:
                 left = min(value, low_tips.get(at, 0), 0)
                 note(axes, percent_of(value, delta), (left, at), (-3, 0), ha="right", va="center")
-    panels[0].margins(x=0.18)
+    for axes in panels if own else panels[:1]:
+        axes.margins(x=0.18)
     panels[0].set_yticks(
         y, [f"{plain(part.bin, 28)} ({100 * part.share_of_tokens:.1f}% of {gap.unit}s)" for part in parts]
     )

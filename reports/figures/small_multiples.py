@@ -1,4 +1,4 @@
-"""Draw each bin's part of the gap for many models: small panels with one scale, or a map, lowest ΔNLL first.
+"""Draw each bin's part of the gap for many models: small panels, or a map, lowest ΔNLL first.
 
 `argap.reports.tables.overview.shown` chooses the models.
 """
@@ -18,7 +18,6 @@ from argap.reports.figures.drawing import (
     COLOURS,
     FAINT,
     GREY,
-    INK,
     PLAIN,
     SHARE,
     WIDTH,
@@ -50,8 +49,8 @@ from argap.reports.tables.result import share_cell
 ACROSS = 5
 AHEAD, BEHIND = COLOURS[:2]
 """Shades of the cells in which a model is ahead and behind, as in `argap.view`."""
-DARK, PALE = "#1a1a1a", "#fefefe"
-"""Text on shaded cells: fixed colours, not mapped to the page's scheme (`argap.reports.figures.drawing.variables`)."""
+DARK = "#1a1a1a"
+"""Text on shaded cells: a fixed colour, not mapped to the page's scheme (`argap.reports.figures.drawing.variables`)."""
 LABELS = {
     "distance": "Tokens back to the bigram's nearest occurrence, from",
     "position": "Position in the window, from",
@@ -59,13 +58,13 @@ LABELS = {
 
 
 @style()
-def small_frequency(gap: Gap) -> Figure:
+def small_frequency(gap: Gap, own: bool = False) -> Figure:
     """Draw one panel per model: its gap on repeated bigrams and on all others, by training frequency.
 
     AR hits have the full colour, other repeated bigrams a pale one, and bigrams that are not repeated are grey. The
-    bars of a panel add up to the model's ΔNLL.
+    bars of a panel add up to the model's ΔNLL. ``own``: each panel has its own scale.
     """
-    figure, panels = _panels(gap)
+    figure, panels = _panels(gap, own)
     number = bin_numbers(gap.bins.frequency)
     for row, axes in zip(shown(gap), panels, strict=True):
         look = _look(gap, row.model)
@@ -75,7 +74,7 @@ def small_frequency(gap: Gap) -> Figure:
             hits = [repeated and k < threshold_position(gap) for k in x]
             colours = [look.colour if hit else look.pale if repeated else SHARE for hit in hits]
             _bars(axes, [k + shift for k in x], parts, row.model, colours, width=0.44)
-        _tell_frequency(axes, gap, row.model, number)
+        _tell_frequency(axes, gap, row.model, number, look)
         draw_threshold(axes, gap)
         set_frequency_ticks(axes, gap)
         ticks = axes.get_xticks()[::3]
@@ -86,9 +85,12 @@ def small_frequency(gap: Gap) -> Figure:
 
 
 @style()
-def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
-    """Draw one panel per model: its gap by distance or position; tokens that are not repeated are pale."""
-    figure, panels = _panels(gap)
+def small_bins(gap: Gap, by: Literal["distance", "position"], own: bool = False) -> Figure:
+    """Draw one panel per model: its gap by distance or position; tokens that are not repeated are pale.
+
+    ``own``: each panel has its own scale.
+    """
+    figure, panels = _panels(gap, own)
     parts, deltas = gap.parts(by), deltas_to_share(gap)
     number = bin_numbers(getattr(gap.bins, by))
     x = [number[part.bin] for part in parts]
@@ -121,15 +123,7 @@ def domain_map(gap: Gap) -> Figure:
     mesh = axes.pcolormesh(values, cmap=shades, vmin=-1.25 * top, vmax=1.25 * top, edgecolors="white", linewidth=1)
     for (k, j), value in np.ndenumerate(values):
         text = share_text(value, deltas[rows[k].model]).removesuffix(" nats")
-        axes.text(
-            j + 0.5,
-            k + 0.5,
-            text,
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color=DARK if abs(value) < 0.7 * top else PALE,
-        )
+        axes.text(j + 0.5, k + 0.5, text, ha="center", va="center", fontsize=7.5, color=DARK)
     axes.set_yticks(np.arange(len(rows)) + 0.5, [plain(row.model, 24) for row in rows])
     axes.set_xticks(np.arange(len(parts)) + 0.5, [_wrapped(part, gap) for part in parts])
     axes.invert_yaxis()
@@ -165,9 +159,10 @@ def _wrapped(part: Part, gap: Gap) -> str:
     return "\n".join([*lines[:3], percent(part.share_of_tokens, 0)])
 
 
-def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(shown(gap)), across=ACROSS, head=0.5, row=1.15)
-    figure.supylabel(f"Part of ΔNLL (nats per {gap.unit})", fontsize=9)
+def _panels(gap: Gap, own: bool) -> tuple[Figure, list[Axes]]:
+    figure, panels = panel_rows(len(shown(gap)), across=ACROSS, head=0.5, row=1.15, sharey=not own)
+    between = "\n" if len(panels) <= ACROSS else " "  # a single row is lower than the line is long
+    figure.supylabel(f"Part of ΔNLL{between}(nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")
         axes.tick_params(length=0, labelsize=7.5)
@@ -190,10 +185,10 @@ def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list
     axes.bar(x, [value_of(part[model]) for part in parts], width=width, color=colours)
     ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part[model].contribution_ci95)]
     if ends:
-        axes.vlines(*zip(*ends, strict=True), color=INK, linewidth=0.5)
+        axes.vlines(*zip(*ends, strict=True), color=FAINT, linewidth=0.5)
 
 
-def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
+def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int], look: Look) -> None:
     """Register both halves of the partition by frequency as series; a bin may be missing from either."""
     at = sorted({number[part.bin] for part in gap.parts("frequency")})
     values: dict[str, list[tuple[float | None, str]]] = {}
@@ -205,7 +200,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
             )
         )
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
-    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values, bins=len(gap.bins.frequency))
+    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values, bins=len(gap.bins.frequency), hits=look)
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:

@@ -270,7 +270,7 @@ def _tell_map(axes: Axes, values: np.ndarray, columns: list[Bin], rows: list[Bin
     series: dict[str, list[tuple[float | None, str]]] = {}
     for k in reversed(range(len(rows))):
         series[seen(rows[k].label)] = [
-            (None, "") if np.isnan(value) else (float(k), f"{nats(value)} nats a token") for value in values[k]
+            (None, "") if np.isnan(value) else (float(k), f"{nats(value)} nats per token") for value in values[k]
         ]
     tell(axes, list(range(len(columns))), [f"{each.label} tokens back" for each in columns], series, guide=False)
 

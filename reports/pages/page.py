@@ -54,11 +54,11 @@ def _data_block(data: Record) -> Markup:
     return Markup(text)
 
 
-def inline_svg(path: Path, name: str) -> Markup:
+def inline_svg(path: Path, name: str, caption: str | None = None) -> Markup:
     """Turn an SVG file of ours into an inline element.
 
     It has no prologue, comments or namespaces, its ids are unique to the figure, and its colours follow the page's
-    scheme.
+    scheme. ``caption``: the figure whose caption names it, by default itself.
     """
     from argap.reports.figures.drawing import variables
 
@@ -72,7 +72,7 @@ def inline_svg(path: Path, name: str) -> Markup:
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
     body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
-    return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
+    return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{caption or name}">{body}')
 
 
 def _rounded(found: re.Match[str]) -> str:

@@ -20,6 +20,7 @@ from argap.reports.tables.provenance import provenance
 from argap.reports.tables.result import interval_notes, main_tables, recall_table, slices_table
 from argap.reports.tables.sentences import caption, headlines
 from argap.reports.tables.tokens import show_window
+from argap.results.layout import OWN_SCALES
 
 if TYPE_CHECKING:
     from argap.reports.figures.result import Drawn
@@ -78,6 +79,7 @@ def render(
     All text from models, corpora and folders is escaped.
     """
     more = {} if further is None else further.figures
+    names = [name for name in figures if not name.endswith(OWN_SCALES)]
     # Many models are sorted by ΔNLL, and each table of parts has as many as fit across a printed page.
     rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
@@ -97,7 +99,12 @@ def render(
         fidelity=fidelity_table(gap),
         recall=recall_table(gap),
         context=context_table(gap),
-        figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
+        figures=[(name, inline_svg(figures[name].path, name), caption(gap, name)) for name in names],
+        own_scales={
+            name: inline_svg(figures[own].path, own, name)
+            for name in names
+            if (own := f"{name}{OWN_SCALES}") in figures
+        },
         further=further,
         more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]
         if further

@@ -5,7 +5,7 @@ import { scale } from "./chart.js";
 import { fill, h, name, svg } from "./dom.js";
 import { of } from "./figures.js";
 import { difference, differenceRange, nats, percent, whole } from "./numbers.js";
-import { hue, link, models, natsA, reference, state, threshold, unit, Units, update } from "./state.js";
+import { hue, link, models, natsPer, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["copy", "Copies"], ["induction", "Induction"], ["slice", "AR hits"]];
@@ -80,7 +80,7 @@ function draw(body, made, overview) {
   const head = h("thead", {},
     h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, Units()), h("th", { scope: "col" }, `% of ${unit()}s`),
       others.map((model) => h("th.wide", { scope: "col" }, "NLL, ", name(model))),
-      chosen.map((model) => h("th.bar-head", { scope: "col", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: hue(model) }), name(model)), h("span.faint", {}, `, ${natsA()}`)))));
+      chosen.map((model) => h("th.bar-head", { scope: "col", colspan: 2 }, h("span.clip", { title: model }, h("span.swatch", { class: hue(model) }), name(model)), h("span.faint", {}, `, ${natsPer()}`)))));
   const rows = groups.map(([title, belongs]) => h("tbody", {},
     title && h("tr.group", {}, h("th.left", { scope: "rowgroup", colspan: 3 + others.length + 2 * chosen.length }, title)),
     made.bars.filter(belongs).map((bar) => row(bar, made, chosen, others, x, width, overview))));

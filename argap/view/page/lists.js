@@ -4,7 +4,7 @@ import { ask, Superseded } from "./api.js";
 import { announce, fill, h, name } from "./dom.js";
 import { signed, whole } from "./numbers.js";
 import { shade } from "./shade.js";
-import { against, link, live, model, natsA, state, threshold, update } from "./state.js";
+import { against, link, live, model, natsPer, state, threshold, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const ALL = [["windows", "Worst windows"], ["losses", "Largest losses"], ["search", "Search"]];
@@ -80,7 +80,7 @@ export function lists(overview, { open }) {
 
   function drawWindows(made) {
     words.textContent = made.length ? "" : "No windows.";
-    fill(words, made.length && [name(model()), " loses most to ", name(against()), `, ${natsA()}`]);
+    fill(words, made.length && [name(model()), " loses most to ", name(against()), `, ${natsPer()}`]);
     fill(items, made.map((each) => item(each.window, null, h("span.what", {}, h("b", {}, `Window ${whole(each.window)}`), h("span.faint", {}, name(each.domain), " · ", h("span", { title: each.source }, name(each.source.split("/").slice(-2).join("/"))))), each.delta)));
   }
 

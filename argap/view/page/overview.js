@@ -6,7 +6,7 @@ import { curve } from "./curve.js";
 import { loadThresholds, rows, thresholds, WORDS } from "./figures.js";
 import { difference, differenceRange, nats, percent, percentRange, shareText, whole } from "./numbers.js";
 import { sources } from "./sources.js";
-import { model, natsA, reference, threshold, unit } from "./state.js";
+import { model, natsPer, reference, threshold, unit } from "./state.js";
 import { table } from "./table.js";
 import { box } from "./terms.js";
 
@@ -61,8 +61,8 @@ function drawFinding(element, made, overview) {
   const { overall, ar_hits: part } = row;
   const shared = part.share === null ? null : `${shareText(part, 0)} of the ${WORDS[row.direction]}`;
   const facts = [
-    ["ΔNLL", overall.delta !== null && difference(overall.delta), natsA(), overall.delta_ci95 && differenceRange(overall.delta_ci95)],
-    [`on ${hits}`, part.contribution !== null && difference(part.contribution), natsA(), part.contribution_ci95 && differenceRange(part.contribution_ci95)],
+    ["ΔNLL", overall.delta !== null && difference(overall.delta), natsPer(), overall.delta_ci95 && differenceRange(overall.delta_ci95)],
+    [`on ${hits}`, part.contribution !== null && difference(part.contribution), natsPer(), part.contribution_ci95 && differenceRange(part.contribution_ci95)],
     ["that is", shared && shared.split(" of ")[0], `of the ${WORDS[row.direction]}`, part.reason ? `not to be claimed: ${part.reason}` : part.share_ci95 && percentRange(part.share_ci95)],
     [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.total)}`],
   ];

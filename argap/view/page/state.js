@@ -39,8 +39,8 @@ function format(state) {
 
 export const state = () => current;
 
-/** What figures are a mean over: `nats a token`; bytes where models of several tokenizers are compared. */
-export const natsA = () => `nats a ${overview.gap.unit ?? "token"}`;
+/** What figures are a mean over: `nats per token`; bytes where models of several tokenizers are compared. */
+export const natsPer = () => `nats per ${overview.gap.unit ?? "token"}`;
 export const unit = () => overview.gap.unit ?? "token";
 export const Units = () => (unit() === "token" ? "Tokens" : "Bytes");
 

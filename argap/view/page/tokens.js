@@ -5,7 +5,7 @@ import { fill, h, name } from "./dom.js";
 import { lists } from "./lists.js";
 import { inspector } from "./inspector.js";
 import { nats, plural, whole } from "./numbers.js";
-import { against, compared, link, listen, model, natsA, reference, state, threshold, update, windowAfter } from "./state.js";
+import { against, compared, link, listen, model, natsPer, reference, state, threshold, update, windowAfter } from "./state.js";
 import { STEPS, range } from "./shade.js";
 import { text } from "./text.js";
 
@@ -115,7 +115,7 @@ function drawTitle(element, window, overview, beside) {
         h("button", { type: "button", disabled: windowAfter(window.window, 1) === null, onclick: () => beside(1), "aria-label": "Next window (j)" }, "→"),
         h("button.to-lists", { type: "button", onclick: () => document.querySelector(".lists").scrollIntoView() }, "Others ↓"))),
     h("p.detail", {}, name(window.domain), " · ", name(window.source), ` · document ${whole(window.document)} · ${plural(window.tokens.length, "token")} · `,
-      own.model === other.model ? `NLL ${nats(own.nll.reduce((sum, value) => sum + (value ?? 0), 0) / Math.max(scored, 1), 2)}` : [name(own.model), ` loses ${nats(lost, 3)} ${natsA()} to `, name(other.model)]));
+      own.model === other.model ? `NLL ${nats(own.nll.reduce((sum, value) => sum + (value ?? 0), 0) / Math.max(scored, 1), 2)}` : [name(own.model), ` loses ${nats(lost, 3)} ${natsPer()} to `, name(other.model)]));
 }
 
 function legend(overview) {

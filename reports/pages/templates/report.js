@@ -66,7 +66,7 @@
   // ── the threshold ──
 
   const slider = byId("tau");
-  const lines = []; // functions that move the line at τ in a figure
+  const lines = []; // functions that move the line at τ in a figure, and colour its bars
 
   function showTau() {
     const state = data.states[slider.value];
@@ -82,10 +82,21 @@
       build("p", { class: "number" }, build("b", {}, number), ` ${unit}`),
       build("div", {}, build(k ? "p" : "h1", k ? { class: "lead" } : {}, sentence), build("p", { class: "detail" }, numbers)))));
     byId("sentences")?.replaceChildren(...state.headlines.map(([, , sentence, numbers]) => build("li", {}, `${sentence} ${numbers}`)));
-    for (const token of document.querySelectorAll(".t[data-count]")) token.classList.toggle("hit", Number(token.dataset.count) <= state.most);
+    for (const each of document.querySelectorAll("[data-count]")) showHit(each, Number(each.dataset.count) <= state.most);
     if (state.overview) showOverview(state.overview);
     for (const move of lines) move(state);
     for (const sort of sorts) sort();
+  }
+
+  /** A token of an example window, or its cell in the table below: whether it is a hit, in its look and in words. */
+  function showHit(element, hit) {
+    const said = (text) => text.replace(/^(AR hit|repeated)/, hit ? "AR hit" : "repeated");
+    if (element.matches("td")) element.textContent = said(element.textContent);
+    else {
+      element.classList.toggle("hit", hit);
+      element.title = said(element.title);
+      if (element.matches(".focus")) element.closest("article").classList.toggle("off", !hit);
+    }
   }
 
   function showTable(k, made) {
@@ -245,7 +256,23 @@
       show(moves[event.key]());
     });
     if (slider) markTau(svg, panels, at);
+    if (slider) panels.forEach((panel, p) => panel.bars && shadeBars(panel, frames[p]));
     if (name === "share_by_threshold" && slider) thresholds(svg, panels, at, under, () => current, series);
+  }
+
+  /** Bars of AR hits have their model's colour, those beyond τ its pale one. A figure that is hidden has no boxes. */
+  function shadeBars({ bars: [full, pale], ends }, frame) {
+    const bars = [...frame.closest("[id*=axes_]").querySelectorAll("path")].filter(({ style }) => [full, pale].includes(style.fill));
+    let bins = null;
+    lines.push(({ bin }) => {
+      const { x: left, width } = frame.getBBox();
+      if (!width) return;
+      bins ??= bars.map((bar) => {
+        const { x, width: wide } = bar.getBBox();
+        return ends.findIndex((end) => end > (x + wide / 2 - left) / width);
+      });
+      bars.forEach((bar, k) => (bar.style.fill = bins[k] <= bin ? full : pale));
+    });
   }
 
   function upright(mark, at, p, fraction) {
@@ -285,6 +312,7 @@
   if (slider) {
     byId("tau-bar").hidden = false;
     slider.addEventListener("input", showTau);
+    byId("own-scales")?.addEventListener("change", showTau);
     byId("tau-back").addEventListener("click", () => {
       slider.value = data.own;
       showTau();

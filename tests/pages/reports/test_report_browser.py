@@ -92,6 +92,30 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
     assert cells(page) == before
 
 
+def test_tau_moves_the_bars_and_the_words_of_the_windows(page: Page, result: Result) -> None:
+    figures = [f"#figure-gap_by_frequency{suffix}" for suffix in ("", "_own_scales")]
+    parts = [part for part in result.record.parts("frequency") if part.repeated]
+    page.evaluate("document.getElementById('tau').focus()")
+    page.keyboard.press("Home")
+    for figure, shown in zip(figures, ([True, False], [False, True]), strict=True):
+        assert [page.is_visible(each) for each in figures] == shown
+        for tau, hits in ((0, 1), (5, sum(int(part.bin.split("–")[-1].replace(",", "")) <= 5 for part in parts))):
+            expect(page, "document.querySelector('#tau-at').innerText", str(tau))
+            # the panel of the first model's repeated bigrams
+            fills = f"[...document.querySelectorAll('{figure} [id$=axes_1] path')].map((each) => each.style.fill)"
+            expect(page, f"{fills}.filter((fill) => fill === 'var(--model-1)').length", hits)
+            assert page.evaluate(f"{fills}.filter((fill) => fill === 'var(--pale-1)').length") == len(parts) - hits
+            words = "map((each) => [each.title || each.textContent, Number(each.dataset.count)])"
+            told = page.evaluate(f"[...document.querySelectorAll('article [data-count]')].{words}")
+            assert told
+            assert [text for text, count in told if text.startswith("AR hit") != (count <= tau)] == []
+            for key in ["ArrowRight"] * 3 if tau == 0 else ["Home"]:
+                page.keyboard.press(key)
+        page.set_checked("#own-scales", True)
+        page.focus("#tau")
+    page.set_checked("#own-scales", False)
+
+
 def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     def order() -> list[str]:
         return [row[0] for row in cells(page)]

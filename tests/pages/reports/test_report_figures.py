@@ -32,6 +32,8 @@ NAMES = [
     "nll_by_frequency",
     "share_by_threshold",
 ]
+PER_MODEL = {"gap_by_frequency": 2, "gap_by_distance": 1, "gap_by_position": 1, "gap_by_domain": 1}
+"""Figures with panels for each model, and how many."""
 
 
 def height(axes: Axes) -> float:
@@ -119,6 +121,17 @@ def test_the_ar_hits_are_the_bars_in_full_colour(gap: Gap) -> None:
     for row, repeated, other in zip(gap.compared, panels[::2], panels[1::2], strict=True):
         assert sum(full(repeated, row.model)) == pytest.approx(gap.on_hits[row.model].contribution)
         assert full(other, row.model) == []
+
+
+def test_own_scales_are_offered_where_several_panels_share_one(gap: Gap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argap.reports.figures.result.written", lambda figures, *_: figures)
+    drawn: Any = draw_all(gap, Path())
+    assert [name for name in drawn if name.endswith("_own_scales")] == [f"{name}_own_scales" for name in PER_MODEL]
+    for name, per_model in PER_MODEL.items():
+        one, own = (drawn[f"{name}{suffix}"].axes for suffix in ("", "_own_scales"))
+        limits = Axes.get_xlim if name == "gap_by_domain" else Axes.get_ylim
+        assert len({limits(axes) for axes in one}) == 1
+        assert [limits(axes) for axes in own[:per_model]] != [limits(axes) for axes in own[per_model:]]
 
 
 def test_small_domains_are_grouped_and_still_add_up(make_gap: Maker) -> None:

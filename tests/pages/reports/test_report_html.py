@@ -24,7 +24,7 @@ from argap.reports.pages.page import TEMPLATES
 from argap.reports.pages.write import write_report
 from argap.reports.tables.sentences import CAPTIONS
 from argap.reports.tables.tokens import visible
-from argap.results.layout import FIGURES, remove_report
+from argap.results.layout import FIGURES, OWN_SCALES, remove_report
 from tests.conftest import changed
 
 Maker = Callable[..., Any]
@@ -98,8 +98,8 @@ def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: 
     text = write(tmp_path, gap, make_examples(["a", " b"]))
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert {"report.html", "table.md", "table.tex", "table.csv", "figures/gap_by_distance.svg"} <= names
-    assert len(names) == 2 + 4 + 6
-    assert text.count("<svg") == 6
+    assert len(names) == 2 + 4 + 6 + 4  # four figures also with a scale for each model
+    assert text.count("<svg") == 6 + 4
     assert f"base_conv is {gap.deltas['base_conv']:.3f} nats per token behind attention" in text
     assert gap.fingerprint in text
     assert text == page  # again the same
@@ -298,7 +298,7 @@ def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_figure_with_a_caption_is_removed_with_the_report() -> None:
-    assert tuple(CAPTIONS) == FIGURES
+    assert tuple(CAPTIONS) == tuple(name for name in FIGURES if not name.endswith(OWN_SCALES))
 
 
 def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def test_models_list_prints_every_architecture() -> None:
     table = run("list", "--seq-len", "512")
     assert "6.9 M" in table
     assert "512 tokens" in " ".join(table.split())  # the title may wrap
+    assert "5 mamba2, 1 attention" in table
+    assert "called base_conv as a bundled checkpoint" in " ".join(table.split())
 
 
 def test_models_show_knows_architectures_and_checkpoints(tmp_path: Path) -> None:
