@@ -355,7 +355,9 @@ def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
             tokenizer = auto_tokenizer(source, offline=offline)
     except ArgapError as error:
         raise ArgapError(f"{name}: {error}") from None
-    except (OSError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers raises any type for values of another type
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
     if tokenizer.is_fast:
         check_backend(tokenizer.backend_tokenizer, name)

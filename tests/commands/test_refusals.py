@@ -30,6 +30,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "t/grows": "t/grows/tokenizer.json: its replacements make up to 1,000,000,000,000 characters of one; …",
         "t/words": "t/words/tokenizer.json: max_input_chars_per_word: expected at most 1,000, found 1,000,000",
         "t/nested": "t/nested/tokenizer.json: not a readable tokenizer (…",
+        "t/types": "t/types: no tokenizer there, as a folder or on the hub (…",
         "pipe": "pipe: a pipe; expected a file, which can be read twice",
     },
     "index": {
@@ -178,6 +179,11 @@ def place(tmp_path_factory, tokenizer, token_result, toy_tokenizer, toy_corpus) 
     for name, parts in hostile_tokenizers().items():
         (place / "t" / name).mkdir(parents=True)
         (place / "t" / name / "tokenizer.json").write_text(parts if isinstance(parts, str) else json.dumps(parts))
+    (place / "t" / "types").mkdir()
+    (place / "t" / "types" / "vocab.txt").write_text("a\n")
+    (place / "t" / "types" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertTokenizer", "eos_token": ["a"]}'
+    )
     of_text = {"tokenizer": str(toy_tokenizer), "data": [str(toy_corpus)]}
     toy = {**of_text, **SETTINGS, "architecture": "attention", "hidden_size": 32, "num_layers": 2}
     evaluation = {"data": [str(toy_corpus)], "seq_len": 16}

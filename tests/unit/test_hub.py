@@ -19,6 +19,7 @@ from transformers import GPT2Config
 from typer.testing import CliRunner
 
 import argap
+from argap.checkpoints.find import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.files.hub import fetched, parse_address
@@ -265,3 +266,12 @@ def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, 
         "refs/pr/1",
         "c",
     )
+
+
+def test_an_answer_that_the_hubs_library_does_not_foresee_is_one_line(monkeypatch):
+    def fetch(*_, **__):
+        raise TypeError("quote_from_bytes() expected bytes")  # the commit is a number
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    with pytest.raises(ArgapError, match=r"^org/name: no such folder .* \(quote_from_bytes"):
+        find_checkpoint("org/name")
