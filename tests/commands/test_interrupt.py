@@ -76,8 +76,24 @@ cli.main()
 """
 
 
-def test_an_interrupt_in_a_destructor_is_not_lost():
-    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
+AFTER_THE_COMMAND = """
+import atexit, os, runpy, signal, time
+from argap import cli
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+atexit.register(interrupted)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.main = lambda: None
+runpy.run_module("argap", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("code", [IN_A_DESTRUCTOR, AFTER_THE_COMMAND])
+def test_an_interrupt_where_python_cannot_raise_is_no_traceback(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
