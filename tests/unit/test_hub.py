@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -239,6 +240,16 @@ def test_a_push_is_a_dry_run_unless_asked(hub, local, monkeypatch):
 def test_results_go_to_data_sets_only(local, address, message):
     with pytest.raises(ArgapError, match=re.escape(message)):
         plan(local.folder, address)
+
+
+def test_a_damaged_file_is_not_sent(local, tmp_path):
+    copy = shutil.copytree(local.folder, tmp_path / "copy")
+    labels = copy / "labels" / "labels.parquet"
+    content = bytearray(labels.read_bytes())
+    content[len(content) // 2] ^= 1
+    labels.write_bytes(content)
+    with pytest.raises(FormatError, match=r"labels\.parquet: damaged between bytes"):
+        plan(copy, "hf://datasets/org/name")
 
 
 def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, monkeypatch):
