@@ -45,6 +45,8 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
+LONGEST_LINE = 2000
+"""Characters of a line to print; a name that it quotes may have any number."""
 TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
 """Packages of the extra ``score``, which reading results does not need."""
 
@@ -58,8 +60,14 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
     code, line = 1, _expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
-    print(f"argap: {_without_secrets(line)}", file=sys.stderr)
+    print(f"argap: {_shortened(_without_secrets(line))}", file=sys.stderr)
     return code
+
+
+def _shortened(line: str) -> str:
+    """Return a line without the middle of what is too long to print."""
+    half = LONGEST_LINE // 2 - 10
+    return line if len(line) < LONGEST_LINE - 10 else f"{line[:half]} … {line[-half:]}"
 
 
 def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:

@@ -231,6 +231,13 @@ def test_refusals_are_one_line(place: Path, run_command: RunCommand, monkeypatch
     assert files(place) == before
 
 
+def test_a_refusal_is_no_longer_than_a_screen(run_command: RunCommand) -> None:
+    code, printed, error = run_command("index", "info", "a" * 5000)
+    assert (code, printed, error.count("\n")) == (1, "", 1)
+    assert len(error) < 2020
+    assert error.startswith("argap: aaaa")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
