@@ -53,7 +53,7 @@ class Tokenizer:
         self, backend: Any, *, name: str, eos: int | None, bos: int | None = None, adds_bos: bool | None = None
     ) -> None:
         """Take over ``backend``; ``adds_bos``: what its files say of a BOS, if anything (`adds_bos`)."""
-        before = _added_before(backend)
+        before = _added_before(backend, name)
         self._backend = backend
         added = backend.get_added_tokens_decoder().get(eos)
         if added is not None and not added.special:  # an ordinary added token would be recognised in text
@@ -196,15 +196,21 @@ class Tokenizer:
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
-def _added_before(backend: Any) -> list[int]:
-    """Return the ids that a tokenizer's post-processor puts before a text."""
+def _added_before(backend: Any, name: str) -> list[int]:
+    """Return the ids that a tokenizer's post-processor puts before a text.
+
+    Raises `FormatError`, with the tokenizer's ``name``, for a template of tokens that it does not define.
+    """
     waiting = [] if backend.post_processor is None else [json.loads(backend.post_processor.__getstate__())]
     found: list[int] = []
     for state in waiting:
         waiting += state.get("processors", ())  # of a sequence
         found += [state["cls"][1]] if "cls" in state else []  # BERT's and RoBERTa's
         for piece in takewhile(lambda piece: "SpecialToken" in piece, state.get("single", ())):  # a template
-            found += state["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+            token = piece["SpecialToken"]["id"]
+            if token not in state["special_tokens"]:
+                raise FormatError(f"{name}: its post-processor puts {token!r} before a text, which it does not define")
+            found += state["special_tokens"][token]["ids"]
     return found
 
 

@@ -30,6 +30,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "t/grows": "t/grows/tokenizer.json: its replacements make up to 1,000,000,000,000 characters of one; …",
         "t/words": "t/words/tokenizer.json: max_input_chars_per_word: expected at most 1,000, found 1,000,000",
         "t/nested": "t/nested/tokenizer.json: not a readable tokenizer (…",
+        "t/template": "t/template: its post-processor puts 'x' before a text, which it does not define",
         "t/types": "t/types: no tokenizer there, as a folder or on the hub (…",
         "pipe": "pipe: a pipe; expected a file, which can be read twice",
     },
@@ -201,11 +202,14 @@ def hostile_tokenizers() -> dict[str, Any]:
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     words = {"type": "WordPiece", "vocab": vocab, "unk_token": "a", "continuing_subword_prefix": "##"}
     whole = {"version": "1.0", "added_tokens": [], "model": model}
+    token = {"SpecialToken": {"id": "x", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [token], "pair": [], "special_tokens": {}}
     return {
         "regex": whole | {"pre_tokenizer": split},
         "prefix": whole | {"model": model | {"continuing_subword_prefix": "abcdefgh", "merges": ["a b"]}},
         "grows": whole | {"normalizer": {"type": "Sequence", "normalizers": [replace] * 12}},
         "words": whole | {"model": words | {"max_input_chars_per_word": 10**6}},
+        "template": whole | {"post_processor": template},
         "nested": '{"model": {"type": "BPE"}, "normalizer": ' + "[" * 100_000,
     }
 
