@@ -87,6 +87,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
         )
+    if isinstance(error, FileNotFoundError) and _is_nowhere():
+        return "the working directory has been removed; run the command in another"
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
@@ -96,6 +98,15 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     return None
 
 
+def _is_nowhere() -> bool:
+    """Return whether the working directory has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _reason(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
@@ -103,8 +114,9 @@ def _reason(error: BaseException) -> str:
 def _written(error: BaseException) -> str:
     """Write the traceback to a new file, here or in the folder for temporary files, and return where it is."""
     name = f"argap-traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+    for of_folder in (Path.cwd, tempfile.gettempdir):
         try:
+            folder = Path(of_folder())
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(_traceback(error))

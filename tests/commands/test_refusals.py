@@ -81,6 +81,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "show gla --size 13m": "size '13m': unknown; known are 70m, 125m, 360m, 1.4b",
         "list --size 70m --layers 3": "--size 70m: sets width, layers and vocabulary; leave out --size or the others",
         "list --layers 10001": "num_hidden_layers: expected 1 to 10,000, found 10001",
+        "show attention --seq-len 99999999": "--seq-len: expected 1 to 16,777,216, found 99999999",
         "show hyena!": "hyena!: no such folder or reference, and the hub does not have it …",
         "show somewhere --size 70m": "--size 70m: somewhere is not a named architecture; known are …",
         "bench atention --out out": "architecture 'atention': unknown; known are …",
@@ -233,6 +234,14 @@ def test_refusals_are_one_line(place: Path, run_command: RunCommand, monkeypatch
     expected = re.escape(f"argap: {said}\n".replace("PORT", port)).replace("…", ".*")
     assert re.fullmatch(expected, error), error
     assert files(place) == before
+
+
+def test_a_removed_working_directory_is_refused(run_command: RunCommand, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    said = "argap: the working directory has been removed; run the command in another\n"
+    assert run_command("slice", str(tmp_path)) == (1, "", said)
 
 
 def test_a_refusal_is_no_longer_than_a_screen(run_command: RunCommand) -> None:
