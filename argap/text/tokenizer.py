@@ -258,13 +258,12 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
         return _from_folder(path, name)
-    offline = not path.exists() and _is_offline(name)
-    if not path.exists():
-        try:
-            return _from_folder(_download(name, offline=offline), name)
-        except (OSError, ValueError):
-            pass  # no tokenizer.json on the hub (transformers may still convert an older format), or an invalid name
-    return _converted(str(path), name, offline=offline)
+    if path.exists():
+        return _converted(str(path), name, offline=False)
+    offline, downloaded = _is_offline(name), None
+    with contextlib.suppress(Exception):  # of many types; transformers may still convert an older format
+        downloaded = _download(name, offline=offline)
+    return _converted(str(path), name, offline=offline) if downloaded is None else _from_folder(downloaded, name)
 
 
 def tokenizer_folder(path: Path) -> Path:

@@ -25,6 +25,7 @@ from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.files.hub import fetched, parse_address
 from argap.integrations.hub import plan, send
+from argap.text.tokenizer import load_tokenizer
 from tests.builders.tokenizers import byte_level
 from tests.conftest import index_of, save_model
 
@@ -286,3 +287,7 @@ def test_an_answer_that_the_hubs_library_does_not_foresee_is_one_line(monkeypatc
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     with pytest.raises(ArgapError, match=r"^org/name: no such folder .* \(quote_from_bytes"):
         find_checkpoint("org/name")
+    for name in ("huggingface_hub.file_exists", "huggingface_hub.hf_hub_download"):
+        monkeypatch.setattr(name, fetch)
+    with pytest.raises(ArgapError, match=r"^org/name: no tokenizer there, as a folder or on the hub"):
+        load_tokenizer("org/name")
