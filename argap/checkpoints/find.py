@@ -176,7 +176,7 @@ def _hub_files(name: str) -> list[str]:
     name, _, revision = name.partition("@")
     try:
         return list_repo_files(name, revision=revision or None)
-    except (OSError, ValueError):
+    except Exception:  # many types, as in `download`
         return []
 
 
@@ -186,12 +186,11 @@ def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
     Raises `ArgapError`.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
 
     repository, _, revision = name.partition("@")
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
-    except (OSError, ValueError, HFValidationError) as error:
+    except Exception as error:  # the library raises many types, all caused by the user, the network or the hub
         raise ArgapError(
             f"{name}: no such folder or reference, and the hub does not have it ({first_line(error)})"
         ) from error

@@ -6,6 +6,7 @@ GGUF files.
 """
 
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -173,7 +174,10 @@ def _load_by_transformers(
     # Mamba-2, Falcon Mamba and Nemotron-H: out_proj would be divided by √layers.
     unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
-        with nullcontext() if checkpoint.gguf is None else reading(checkpoint.gguf):
+        with (
+            warnings.catch_warnings(action="ignore"),  # of what is refused below
+            nullcontext() if checkpoint.gguf is None else reading(checkpoint.gguf),
+        ):
             loaded: Any = model_class.from_pretrained(
                 checkpoint.folder,
                 dtype=dtype,

@@ -1,7 +1,7 @@
 """Read one pickle of weights and write its tensors as safetensors: ``python -m argap.checkpoints.unpickle``.
 
-The arguments are the limits of `argap.runtime.child`, PICKLE and OUT; PICKLE may also be the folder of a distributed
-checkpoint (`argap.checkpoints.distributed`).
+The arguments are the parent and limits of `argap.runtime.child`, PICKLE and OUT; PICKLE may also be the folder of a
+distributed checkpoint (`argap.checkpoints.distributed`).
 
 A pickle can name any function for the reader to call, and a few hundred bytes can keep a reader busy for ever. So
 `argap.checkpoints.convert` runs this module in a process of its own, with limits, and the pickle is read with
@@ -95,11 +95,11 @@ def main(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    end_with_parent()
+    end_with_parent(int(sys.argv[1]))
     import safetensors.torch  # noqa: F401 (so that the limits are of the reading alone)
 
-    confine(*map(int, sys.argv[1:4]))
+    confine(*map(int, sys.argv[2:5]))
     try:
-        main(*sys.argv[4:])
+        main(*sys.argv[5:])
     except ArgapError as refused:
         sys.exit(str(refused))

@@ -6,6 +6,7 @@ The modules of this folder only read flags and print; heavy imports are inside t
 stays fast.
 """
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -76,6 +77,7 @@ def main() -> None:
     try:
         with ending_on_interrupt(), keeping_interrupts(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
+            os.getcwd()  # refuse a removed working directory, in which libraries abort the process
             command = commands()
             command(prog_name="argap")
     except SystemExit:

@@ -73,8 +73,14 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
 
 
 def _header(path: Path, line: str, text_column: str) -> tuple[str, list[str]]:
-    """Return the delimiter and the columns of a table by its first line. Raises `NoText` without the text column."""
-    headers = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
+    """Return the delimiter and the columns of a table by its first line.
+
+    Raises `NoText` without the text column, and `FormatError` for a line that is not CSV.
+    """
+    try:
+        headers = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
+    except csv.Error as error:
+        raise FormatError(f"{path}, line 1: not CSV ({error})") from None
     for delimiter, header in headers.items():
         if text_column in header:
             return delimiter, header

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from argap.errors import ArgapError, first_line
 from argap.files.checksums import FILE as CHECKSUMS
+from argap.files.checksums import check_files
 from argap.files.hub import Address, parse_address
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
@@ -56,8 +57,8 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
     """Return what `send` would send of a result; nothing is sent, and no hub is asked.
 
     Files that argap did not write stay. ``tokens``: also the runs and labels, which hold the evaluation text as token
-    ids; the report and ``examples.json`` quote it either way. Raises `ArgapError` for a folder without a result, an
-    unfinished run, and an address that is no data set.
+    ids; the report and ``examples.json`` quote it either way. Raises `ArgapError` for a folder without a result, a
+    damaged file, an unfinished run, and an address that is no data set.
     """
     to = parse_address(address)
     if to.kind != "dataset" or to.revision:
@@ -72,6 +73,8 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
         paths += [path for pattern in LABELS for path in sorted((result / "labels").glob(pattern))]
         for model in inside:
             paths += _files_of_run(result / folder_name(model))
+    for folder in [path.parent for path in paths if path.name == CHECKSUMS]:  # nobody could read what is damaged
+        check_files(folder, [path for path in paths if path.is_relative_to(folder)])
     files = tuple(File(path, path.relative_to(result).as_posix(), path.stat().st_size) for path in paths)
     elsewhere = tuple(model for model in gap.models if tokens and model not in inside)
     return Push(to, files, _card(gap, to, [folder_name(model) for model in inside] if tokens else []), elsewhere)

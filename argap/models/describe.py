@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from argap.errors import ArgapError
 from argap.files.atomic import read_json
+from argap.files.configs import Length, check_value
 from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
 from argap.models.hub.load import native_config
@@ -78,6 +79,7 @@ def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) 
 def _describe(
     name: str, config: ArgapConfig, window: int, *, model_type: str = ArgapConfig.model_type, **fields: Any
 ) -> ModelDescription:
+    check_value("`seq_len`", window, Length)
     costs = cost(config, window)
     sources = dict.fromkeys(resolve(mixer["name"]).source for mixer in config.mixers)
     architecture = ARCHITECTURES.get(name)

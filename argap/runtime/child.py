@@ -21,14 +21,15 @@ SAID = 300
 
 
 def run_child(module: str, what: object, *arguments: object, cpu: float, memory: int, written: int) -> None:
-    """Run ``python -m module ARGUMENTS``; it takes ``cpu memory written`` first, for its `confine`.
+    """Run ``python -m module ARGUMENTS``.
 
+    Its first arguments are this process's id, for its `end_with_parent`, and ``cpu memory written`` for its `confine`.
     ``what``: the file, for messages. ``cpu``: seconds. ``memory`` and ``written``: bytes, of which ``written`` is the
     most of one file. ``-P`` keeps the child from importing modules of the working directory, which may be a downloaded
     checkpoint. Raises `ArgapError` with the child's last line if it exits with 1, else with why it ended.
     """
     limits = (round(cpu), memory, written)
-    command = [sys.executable, "-P", "-m", module, *map(str, (*limits, *arguments))]
+    command = [sys.executable, "-P", "-m", module, *map(str, (os.getpid(), *limits, *arguments))]
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -58,13 +59,16 @@ def run_child(module: str, what: object, *arguments: object, cpu: float, memory:
     raise ArgapError(f"{what}: the process that read it ended with {ended}{line and f' ({line})'}")
 
 
-def end_with_parent() -> None:
-    """Let the kernel kill this process when the thread that started it ends; call it first."""
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends; call it first.
+
+    ``parent``: the id of that thread's process. If that has ended already, init or a subreaper took its place.
+    """
     with suppress(OSError, AttributeError):  # elsewhere than on Linux
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    if os.getppid() != parent:
         os._exit(1)
 
 

@@ -45,6 +45,8 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
+LONGEST_LINE = 2000
+"""Characters of a line to print; a name that it quotes may have any number."""
 TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
 """Packages of the extra ``score``, which reading results does not need."""
 
@@ -58,8 +60,14 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
     code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
-    print(f"argap: {_without_secrets(line)}", file=sys.stderr)
+    print(f"argap: {_shortened(_without_secrets(line))}", file=sys.stderr)
     return code
+
+
+def _shortened(line: str) -> str:
+    """Return a line without the middle of what is too long to print."""
+    half = LONGEST_LINE // 2 - 10
+    return line if len(line) < LONGEST_LINE - 10 else f"{line[:half]} … {line[-half:]}"
 
 
 def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
@@ -79,6 +87,8 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return (
             f"a name or text contains {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
         )
+    if isinstance(error, FileNotFoundError) and _is_nowhere():
+        return "the working directory has been removed; run the command in another"
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
@@ -88,6 +98,15 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     return None
 
 
+def _is_nowhere() -> bool:
+    """Return whether the working directory has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _reason(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
@@ -95,8 +114,9 @@ def _reason(error: BaseException) -> str:
 def _written(error: BaseException) -> str:
     """Write the traceback to a new file, here or in the folder for temporary files, and return where it is."""
     name = f"argap-traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+    for of_folder in (Path.cwd, tempfile.gettempdir):
         try:
+            folder = Path(of_folder())
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(_traceback(error))

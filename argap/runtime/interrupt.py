@@ -45,6 +45,17 @@ class Interrupt:
                 self._running.discard(connection)
 
 
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` for Ctrl-C during a query inside the block, which DuckDB makes a `RuntimeError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":
+            raise
+        raise KeyboardInterrupt from None
+
+
 _interrupt: ContextVar[Interrupt | None] = ContextVar("argap_interrupt", default=None)
 
 

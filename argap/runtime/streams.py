@@ -111,6 +111,7 @@ def is_unicode(stream: object) -> bool:
 
 def guard_streams() -> None:
     """Let stdout and stderr show control characters, and write what their encoding lacks as ASCII."""
+    _open_closed()
     codecs.register_error(HANDLER, _replaced)
     codecs.register(_visible)
     with suppress(OSError, ValueError, AttributeError):
@@ -121,6 +122,22 @@ def guard_streams() -> None:
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.endswith(VISIBLE):
             errors = stream.errors if is_unicode(stream) else HANDLER
             stream.reconfigure(encoding=stream.encoding + VISIBLE, errors=errors)
+
+
+def _open_closed() -> None:
+    """Open the null device for streams that the caller closed, as ``argap … >&-`` does.
+
+    Otherwise the next file that is opened takes the stream's number, and libraries write their messages into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number
+        if getattr(sys, name) is None:
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:

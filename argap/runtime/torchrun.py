@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -61,14 +61,16 @@ def join(device: str = "auto") -> Iterator[Parallel]:
 
     ``device``: as in `argap.runtime.device.resolve_device`; of several processes, each gets the GPU of its local rank.
 
-    Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
+    Raises `ArgapError` for an unknown or missing device, for a numbered GPU with several processes, and for variables
+    that torchrun would not have set so, as other launchers leave them behind.
     """
     import torch
     import torch.distributed as dist
 
     from argap.runtime.device import resolve_device, use_device
 
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    with _launched():
+        world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Parallel(0, 1, use_device(device))
         return
@@ -77,11 +79,23 @@ def join(device: str = "auto") -> Iterator[Parallel]:
         raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
     if device == "cuda":
         own = use_device(f"cuda:{os.environ['LOCAL_RANK']}")
-        dist.init_process_group("nccl", timeout=BARRIER_TIMEOUT, device_id=own)
+        with _launched():
+            dist.init_process_group("nccl", timeout=BARRIER_TIMEOUT, device_id=own)
     else:
         own = torch.device("cpu")
-        dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
+        with _launched():
+            dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
     yield Parallel(dist.get_rank(), world, own)
     # Not reached after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends them
     # once this one exits.
     dist.destroy_process_group()
+
+
+@contextmanager
+def _launched() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ArgapError(
+            f"WORLD_SIZE, RANK or MASTER_PORT is not from torchrun ({first_line(error)}); unset it, or use torchrun"
+        ) from None

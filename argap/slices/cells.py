@@ -24,6 +24,7 @@ from argap.files.checksums import check_files
 from argap.files.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
+from argap.runtime.interrupt import raising_interrupts
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 
@@ -151,7 +152,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     keys = ", ".join(map(quoted, by))
     sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
-    with duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
+    with raising_interrupts(), duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
         try:
             return connection.execute(query, [str(path)]).df()
         except duckdb.Error as error:

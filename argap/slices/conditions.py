@@ -22,7 +22,7 @@ from argap.errors import ArgapError, first_line
 from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
 from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, OPTIONAL, schema_of
-from argap.runtime.interrupt import current
+from argap.runtime.interrupt import current, raising_interrupts
 from argap.slices.allowed import LONGEST, refused_part
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
@@ -44,12 +44,14 @@ HEAD = "SELECT (\n"
 """What stands before a condition when it is parsed."""
 
 
-def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def connect(threads: int | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Connect to an in-memory database that can read only the tables registered with this connection.
 
     ``threads``: per query; None: one per core.
     """
-    return _database(os.getpid(), threads).cursor()
+    with raising_interrupts(), _database(os.getpid(), threads).cursor() as connection:
+        yield connection
 
 
 @cache

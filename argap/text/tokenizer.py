@@ -53,7 +53,7 @@ class Tokenizer:
         self, backend: Any, *, name: str, eos: int | None, bos: int | None = None, adds_bos: bool | None = None
     ) -> None:
         """Take over ``backend``; ``adds_bos``: what its files say of a BOS, if anything (`adds_bos`)."""
-        before = _added_before(backend)
+        before = _added_before(backend, name)
         self._backend = backend
         added = backend.get_added_tokens_decoder().get(eos)
         if added is not None and not added.special:  # an ordinary added token would be recognised in text
@@ -196,15 +196,21 @@ class Tokenizer:
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
-def _added_before(backend: Any) -> list[int]:
-    """Return the ids that a tokenizer's post-processor puts before a text."""
+def _added_before(backend: Any, name: str) -> list[int]:
+    """Return the ids that a tokenizer's post-processor puts before a text.
+
+    Raises `FormatError`, with the tokenizer's ``name``, for a template of tokens that it does not define.
+    """
     waiting = [] if backend.post_processor is None else [json.loads(backend.post_processor.__getstate__())]
     found: list[int] = []
     for state in waiting:
         waiting += state.get("processors", ())  # of a sequence
         found += [state["cls"][1]] if "cls" in state else []  # BERT's and RoBERTa's
         for piece in takewhile(lambda piece: "SpecialToken" in piece, state.get("single", ())):  # a template
-            found += state["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+            token = piece["SpecialToken"]["id"]
+            if token not in state["special_tokens"]:
+                raise FormatError(f"{name}: its post-processor puts {token!r} before a text, which it does not define")
+            found += state["special_tokens"][token]["ids"]
     return found
 
 
@@ -252,13 +258,12 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
         return _from_folder(path, name)
-    offline = not path.exists() and _is_offline(name)
-    if not path.exists():
-        try:
-            return _from_folder(_download(name, offline=offline), name)
-        except (OSError, ValueError):
-            pass  # no tokenizer.json on the hub (transformers may still convert an older format), or an invalid name
-    return _converted(str(path), name, offline=offline)
+    if path.exists():
+        return _converted(str(path), name, offline=False)
+    offline, downloaded = _is_offline(name), None
+    with contextlib.suppress(Exception):  # of many types; transformers may still convert an older format
+        downloaded = _download(name, offline=offline)
+    return _converted(str(path), name, offline=offline) if downloaded is None else _from_folder(downloaded, name)
 
 
 def tokenizer_folder(path: Path) -> Path:
@@ -355,7 +360,9 @@ def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
             tokenizer = auto_tokenizer(source, offline=offline)
     except ArgapError as error:
         raise ArgapError(f"{name}: {error}") from None
-    except (OSError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers raises any type for values of another type
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
     if tokenizer.is_fast:
         check_backend(tokenizer.backend_tokenizer, name)

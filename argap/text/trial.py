@@ -1,7 +1,7 @@
 """Try a tokenizer on text with long runs of every kind of character: ``python -m argap.text.trial``.
 
-The arguments are the limits of `argap.runtime.child` and a ``tokenizer.json``. Exits with 1 and one line if the
-tokenizer cannot be loaded, panics, or makes far more tokens than the text has bytes.
+The arguments are the parent and limits of `argap.runtime.child` and a ``tokenizer.json``. Exits with 1 and one line if
+the tokenizer cannot be loaded, panics, or makes far more tokens than the text has bytes.
 """
 
 import sys
@@ -31,13 +31,13 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    end_with_parent()
+    end_with_parent(int(sys.argv[1]))
     import tokenizers  # noqa: F401
 
-    confine(*map(int, sys.argv[1:4]))
+    confine(*map(int, sys.argv[2:5]))
     try:
-        main(sys.argv[4])
+        main(sys.argv[5])
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        sys.exit(f"{sys.argv[4]}: not a usable tokenizer ({' '.join(str(error).split())[:200]})")
+        sys.exit(f"{sys.argv[5]}: not a usable tokenizer ({' '.join(str(error).split())[:200]})")

@@ -30,6 +30,8 @@ REFUSALS: dict[str, dict[str, str]] = {
         "t/grows": "t/grows/tokenizer.json: its replacements make up to 1,000,000,000,000 characters of one; …",
         "t/words": "t/words/tokenizer.json: max_input_chars_per_word: expected at most 1,000, found 1,000,000",
         "t/nested": "t/nested/tokenizer.json: not a readable tokenizer (…",
+        "t/template": "t/template: its post-processor puts 'x' before a text, which it does not define",
+        "t/types": "t/types: no tokenizer there, as a folder or on the hub (…",
         "pipe": "pipe: a pipe; expected a file, which can be read twice",
     },
     "index": {
@@ -79,6 +81,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "show gla --size 13m": "size '13m': unknown; known are 70m, 125m, 360m, 1.4b",
         "list --size 70m --layers 3": "--size 70m: sets width, layers and vocabulary; leave out --size or the others",
         "list --layers 10001": "num_hidden_layers: expected 1 to 10,000, found 10001",
+        "show attention --seq-len 99999999": "--seq-len: expected 1 to 16,777,216, found 99999999",
         "show hyena!": "hyena!: no such folder or reference, and the hub does not have it …",
         "show somewhere --size 70m": "--size 70m: somewhere is not a named architecture; known are …",
         "bench atention --out out": "architecture 'atention': unknown; known are …",
@@ -178,6 +181,11 @@ def place(tmp_path_factory, tokenizer, token_result, toy_tokenizer, toy_corpus) 
     for name, parts in hostile_tokenizers().items():
         (place / "t" / name).mkdir(parents=True)
         (place / "t" / name / "tokenizer.json").write_text(parts if isinstance(parts, str) else json.dumps(parts))
+    (place / "t" / "types").mkdir()
+    (place / "t" / "types" / "vocab.txt").write_text("a\n")
+    (place / "t" / "types" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertTokenizer", "eos_token": ["a"]}'
+    )
     of_text = {"tokenizer": str(toy_tokenizer), "data": [str(toy_corpus)]}
     toy = {**of_text, **SETTINGS, "architecture": "attention", "hidden_size": 32, "num_layers": 2}
     evaluation = {"data": [str(toy_corpus)], "seq_len": 16}
@@ -195,11 +203,14 @@ def hostile_tokenizers() -> dict[str, Any]:
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     words = {"type": "WordPiece", "vocab": vocab, "unk_token": "a", "continuing_subword_prefix": "##"}
     whole = {"version": "1.0", "added_tokens": [], "model": model}
+    token = {"SpecialToken": {"id": "x", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [token], "pair": [], "special_tokens": {}}
     return {
         "regex": whole | {"pre_tokenizer": split},
         "prefix": whole | {"model": model | {"continuing_subword_prefix": "abcdefgh", "merges": ["a b"]}},
         "grows": whole | {"normalizer": {"type": "Sequence", "normalizers": [replace] * 12}},
         "words": whole | {"model": words | {"max_input_chars_per_word": 10**6}},
+        "template": whole | {"post_processor": template},
         "nested": '{"model": {"type": "BPE"}, "normalizer": ' + "[" * 100_000,
     }
 
@@ -223,6 +234,21 @@ def test_refusals_are_one_line(place: Path, run_command: RunCommand, monkeypatch
     expected = re.escape(f"argap: {said}\n".replace("PORT", port)).replace("…", ".*")
     assert re.fullmatch(expected, error), error
     assert files(place) == before
+
+
+def test_a_removed_working_directory_is_refused(run_command: RunCommand, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    said = "argap: the working directory has been removed; run the command in another\n"
+    assert run_command("slice", str(tmp_path)) == (1, "", said)
+
+
+def test_a_refusal_is_no_longer_than_a_screen(run_command: RunCommand) -> None:
+    code, printed, error = run_command("index", "info", "a" * 5000)
+    assert (code, printed, error.count("\n")) == (1, "", 1)
+    assert len(error) < 2020
+    assert error.startswith("argap: aaaa")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,14 @@ def test_several_processes_use_one_gpu_each(monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
 
+@pytest.mark.parametrize("processes", ["0", "x", "2"])
+def test_variables_that_another_launcher_left_are_refused(processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ArgapError, match=r"^WORLD_SIZE, RANK or MASTER_PORT is not from torchrun"), join("cpu"):
+        pass
+
+
 def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
     """The ``--device`` option of every command with one."""
     for name, each in getattr(command, "commands", {}).items():

@@ -78,6 +78,11 @@ def test_a_full_disk_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, "argap: No space left on device\n")
 
 
+def test_streams_that_the_caller_closed_are_no_error() -> None:
+    command = 'exec "$0" -m argap --version <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 0
+
+
 def test_another_broken_pipe_is_not_hidden() -> None:
     def exit_as_typer() -> None:
         try:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,10 +20,12 @@ from transformers import GPT2Config
 from typer.testing import CliRunner
 
 import argap
+from argap.checkpoints.find import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.files.hub import fetched, parse_address
 from argap.integrations.hub import plan, send
+from argap.text.tokenizer import load_tokenizer
 from tests.builders.tokenizers import byte_level
 from tests.conftest import index_of, save_model
 
@@ -240,6 +243,16 @@ def test_results_go_to_data_sets_only(local, address, message):
         plan(local.folder, address)
 
 
+def test_a_damaged_file_is_not_sent(local, tmp_path):
+    copy = shutil.copytree(local.folder, tmp_path / "copy")
+    labels = copy / "labels" / "labels.parquet"
+    content = bytearray(labels.read_bytes())
+    content[len(content) // 2] ^= 1
+    labels.write_bytes(content)
+    with pytest.raises(FormatError, match=r"labels\.parquet: damaged between bytes"):
+        plan(copy, "hf://datasets/org/name")
+
+
 def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, monkeypatch):
     put(hub, place / "text", "texts")
     planned = plan(local.folder, "hf://datasets/org/name")
@@ -265,3 +278,16 @@ def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, 
         "refs/pr/1",
         "c",
     )
+
+
+def test_an_answer_that_the_hubs_library_does_not_foresee_is_one_line(monkeypatch):
+    def fetch(*_, **__):
+        raise TypeError("quote_from_bytes() expected bytes")  # the commit is a number
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    with pytest.raises(ArgapError, match=r"^org/name: no such folder .* \(quote_from_bytes"):
+        find_checkpoint("org/name")
+    for name in ("huggingface_hub.file_exists", "huggingface_hub.hf_hub_download"):
+        monkeypatch.setattr(name, fetch)
+    with pytest.raises(ArgapError, match=r"^org/name: no tokenizer there, as a folder or on the hub"):
+        load_tokenizer("org/name")

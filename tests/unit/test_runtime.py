@@ -173,8 +173,8 @@ CHILD = """
 import os, sys, time
 from pathlib import Path
 from argap.runtime.child import confine, end_with_parent
-end_with_parent()
-confine(*map(int, sys.argv[1:4]))
+end_with_parent(int(sys.argv[1]))
+confine(*map(int, sys.argv[2:5]))
 Path("pid").write_text(str(os.getpid()))
 ACTION
 """
@@ -215,3 +215,10 @@ def test_a_child_ends_with_its_parent(tmp_path, monkeypatch) -> None:
     child = Path("/proc", (tmp_path / "pid").read_text(), "stat")
     while child.exists() and child.read_text().rpartition(") ")[2][0] != "Z":
         time.sleep(0.05)
+
+
+def test_a_child_whose_parent_has_ended_before_it_began_ends(tmp_path, monkeypatch) -> None:
+    child_of(tmp_path, "", monkeypatch)
+    ended = subprocess.run([sys.executable, "-m", "confined", "1", "9", "1000000000", "1000"], check=False)
+    assert ended.returncode == 1
+    assert not (tmp_path / "pid").exists()

@@ -248,6 +248,7 @@ BROKEN = {
     ),
     "columns.jsonl": (b'{"text": ["a", "b"]}', "column 'text' holds"),
     "open.csv": (b'text,id\n"one,1\ntwo,2\n', "not CSV (unexpected end of data)"),
+    "return.csv": (b"te\rxt,id\none,1\n", "line 1: not CSV"),
     "quotes.csv": (b'text,id\n"one"fish,1\n', "line 2: not CSV"),
     "ragged.csv": (b"text,id\none,1\ntwo\n", "line 3: 1 fields; expected 2, as in the header"),
 }

@@ -1,5 +1,8 @@
 """Slices that are refused: conditions, functions, names, files and statements, each in one line."""
 
+import os
+import signal
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +147,13 @@ def test_the_connection_itself_is_closed(statement, tmp_path):
     with connect() as connection, pytest.raises(duckdb.Error):
         connection.execute(statement.format(folder=tmp_path)).fetchall()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_in_a_query_is_an_interrupt():
+    """DuckDB raises a `RuntimeError` of its own for it."""
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt), connect(threads=1) as connection:
+        connection.execute("SELECT sum(sin(a.range * b.range)) FROM range(1000000) a, range(1000000) b").fetchall()
 
 
 @pytest.mark.parametrize("name", ["../rare", "a/b", "C:\\rare", "rare.yaml", "", "all", "ar_hits"])
