@@ -12,8 +12,7 @@ from argap.records import SourceRecord
 from argap.scoring.config import DEFAULT, ScoreConfig
 from argap.scoring.per_model import split_name
 from argap.scoring.server.client import is_address, parse_address
-from argap.scoring.server.scoring import Server
-from argap.scoring.server.source import ServerSource
+from argap.scoring.server.source import Server, ServerSource
 from argap.scoring.sources import FinishedSource, Source, distinct, once
 from argap.tokens.runs import BESIDE, named, open_run
 from argap.tokens.segment_runs import check_tokens
