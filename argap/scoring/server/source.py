@@ -123,7 +123,12 @@ class ServerSource(Configured):
     @contextmanager
     def _asked(self, data: EvaluationSet) -> "Iterator[_Asked]":
         """Find out how the server answers, before the first window."""
-        client, model, tokenizer, batch = Client(self.server.address), self.server.model, self.tokenizer, self.config.batch_size
+        client, model, tokenizer, batch = (
+            Client(self.server.address),
+            self.server.model,
+            self.tokenizer,
+            self.config.batch_size,
+        )
         dialect = find_dialect(client, model, longest_window(data), tokenizer, self.bos)
         if dialect.prompts == "text":
             _check_round_trips(data, tokenizer, self.server.address)
