@@ -51,9 +51,10 @@ def find_sources(
 ) -> tuple[Source, list[Source]]:
     """Return the reference and the other models (`distinct`), each once.
 
-    Checkpoints are run by the engine of ``config``, if it names one. Any may be a server, and the reference the folder of a finished run, or ``NAME=RUN``. The names of servers' models
-    are taken from ``config`` in the order of ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer
-    names than servers, for a run of segments, and what `find_source` raises.
+    Checkpoints are run by the engine of ``config``, if it names one. Any may be a server, and the reference the folder
+    of a finished run, or ``NAME=RUN``. The names of servers' models are taken from ``config`` in the order of
+    ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer names than servers, for a run of segments,
+    and what `find_source` raises.
     """
     given = [split_name(source)[1] for source in (*sources, reference) if isinstance(source, str)]
     servers = [source for source in given if is_address(source)]

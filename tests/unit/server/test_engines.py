@@ -292,10 +292,8 @@ def test_vllm_itself_gives_the_run_of_the_same_weights(place, tmp_path, tokenize
     folder = save_model(tmp_path / "model", config, tokenizer, seed=1)
     given: dict[str, Any] = {"data": "stdlib:heldout", "seq_len": 3000, "limit_tokens": 9100, "device": "cpu"}
     given |= {"bos": tokenizer.token_text(3), "dtype": "float32"}
-    argap.score({"model": folder}, str(folder), out=tmp_path / "own", **given)
-    argap.score({"model": folder}, str(folder), out=tmp_path / "vllm", backend="vllm", **given)
-    (own, top1), (theirs, theirs_top1) = (
-        read_logprobs(open_run(tmp_path / name / "model")) for name in ("own", "vllm")
-    )
+    argap.score({"m": folder}, str(folder), out=tmp_path / "own", **given)
+    argap.score({"m": folder}, tmp_path / "own/model", out=tmp_path / "vllm", backend="vllm", **given)
+    (own, top1), (theirs, theirs_top1) = (read_logprobs(open_run(tmp_path / name / "m")) for name in ("own", "vllm"))
     np.testing.assert_allclose(theirs, own, atol=1e-4)
     assert (top1 == theirs_top1).mean() > 0.999
