@@ -277,9 +277,10 @@ def test_other_checkpoints_vocabularies_and_torchrun_are_refused(fake, place, ow
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_vllm_itself_gives_the_run_of_the_same_weights(place, tmp_path, tokenizer) -> None:
-    """In float32 on a CPU; more windows than one step takes, of which one is longer than a step."""
+def test_vllm_itself_gives_the_run_of_the_same_weights(tmp_path, tokenizer, monkeypatch) -> None:
+    """In float32, in windows longer than one of its steps (`argap.scoring.server.engines.TOKENS_PER_STEP`)."""
     pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     config = LlamaConfig(
         vocab_size=8192,
         hidden_size=128,
