@@ -95,7 +95,7 @@ def train() -> None:
     trainer.add_callback(GapCallback(trainer, run, every=1, threshold=2, slices=SLICES))
     trainer.train()
     weights: Any = trainer.model_wrapped
-    assert all(isinstance(each, DTensor) for each in weights.parameters()) == bool(fsdp)
+    assert any(isinstance(each, DTensor) for each in weights.parameters()) == bool(fsdp)  # a root's stay after forward
     logged = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
     Path(f"{dist.get_rank()}.json").write_text(json.dumps(logged))
     dist.destroy_process_group()
