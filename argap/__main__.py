@@ -1,7 +1,7 @@
 """Run the script ``argap`` and ``python -m argap``.
 
-An interrupt while the command line is being imported ends the process at once: nothing has begun, and the interrupted
-imports would print a traceback.
+An interrupt while the command line is being imported, or after the command, ends the process at once: there is nothing
+to lose, and Python would print a traceback of its imports or of the threads that it waits for.
 """
 
 import os
@@ -10,14 +10,22 @@ import signal
 
 def main() -> None:
     """Run the script ``argap``."""
+
+    def end(_number: int, _frame: object) -> None:
+        os._exit(130)
+
     foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
     if foreground:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+        signal.signal(signal.SIGINT, end)
     from argap.cli import main as command
 
     if foreground:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    command()
+    try:
+        command()
+    finally:
+        if foreground:
+            signal.signal(signal.SIGINT, end)
 
 
 if __name__ == "__main__":

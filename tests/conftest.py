@@ -4,7 +4,8 @@ import importlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,22 @@ def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: a worker for each core that this process may use, up to `MAX_WORKERS`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_WORKERS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run a test marked `alone`, which takes much of a card's memory, while no other test marked `gpu` runs."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    import fcntl
+
+    with open(Path(tempfile.gettempdir(), f"argap-gpu-tests-{os.getuid()}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if item.get_closest_marker("alone") is None else fcntl.LOCK_EX)
+        try:
+            return (yield)
+        finally:
+            if torch.cuda.is_available() and torch.cuda.memory_reserved() > 2**30:
+                torch.cuda.empty_cache()  # what a worker keeps, other workers and local memory of kernels lack
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,6 @@ class StopRequest:
     requested: bool = False
 
 
-_answering: list[StopRequest] = []
-"""The blocks of `listening` in progress."""
-
-
 class Stopped(KeyboardInterrupt):
     """Training stopped as requested, after a checkpoint."""
 
@@ -36,6 +32,8 @@ def listening() -> Iterator[StopRequest]:
         yield stop
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # What is answered here must not reach `ending_on_interrupt`, whose thread may be late to hear of it.
+    told = signal.set_wakeup_fd(-1)
 
     def request(number: int, _frame: object) -> None:
         stop.requested = True
@@ -43,11 +41,10 @@ def listening() -> Iterator[StopRequest]:
 
     for number in before:
         signal.signal(number, request)
-    _answering.append(stop)
     try:
         yield stop
     finally:
-        _answering.remove(stop)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -115,7 +112,7 @@ def _forget() -> None:
 def _end_after(reader: int) -> None:
     first: float | None = None
     while got := os.read(reader, 64):
-        if signal.SIGINT not in got or _answering:
+        if signal.SIGINT not in got:
             continue
         if first is None:
             first = time.monotonic()

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import urllib.error
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from argap.runtime import signals
+from argap.runtime.signals import ending_on_interrupt, listening
 from tests.builders.processes import begin, said
 
 ROOT = Path(__file__).parents[2]
@@ -132,28 +135,34 @@ def test_it_serves_until_interrupted_without_torch(token_result):
     assert said.endswith("torch: False\n")
 
 
-IN_A_LIBRARY = """
-import signal, sys, threading, time
-from argap import cli
+STUCK = """
+import ctypes, signal, threading, time
+from argap import __main__, cli
 from argap.runtime import signals
 
-def command(**given):
-    stuck = threading.Thread(target=time.sleep, args=(600,))  # as in a query that does not return
-    stuck.start()
+def library():
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
     print("begun", flush=True)
-    stuck.join()
+    lock(mutex)  # never returns to Python, which could raise the interrupt
+
+def threads():
+    threading.Thread(target=time.sleep, args=(600,)).start()  # joined when the process ends
+    print("begun", flush=True)
+    time.sleep(600)
 
 signals.GRACE = GRACE
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cli.commands = lambda: command
+cli.commands = lambda: lambda **given: WHERE()
 cli._flags = lambda command, arguments: {}
-cli.main()
+__main__.main()
 """
 
 
+@pytest.mark.parametrize("where", ["library", "threads"])
 @pytest.mark.parametrize(("grace", "times"), [(0.2, 1), (500, 2)], ids=["after a while", "at the second"])
-def test_an_interrupt_ends_what_does_not_return(grace: float, times: int):
-    code = IN_A_LIBRARY.replace("GRACE = GRACE", f"GRACE = {grace}")
+def test_an_interrupt_ends_what_does_not_return(grace: float, times: int, where: str):
+    code = STUCK.replace("GRACE = GRACE", f"GRACE = {grace}").replace("WHERE", where)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
         assert process.stdout is not None
@@ -163,6 +172,25 @@ def test_an_interrupt_ends_what_does_not_return(grace: float, times: int):
             time.sleep(0.7)
         assert process.communicate(timeout=90) == ("", "")
         assert process.returncode == 130
+
+
+def test_an_interrupt_that_is_answered_ends_nothing_later(monkeypatch: pytest.MonkeyPatch):
+    """The thread that hears of interrupts may run only after the answer: here it must."""
+    timers: list[float] = []
+    monkeypatch.setattr(signals.threading, "Timer", lambda seconds, *what: timers.append(seconds))
+    interval = sys.getswitchinterval()
+    with ending_on_interrupt():
+        sys.setswitchinterval(60)
+        try:
+            with listening() as stop:
+                signal.raise_signal(signal.SIGINT)
+        finally:
+            sys.setswitchinterval(interval)
+    assert stop.requested
+    for thread in threading.enumerate():
+        if thread.name == "interrupts":
+            thread.join()
+    assert timers == []
 
 
 STUCK_VIEW = """

@@ -1,6 +1,5 @@
 """Kernels run on the GPU if there is one, otherwise in Triton's interpreter (switched on in ``tests/conftest.py``)."""
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -19,14 +18,6 @@ def relative_error(actual: torch.Tensor | None, expected: torch.Tensor | None) -
     assert actual is not None
     assert expected is not None
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-@pytest.fixture(autouse=True)
-def memory_is_returned() -> Iterator[None]:
-    """Give cached memory back after a large test: a launch that needs local memory asks the driver, not PyTorch."""
-    yield
-    if torch.cuda.is_available() and torch.cuda.memory_reserved() > 2**33:
-        torch.cuda.empty_cache()
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ def test_real_heads_in_little_memory(n, size, vocabulary):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("size", [2048, 2047])  # by the copy engine; by pointers
 def test_more_elements_than_32_bits_count(size):
     rows = 2**31 // size + 999

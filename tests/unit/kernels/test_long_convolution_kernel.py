@@ -62,6 +62,7 @@ def test_sizes_are_fast() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_offsets_beyond_32_bits(device: torch.device) -> None:
     length = 2**12  # no one kernel takes it
     x = torch.zeros(10, length, 2**16, dtype=torch.float16, device=device)  # 2.7 · 10⁹ elements
@@ -126,6 +127,7 @@ def test_sizes_are_powers_of_two() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_offsets_of_one_kernel_beyond_32_bits(device: torch.device) -> None:
     x = torch.zeros(18, 2**11, 2**16, dtype=torch.float16, device=device)  # 2.4 · 10⁹ elements
     x[-1, :, -8:] = torch.randn(2**11, 8).to(x)

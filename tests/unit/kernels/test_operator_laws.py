@@ -246,6 +246,7 @@ LARGE: dict[str, Callable[[torch.Tensor], Given]] = {
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("name", LARGE)
 def test_offsets_beyond_31_bits(name: str) -> None:
     x = torch.rand(66, 8192, 64, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
