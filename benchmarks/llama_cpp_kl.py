@@ -110,7 +110,7 @@ def main() -> None:
     made.add_argument("--windows", type=int, default=8)
     made.add_argument("--threads", type=int, default=2)
     asked = made.parse_args()
-    pairs = [compared(*pair, asked.llama_cpp, asked.windows, asked.threads) for pair in asked.pair]
+    pairs = [compared(one, other, asked.llama_cpp, asked.windows, asked.threads) for one, other in asked.pair]
     print(json.dumps(pairs, indent=1))
     save(asked.json, ("torch", "transformers", "gguf", "numpy"), pairs=pairs)
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from argap.checkpoints.find import NATIVE, read_config
 from argap.checkpoints.lengths import stated_positions
@@ -21,6 +21,7 @@ from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord, ids_of
 from argap.runtime.trust import is_trusted
 from argap.scoring.checkpoint import CheckpointSource
+from argap.scoring.config import Engine
 from argap.scoring.server.dialects import Choice, Scored, TokenScore, of_ids
 from argap.scoring.server.probe import check_next_token, probes_of
 from argap.scoring.server.scoring import longest_window, score_prompts
@@ -36,7 +37,7 @@ TOKENS_PER_STEP = 2**11
 """Most tokens that vLLM computes at once: it holds the logits of those of one window, for the whole vocabulary."""
 SAID = 300
 """Most characters of an engine's message to quote."""
-Position = Mapping[int, TokenScore] | None
+Position = dict[int, TokenScore] | None
 """The scores at a position by token id; None at position 0."""
 Prompts = Callable[[list[list[int]]], list[list[Position]]]
 """Scores prompts of token ids, in order."""
@@ -56,7 +57,7 @@ class Setting(NamedTuple):
 def _vllm(setting: Setting) -> Iterator[Prompts]:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read at import
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout has results alone
-    import vllm
+    import vllm  # pyright: ignore[reportMissingImports]
 
     engine: Any = vllm.LLM(
         model=setting.folder,
@@ -73,7 +74,9 @@ def _vllm(setting: Setting) -> Iterator[Prompts]:
     asked = vllm.SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=1, detokenize=False)
 
     def position(given: Mapping[int, Any] | None) -> Position:
-        return given and {token: TokenScore(score.logprob, score.rank) for token, score in given.items()}
+        return (
+            None if given is None else {token: TokenScore(score.logprob, score.rank) for token, score in given.items()}
+        )
 
     def score(prompts: list[list[int]]) -> list[list[Position]]:
         answers = engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
@@ -87,7 +90,7 @@ def _vllm(setting: Setting) -> Iterator[Prompts]:
 
 @contextmanager
 def _sglang(setting: Setting) -> Iterator[Prompts]:
-    import sglang
+    import sglang  # pyright: ignore[reportMissingImports]
 
     engine: Any = sglang.Engine(
         model_path=setting.folder,
@@ -120,12 +123,16 @@ def _sglang(setting: Setting) -> Iterator[Prompts]:
         engine.shutdown()
 
 
-ENGINES: dict[str, Callable[[Setting], AbstractContextManager[Prompts]]] = {"vllm": _vllm, "sglang": _sglang}
+ENGINES: dict[Engine, Callable[[Setting], AbstractContextManager[Prompts]]] = {"vllm": _vllm, "sglang": _sglang}
 
 
 @dataclass(frozen=True)
 class EngineSource(CheckpointSource):
     """A checkpoint that the engine named by ``config.backend`` runs."""
+
+    @property
+    def engine(self) -> Engine:
+        return cast("Engine", self.config.backend)
 
     @property
     def longest(self) -> int | None:
@@ -136,7 +143,7 @@ class EngineSource(CheckpointSource):
     def check(self, parallel: "Parallel | None") -> None:
         from argap.runtime.device import resolve_device
 
-        engine, config = self.config.backend, read_config(self.checkpoint)
+        engine, config = self.engine, read_config(self.checkpoint)
         if parallel is not None:
             raise ArgapError(f"{engine} starts its own processes; run without torchrun, `device_map` takes all GPUs")
         for option in ("rank", "kl", "short_context"):
@@ -177,7 +184,7 @@ class EngineSource(CheckpointSource):
             dtype=resolve_dtype(self.dtype, device),
             device=device,
             batch_size=self.config.batch_size,
-            backend=self.config.backend,
+            backend=self.engine,
             bos=self.bos,
         )
 
@@ -205,10 +212,10 @@ class EngineSource(CheckpointSource):
         before, batch = ids_of(self.bos), self.config.batch_size
         gpus = torch.cuda.device_count() if self.config.device_map else 0
         setting = Setting(str(self.checkpoint.folder), identity.dtype, len(before) + data.longest + 1, max(1, gpus))
-        where = f"{self.origin}: {self.config.backend}"
+        where = f"{self.origin}: {self.engine}"
         with ExitStack() as stack:
             with _quoting(where):
-                prompts = stack.enter_context(ENGINES[self.config.backend](setting))
+                prompts = stack.enter_context(ENGINES[self.engine](setting))
             windows = max(1, TOKENS_PER_CALL // data.seq_len) if batch == "auto" else batch
             engine = _Engine(where, prompts, before, self.tokenizer, windows)
             probes = engine.ask(probes_of(longest_window(data), self.tokenizer, as_text=False))

@@ -29,8 +29,10 @@ SHARDS_AHEAD = 2
 class Scorer(Protocol):
     """A server or an engine, ready to score windows."""
 
-    batch: int
-    """Windows per request."""
+    @property
+    def batch(self) -> int:
+        """Return the windows per request."""
+        ...
 
     @property
     def device_name(self) -> str: ...

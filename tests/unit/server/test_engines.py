@@ -158,7 +158,7 @@ def test_a_bos_is_put_before_each_window(fake, place, tmp_path, tokenizer) -> No
     argap.score(place / "tiny", place / "reference", out=tmp_path / "own", **given)
     argap.score(place / "tiny", tmp_path / "own/reference", out=tmp_path / "vllm", backend="vllm", **given)
     found = [read_logprobs(open_run(tmp_path / name / "tiny"))[0] for name in ("vllm", "own")]
-    np.testing.assert_allclose(*found, atol=1e-4)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
     assert {ids[0] for prompts in fake.prompts for ids in prompts} == {3}
 
 
