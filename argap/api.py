@@ -56,7 +56,7 @@ def score(
     short_context: int | None = None,
     context_curve: bool = False,
     batch_size: int | Literal["auto"] = "auto",
-    backend: Literal["auto", "native", "hf"] = "auto",
+    backend: Literal["auto", "native", "hf", "vllm", "sglang"] = "auto",
     trust_remote_code: bool = False,
     overwrite: bool = False,
 ) -> Result:
@@ -129,7 +129,7 @@ def score(
         Windows per forward pass; ``"auto"`` halves them when memory runs out.
     backend
         Run families that argap knows with its own code (``"native"``) or with transformers (``"hf"``); ``"auto"`` takes
-        its own where it can.
+        its own where it can. ``"vllm"`` and ``"sglang"`` run all by that engine.
     device_map
         Spread models that do not fit on one GPU over all GPUs, then CPU memory.
     rank

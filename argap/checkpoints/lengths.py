@@ -25,6 +25,12 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
         return None
     if model_type in FAMILIES or runs_by_fla(model_type):
         return None
+    return stated_positions(config)
+
+
+def stated_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the positions that a ``config.json`` states, whether or not its model ends there; None if none are."""
+    config = config.get("text_config") or config
     stated = next((value for key in LENGTHS if _is_length(value := config.get(key))), None)
     return stated and max(stated, _extended(config, stated))
 

@@ -117,7 +117,7 @@ def check_loadable(
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
-    _check_trusted(checkpoint)
+    check_trusted(checkpoint)
     config = read_config(checkpoint)
     family = find_family(config)
     if native and family is not None:
@@ -157,7 +157,7 @@ def _load_by_transformers(
     import argap.models  # noqa: F401  (registers the native model type)
     from argap.models.hub.registry import give_back, original_class, register_fla, runs_by_fla
 
-    _check_trusted(checkpoint)
+    check_trusted(checkpoint)
     _check_counts(checkpoint, config)
     give_back()
     if runs_by_fla(config.get("model_type")):
@@ -211,7 +211,8 @@ def _load_by_transformers(
     return model
 
 
-def _check_trusted(checkpoint: Checkpoint) -> None:
+def check_trusted(checkpoint: Checkpoint) -> None:
+    """Raise `ArgapError` for a checkpoint that runs code of its own, unless the caller trusts it."""
     if is_trusted():
         return
     config = read_config(checkpoint)

@@ -19,7 +19,10 @@ from argap.files.checksums import write_checksums
 from argap.files.lock import LOCK
 from argap.files.record import AnyRecord, Record, as_json, write_record
 
-VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
+VERSIONS = (
+    *("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention"),
+    *("vllm", "sglang"),
+)
 PARTS = ("tokens", "samples")
 """Folders of a run that hold its parts."""
 FINGERPRINT = re.compile("[0-9a-f]{64}")

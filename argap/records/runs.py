@@ -63,9 +63,9 @@ class RunResult(Record, frozen=True):
 
     parameters: int | None
     """None if another tool computed the log-probs."""
-    head: Literal["chunked", "model", "import", "server"]
+    head: Literal["chunked", "model", "import", "server", "engine"]
     """``chunked``: log-probs without logits in memory; ``model``: from the model's own logits; ``import``: computed by
-    another tool (`argap.scoring.importing`); ``server``: by a server (`argap.scoring.server`)."""
+    another tool (`argap.scoring.importing`); ``server``, ``engine``: by one of these (`argap.scoring.server`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
@@ -91,7 +91,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf", "import", "server", "memory"]
+    backend: Literal["native", "hf", "vllm", "sglang", "import", "server", "memory"]
     bos: Bos = None
     """What is put before each window."""
     rank: bool = False

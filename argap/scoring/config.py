@@ -20,6 +20,8 @@ LARGEST_BATCH = 2**20
 """Windows."""
 LARGEST_LENGTH = 2**30
 """Tokens."""
+Engine = Literal["vllm", "sglang"]
+"""Inference engines that run checkpoints (`argap.scoring.server.engines`)."""
 BY_MODEL = ("dtype", "tokenizer", "bos", "max_length")
 """Options that can be set for one model."""
 
@@ -117,8 +119,11 @@ class ScoreConfig(Record, frozen=True, kw_only=True):
         ),
     ] = False
     backend: Annotated[
-        Literal["auto", "native", "hf"],
-        Meta(description="Run known families with argap's own code (native) or with transformers (hf)."),
+        Literal["auto", "native", "hf", Engine],
+        Meta(
+            description="Run known families with argap's own code (native) or with transformers (hf), or all by an "
+            "engine (vllm, sglang)."
+        ),
     ] = "auto"
     base: Annotated[
         str | None,

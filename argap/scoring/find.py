@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.references import find_reference
 from argap.errors import ArgapError
 from argap.files.hub import fetched, is_hub
 from argap.records import SourceRecord
-from argap.scoring.config import DEFAULT, ScoreConfig
+from argap.scoring.config import DEFAULT, Engine, ScoreConfig
 from argap.scoring.per_model import split_name
 from argap.scoring.server.client import is_address, parse_address
-from argap.scoring.server.scoring import Server
-from argap.scoring.server.source import ServerSource
+from argap.scoring.server.source import Server, ServerSource
 from argap.scoring.sources import FinishedSource, Source, distinct, once
 from argap.tokens.runs import BESIDE, named, open_run
 from argap.tokens.segment_runs import check_tokens
@@ -52,9 +51,10 @@ def find_sources(
 ) -> tuple[Source, list[Source]]:
     """Return the reference and the other models (`distinct`), each once.
 
-    Any may be a server, and the reference the folder of a finished run, or ``NAME=RUN``. The names of servers' models
-    are taken from ``config`` in the order of ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer
-    names than servers, for a run of segments, and what `find_source` raises.
+    Checkpoints are run by the engine of ``config``, if it names one. Any may be a server, and the reference the folder
+    of a finished run, or ``NAME=RUN``. The names of servers' models are taken from ``config`` in the order of
+    ``sources`` and then ``reference``. Raises `ArgapError` for more or fewer names than servers, for a run of segments,
+    and what `find_source` raises.
     """
     given = [split_name(source)[1] for source in (*sources, reference) if isinstance(source, str)]
     servers = [source for source in given if is_address(source)]
@@ -70,7 +70,12 @@ def find_sources(
             return source
         own, address = split_name(source)
         if not is_address(address):
-            return find_source(source, config)
+            found = find_source(source, config)
+            if config.backend not in get_args(Engine):
+                return found
+            from argap.scoring.server.engines import EngineSource
+
+            return EngineSource(found.name, found.checkpoint, config, found.recorded, named=found.named)
         model = next(names)
         name = own or model.rpartition("/")[2] or model
         return ServerSource(name, Server(parse_address(address), model), config, named=own is not None)

@@ -214,7 +214,11 @@ def check_length(name: str, longest: int | None, data: EvaluationSet, *, bos: Bo
 def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
     """Raise `ArgapError` for a token id without an embedding in the model."""
     embedding: Any = model.get_input_embeddings()
-    rows = embedding.weight.shape[0]
+    check_ids(embedding.weight.shape[0], data, name)
+
+
+def check_ids(rows: int, data: EvaluationSet, name: str) -> None:
+    """Raise `ArgapError` for a token id beyond a vocabulary of ``rows``."""
     highest = int(data.tokens.max())
     if highest >= rows:
         raise ArgapError(

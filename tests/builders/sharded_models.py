@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, default_data_collator
 
 from argap.errors import ArgapError
-from argap.integrations import GapFigures, RecallGap
+from argap.integrations import RecallGap
 from argap.integrations.next_token import logprobs_of_logits
 from argap.integrations.transformers import GapCallback
 
 SLICES = {"later": "pos > 16", "hard": "nll.{reference} > 4"}
 COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+LAYERS = ["LlamaDecoderLayer"]
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
 
 
@@ -62,40 +66,36 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-class AsIfSharded(GapCallback):
-    """Measure as under FSDP."""
-
-    def _figures(self) -> GapFigures:
-        self._trainer.is_fsdp_enabled = True
-        try:
-            return super()._figures()
-        finally:
-            self._trainer.is_fsdp_enabled = False
-
-
 def train() -> None:
-    """Train the checkpoint for two steps and write the figures logged to ``RANK.json``; third argument: as if by FSDP.
+    """Train the checkpoint for two steps and write the figures logged to ``RANK.json``; third argument: by FSDP2.
 
-    accelerate wraps the model for DDP, as it has no FSDP on a CPU; the callback then measures the wrapped model.
+    accelerate shards on any device but a CPU, so it is told that the processes have GPUs; all else is its own.
     """
-    run, checkpoint, *sharded = sys.argv[1:]
+    run, checkpoint, *fsdp = sys.argv[1:]
+    sharded: dict[str, Any] = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": LAYERS}}
     args = TrainingArguments(
         output_dir="output",
         max_steps=2,
         per_device_train_batch_size=2,
-        learning_rate=1e-2,
+        learning_rate=0.1,
+        optim="sgd",  # Adam's first steps magnify rounding
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
         save_strategy="no",
         dataloader_pin_memory=False,
+        **(sharded if fsdp else {}),
     )
+    if fsdp:
+        assert args.device.type == "cpu"  # which makes the state
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     rows = [{"input_ids": torch.arange(k, k + 24), "labels": torch.arange(k, k + 24)} for k in range(16)]
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     trainer = Trainer(model=model, args=args, train_dataset=rows, data_collator=default_data_collator)  # pyright: ignore
-    callback = AsIfSharded if sharded else GapCallback
-    trainer.add_callback(callback(trainer, run, every=1, threshold=2, slices=SLICES))
+    trainer.add_callback(GapCallback(trainer, run, every=1, threshold=2, slices=SLICES))
     trainer.train()
+    weights: Any = trainer.model_wrapped
+    assert any(isinstance(each, DTensor) for each in weights.parameters()) == bool(fsdp)  # a root's stay after forward
     logged = [row for row in trainer.state.log_history if "eval_argap_delta" in row]
     Path(f"{dist.get_rank()}.json").write_text(json.dumps(logged))
     dist.destroy_process_group()

@@ -179,9 +179,9 @@ def test_the_trainers_processes_share_the_windows(place, tmp_path):
     llama(tokenizer.vocab_size).save_pretrained(tmp_path / "llama")
     arguments = [str(folder / "out" / "reference"), str(tmp_path / "llama")]
     found = []
-    for sharded in ([], ["as if sharded"]):
+    for fsdp in ([], ["by FSDP2"]):
         code = "from tests.builders.sharded_models import train; train()"
-        assert torchrun(code, *arguments, *sharded, folder=tmp_path) == [0, 0], said(tmp_path)[1]
+        assert torchrun(code, *arguments, *fsdp, folder=tmp_path) == [0, 0], said(tmp_path)[1]
         logged, nothing = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
         assert ([row["step"] for row in logged], nothing) == ([1, 2], [])
         assert logged[0]["eval_argap_nll"] != logged[1]["eval_argap_nll"]

@@ -116,7 +116,7 @@ class Dialect(NamedTuple):
         choices = sorted(answer.choices, key=lambda choice: choice.index)  # in the order of the prompts
         if [choice.index for choice in choices] != list(range(len(windows))):
             raise MismatchError(f"{where}: {len(choices)} choices for {len(windows)} prompts; use `batch_size=1`")
-        read = _of_ids if self.logprobs == "prompt_logprobs" else _of_texts
+        read = of_ids if self.logprobs == "prompt_logprobs" else _of_texts
         if self.sends is not None:
             pairs = zip(choices, windows, strict=True)
             choices = [without_first(choice, self.sends, ids, tokenizer) for choice, ids in pairs]
@@ -164,7 +164,7 @@ def tokens_added(answer: Answer, windows: Sequence[Sequence[int]]) -> int | None
     return read - sum(map(len, windows)) if read > 0 else None
 
 
-def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
+def of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
     """Read ``prompt_logprobs``: null, then for each position a mapping from ids to log-prob, rank and text."""
     given = choice.prompt_logprobs
     if given is None:

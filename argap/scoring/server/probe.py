@@ -44,12 +44,12 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
         except NoLogprobs as answer:
             last = str(answer)
             continue
-        if np.ptp(best) > TOLERANCE:  # False for NaN, if the server does not say
-            raise ArgapError(
-                f"{client.address}: its distribution for a token changes with that token, so it is not that of the "
-                "next token; llama-cpp-python pairs tokens with log-probs one position late unless a BOS precedes the "
-                f"prompt: use `bos={OWN_BOS}`"
-            )
+        check_next_token(
+            best,
+            f"{client.address}: its",
+            "; llama-cpp-python pairs tokens with log-probs one position late unless a BOS precedes the prompt: use "
+            f"`bos={OWN_BOS}`",
+        )
         if dialect.adds and bos is None:
             say(
                 f"{client.address}: adds a token of its own, a BOS, before each window; argap's own scorer does so "
@@ -61,6 +61,17 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
         f"{last}; expected a completions server that returns the log-probs of a prompt, by vLLM's prompt_logprobs or "
         "by echo with logprobs"
     )
+
+
+def check_next_token(best: Sequence[float], whose: str, remedy: str = "") -> None:
+    """Raise `ArgapError` if ``best``, the highest log-prob at the last token of each probe, depends on that token.
+
+    A server that does not say it gives NaN, and is believed.
+    """
+    if np.ptp(best) > TOLERANCE:  # False for NaN
+        raise ArgapError(
+            f"{whose} distribution for a token changes with that token, so it is not that of the next token{remedy}"
+        )
 
 
 def probes_of(tokens: Sequence[int], tokenizer: Tokenizer, *, as_text: bool) -> list[list[int]]:

@@ -31,8 +31,7 @@ from argap.scoring.batches import Batches
 from argap.scoring.config import ScoreConfig
 from argap.scoring.find import find_source
 from argap.scoring.server.client import parse_address
-from argap.scoring.server.scoring import Server
-from argap.scoring.server.source import ServerSource
+from argap.scoring.server.source import Server, ServerSource
 from argap.synthetics.pretrained.records import PretrainedTest, read_scores
 from argap.synthetics.pretrained.scores import score_pretrained
 from argap.text.tokenizer import load_tokenizer, tokenizer_in_memory

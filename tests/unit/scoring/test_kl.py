@@ -20,6 +20,7 @@ from argap.scoring import batches
 from argap.slices.conditions import check_condition
 from argap.tokens import runs
 from argap.view.windows import WindowReader
+from tests.builders.processes import COMMAND, said, torchrun
 from tests.conftest import save_model
 from tests.unit.scoring.test_scorer import CONFIGS
 
@@ -132,6 +133,23 @@ def test_a_run_with_kl_resumes_with_the_same_reference_only(folders, scored, tmp
         argap.score({"padded": folders["padded"]}, f"new={folders['granite']}", kl=True, out=out, **TEXT)
     with pytest.raises(MismatchError, match="holds a run with entropy True, asked for False"):
         ask("gpt2")
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_parts_and_write_the_run_of_one(folders, scored, tmp_path):
+    asked = [word for name, value in TEXT.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    models = [f"{name}={folders[name]}" for name in ("padded", "gemma2")]
+    command = ["score", *models, "--ref", str(folders["gpt2"]), "--kl", "--device", "cpu", "--out", "out", *asked]
+    code = f"from argap.tokens import runs; runs.SHARD_TOKENS = 64; {COMMAND}"
+    assert torchrun(code, *command, folder=tmp_path) == [0, 0], said(tmp_path)[1]
+    for name in ("padded", "gemma2"):
+        assert runs.open_run(tmp_path / "out" / name).record.finished.processes == 2
+        assert sorted(path.name for path in (tmp_path / "out" / name / "tokens").iterdir()) == [
+            path.name for path in sorted((scored.folder / name / "tokens").iterdir())
+        ]
+        rows, expected = columns(tmp_path / "out" / name), columns(scored.folder / name)
+        for column in ("kl", "entropy", "logprob"):
+            np.testing.assert_allclose(rows[column], expected[column], atol=1e-5, err_msg=column)
 
 
 def test_what_cannot_be_compared_is_refused_before_any_work(folders, scored, tmp_path, tokenizer):
