@@ -20,8 +20,8 @@ from argap.errors import ArgapError, MismatchError, extra
 from argap.evaluation.windows import EvaluationSet
 from argap.records import RunIdentity, SourceRecord, ids_of
 from argap.runtime.trust import is_trusted
-from argap.scoring.local import CheckpointSource
 from argap.scoring.config import Engine
+from argap.scoring.local import CheckpointSource
 from argap.scoring.server.dialects import Choice, Scored, TokenScore, of_ids
 from argap.scoring.server.probe import check_next_token, probes_of
 from argap.scoring.server.scoring import longest_window, score_prompts
