@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from argap.checkpoints.causality import check_says_causal, check_sees_no_future
 from argap.checkpoints.classes import auto_class, is_known
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from argap.models.hub.family import Family
 
-Backend = Literal["auto", "native", "hf"]
+BACKENDS = ("auto", "native", "hf")
 """Which code runs a checkpoint: argap's mixers and kernels (``native``), the implementation of transformers (``hf``),
 or the first if the family is known, else the second (``auto``)."""
 MODULES = re.compile("(layers?|blocks|experts)$")
@@ -34,15 +34,15 @@ MODULES = re.compile("(layers?|blocks|experts)$")
 MOST_MODULES = 10_000
 
 
-def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
+def runs_native(checkpoint: Checkpoint, backend: str = "auto") -> bool:
     """Return whether argap's own code runs the checkpoint with this backend.
 
     Raises `ArgapError` for an unknown backend, and for ``native`` with an unknown family, listing the known ones.
     """
     from argap.models.hub.registry import FAMILIES, find_family
 
-    if backend not in get_args(Backend):
-        raise ArgapError(f"`backend` {backend}: expected {', '.join(get_args(Backend))}")
+    if backend not in BACKENDS:
+        raise ArgapError(f"`backend` {backend}: expected {', '.join(BACKENDS)}")
     config = read_config(checkpoint)
     if config.get("model_type") == NATIVE:
         return True
@@ -66,7 +66,7 @@ def load_model(
     *,
     dtype: "torch.dtype",
     device: str,
-    backend: Backend = "auto",
+    backend: str = "auto",
     device_map: bool = False,
 ) -> "PreTrainedModel":
     """Load the model in evaluation mode on ``device``, or with ``device_map`` over all GPUs, then the CPU's memory.
@@ -104,7 +104,7 @@ def load_model(
 
 def check_loadable(
     checkpoint: Checkpoint,
-    backend: Backend = "auto",
+    backend: str = "auto",
     *,
     device: str = "cpu",
     device_map: bool = False,

@@ -1,5 +1,7 @@
 """Read and write Parquet files, with a one-line error if one is missing or broken.
 
+Paths are given to pyarrow absolute: it reads one that begins with ``run:1`` as an address.
+
 Pages are written with a CRC-32 that every read checks, so a flipped bit is an error; files without one are read too.
 """
 
@@ -50,8 +52,8 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None, *, schema: pa
     with readable(path):
         names = None if columns is None else list(columns)
         if expected:
-            check_columns(path, pq.read_schema(path), expected)
-        return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
+            check_columns(path, pq.read_schema(path.absolute()), expected)
+        return pq.read_table(path.absolute(), columns=names, schema=schema, page_checksum_verification=True)
 
 
 def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None:
@@ -89,13 +91,13 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
 def read_schema(path: Path) -> pa.Schema:
     """Return the schema of a file. Raises `FormatError` as `read_parquet` does."""
     with readable(path):
-        return pq.read_schema(path)
+        return pq.read_schema(path.absolute())
 
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
     with readable(path):
-        return pq.read_metadata(path).num_rows
+        return pq.read_metadata(path.absolute()).num_rows
 
 
 def read_portions(
@@ -111,7 +113,7 @@ def read_portions(
     ``threads``: decode columns in threads, not only in the caller's. ``pages``: check each page's CRC-32; not needed if
     the whole file was checked. Raises `FormatError` as `read_parquet` and `check_whole` do, and for a missing column.
     """
-    with readable(path), pq.ParquetFile(path, page_checksum_verification=pages) as file:
+    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=pages) as file:
         check_columns(path, file.schema_arrow, columns)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch)
@@ -192,7 +194,7 @@ class ParquetPortions:
             split = [name for name in table.column_names if self._split(name)]
             self._writer = self._open.enter_context(
                 pq.ParquetWriter(
-                    self._temporary,
+                    self._temporary.absolute(),
                     table.schema,
                     compression="lz4",
                     write_page_checksum=True,

@@ -29,7 +29,7 @@ from argap.files.staged import GAP, NEW, put_in_place
 from argap.files.staged import whole as whole_result
 from argap.metric.bins import bins_of
 from argap.metric.threshold import resolve_threshold
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import read_native
 from argap.models.cost import cost
 from argap.records import (
     EvaluationRecord,
@@ -261,7 +261,7 @@ def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list
 def _member(entry: Entry, run: Run, layout: Layout) -> Member:
     """Describe a member: its training, its cost and its fingerprints."""
     folder = layout.checkpoint(entry)
-    spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
+    spent = cost(read_native(folder), entry.config.seq_len)
     return Member(
         name=entry.name,
         member=entry.member,

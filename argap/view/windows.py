@@ -244,5 +244,5 @@ class _Rows:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    with readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file:
         yield file

@@ -112,7 +112,7 @@ def _read_counts(path: Path) -> Iterator[Batch]:
     check_regular(path)
     try:
         if path.suffix == ".parquet":
-            batches = pq.ParquetFile(path).iter_batches(batch_size=2**22)
+            batches = pq.ParquetFile(path.absolute()).iter_batches(batch_size=2**22)
         else:
             reading = pyarrow.csv.ReadOptions(block_size=2**26)
             batches = pyarrow.csv.open_csv(path, read_options=reading)

@@ -19,7 +19,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.files.atomic import read_json, write_json
 from argap.files.checksums import FILE
-from argap.files.parquet import read_parquet, write_parquet
+from argap.files.parquet import read_parquet, read_portions, write_parquet
 from argap.files.resumable import check_resumable
 from argap.metric.threshold import parse_threshold
 from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
@@ -70,6 +70,13 @@ def offsets(path: Path, count: int = 12) -> Iterator[int]:
 
 def compare(out: Path) -> None:
     compare_runs([str(out / "hybrid")], str(out / "attention"), out / "again", threshold=parse_threshold("1250"))
+
+
+def test_a_relative_path_with_a_colon_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_parquet(Path("run:1/part.parquet"), pa.table({"pos": [1]}))
+    assert read_parquet(Path("run:1/part.parquet"), ["pos"]).column("pos").to_pylist() == [1]
+    assert [rows.num_rows for rows in read_portions(Path("run:1/part.parquet"), ["pos"])] == [1]
 
 
 @pytest.mark.parametrize(

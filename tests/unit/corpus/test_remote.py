@@ -72,3 +72,8 @@ def test_an_unreachable_store_is_one_line(spec):
     with pytest.raises(ArgapError, match=r"^\S+: (cannot be reached|no such file)") as error:
         open_corpus(spec)
     assert "\n" not in str(error.value)
+
+
+def test_a_store_that_does_not_answer_is_one_line():
+    with pytest.raises(ArgapError, match=r"^http://127\.0\.0\.1:1/v1: cannot be reached"):
+        open_corpus("http://127.0.0.1:1/v1")
