@@ -1,7 +1,7 @@
 """Keep a patch of a loaded model where a short probe confirms it, and undo it where not."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from types import FunctionType
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from argap.checkpoints.rebinding import rebind
 from argap.runtime.progress import say
@@ -36,23 +37,26 @@ def confirmed(
     """Apply ``patch``, undo it if the probe ``ids [1, T]`` disagrees, and return whether it stays.
 
     A 16-bit model whose trunk amplifies rounding errors, as Mamba-2 of random weights does, is compared in float32.
+    Every pass sends each token to the experts of the first.
 
     ``without`` begins the message about an undone patch; None: no message. ``reference`` is a patch that the plain
     model needs for the probe. What the patch replaces in the module of the model's family goes back, and the model's
     own layers keep it.
     """
-    before = _Unpatched(model)
+    before, chosen = _Unpatched(model), _FirstChoices()
 
     def plain_states(states: Callable[..., torch.Tensor]) -> torch.Tensor:
         reference()
-        found = states(model, ids)
+        with chosen:
+            found = states(model, ids)
         before.restore()
         return found
 
     def patched_states(states: Callable[..., torch.Tensor]) -> torch.Tensor:
         patch()
         before.keep_to_instance()
-        return states(model, ids)
+        with chosen:
+            return states(model, ids)
 
     plain = plain_states(_hidden_states)
     try:
@@ -96,6 +100,37 @@ def _wide_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for x, data in zip(narrow, before, strict=True):
             x.data = data
+
+
+class _FirstChoices(TorchFunctionMode):
+    """Let each later pass take what ``torch.topk`` took in the first: the experts of each token.
+
+    Rounding sends a token that is near a tie to another expert, whose output differs by as much as the token's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.indices: list[torch.Tensor] = []
+        self.calls = 0
+
+    def __enter__(self) -> "_FirstChoices":
+        self.first, self.calls = not self.indices, 0
+        return super().__enter__()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        if func not in (torch.topk, torch.Tensor.topk):
+            return found
+        if self.first:
+            self.indices.append(found.indices)
+            return found
+        same = self.indices[self.calls]
+        self.calls += 1
+        given: dict[str, Any] = {**dict(zip(("input", "k", "dim"), args, strict=False)), **kwargs}
+        return type(found)((given["input"].gather(given.get("dim", -1), same), same))
 
 
 def _distance(x: torch.Tensor, y: torch.Tensor) -> float:

@@ -233,6 +233,40 @@ class Chaotic(nn.Module):
         return SimpleNamespace(last_hidden_state=x)
 
 
+class Routed(Chaotic):
+    """A trunk of eight layers that sends each token to one of four experts, which a rounding error may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = torch.Generator().manual_seed(0)
+        self.weight = torch.randn(16, 16, generator=drawn) / 16
+        self.step = lambda rate, x: rate * (x @ self.weight.to(x.dtype))
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        x = torch.cos(input_ids[..., None] * torch.arange(1, 17)).to(self.dtype)
+        for _ in range(8):
+            x = x + self.step(self.rate, x)
+            x = x * torch.cos(100 * x[..., :4]).topk(1).indices.sub(1.5)
+            x = x / x.square().mean(-1, keepdim=True).sqrt()
+        return SimpleNamespace(last_hidden_state=x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("scale", "kept"), [(1 + 2**-8, True), (0.7, False)])  # one rounding error, and a mistake
+def test_where_rounding_sends_tokens_to_other_experts_they_stay_with_the_first(scale: float, kept: bool) -> None:
+    model: Any = Routed()
+    ids = torch.arange(200)[None]
+    own, plain = model.step, model(ids, False).last_hidden_state.float()
+
+    def patch() -> None:
+        model.step = lambda rate, x: scale * own(rate, x)
+
+    patch()
+    assert (model(ids, False).last_hidden_state.float() - plain).norm() > 0.2 * plain.norm()
+    model.step = own
+    assert confirmed(model, ids, patch, None) is kept
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("rate", "kept"), [(1.0, True), (0.98, False)])
 def test_where_rounding_errors_are_amplified_float32_decides(rate: float, kept: bool) -> None:
