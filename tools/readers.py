@@ -185,7 +185,6 @@ ROWS = (
             "argap/models/hub/load.py::_Shards.__init__",
             "argap/models/hub/load.py::_Shards.read",
             "argap/models/modeling.py::ArgapPreTrainedModel.from_pretrained",
-            "argap/suite/collect.py::_member",
             "argap/train/checkpoint.py::load_checkpoint",
             "argap/synthetics/training/unfinished.py::resume",
             "argap/synthetics/training/unfinished.py::_position",
