@@ -123,7 +123,8 @@ def test_accumulated_gradients_are_a_mean_in_the_trainer_of_transformers(tmp_pat
 
 
 def test_all_parameters_learn(model: ArgapForCausalLM) -> None:
-    ids = some_ids(4, LONGEST)
+    """Weights of attention to compressed blocks of 32 positions, one every 16, only where a position sees two."""
+    ids = some_ids(4, model.config.max_position_embeddings or 2 * LONGEST)
     model(ids, labels=ids).loss.backward()
     assert_all_learn(model)
 
