@@ -183,6 +183,12 @@ def test_the_mean_over_seeds_replaces_their_columns() -> None:
     assert found.to_dict("list") == {"n": [1], PREFIX + "a": [-2.0], PREFIX + "b": [-5.0]}
 
 
+def test_the_mean_over_seeds_of_many_models_warns_of_nothing() -> None:
+    models = [f"m{k}" for k in range(120)]
+    cells = pd.DataFrame({"n": [1, 2]} | {PREFIX + model: [-1.0, -2.0] for model in models})
+    assert mean_over_seeds(cells, {model: (model,) for model in models}).equals(cells)
+
+
 @pytest.mark.parametrize("folder", SUITES, ids=str)
 def test_committed_rows_are_means_over_the_seeds_of_their_table(folder: Path) -> None:
     result = read_size(folder)
