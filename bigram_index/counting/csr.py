@@ -127,7 +127,7 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
         path = temporary / f"{name}.npy"
         array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (size,))
         if hasattr(os, "posix_fallocate"):  # if the disk filled up under the mapping, SIGBUS would end the process
-            with path.open("r+b") as file:
+            with path.open("ab") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
