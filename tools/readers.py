@@ -257,7 +257,6 @@ ROWS = (
             "argap/models/hub/registry.py::fla_models",
             "argap/models/speed.py::_peak_rss",
             "argap/files/atomic.py::_settle",
-            "bigram_index/counting/csr.py::write.allocate",
             "argap/runtime/streams.py::_open_closed",
             "argap/view/bundle.py::_write_page",
             "argap/recall/lm_eval_tasks.py::_evaluate",
