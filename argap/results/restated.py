@@ -1,4 +1,4 @@
-"""Show a result at several thresholds τ, or restate it at another or against another reference; no token is read.
+"""Restate a result at another threshold τ or against another reference, from its cells; no token is read.
 
 The cells hold binned training counts, so τ can be the upper bound of any bin: 0, 1, 2, 5, 10 … and the result's own τ.
 """
@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from argap.errors import ArgapError
 from argap.metric.bins import bins_of, ladder_bounds, recorded_bins
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import AR_HITS, THRESHOLD, Bins, Gap, Part, SliceInfo, estimates_of
+from argap.records import Bins, Gap, estimates_of
 from argap.results.summary import gap_rows
 from argap.slices.cells import PREFIX, sum_by
-from argap.slices.conditions import hits_of
 from argap.slices.figures import slices_of_cells
 from argap.slices.partitions import hits_and_others
 
@@ -20,28 +19,6 @@ from argap.slices.partitions import hits_and_others
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
     """Return every τ that the cells of a result allow, ascending; empty without training counts."""
     return tuple(each.high for each in gap.bins.frequency if each.high is not None)
-
-
-def ladder(gap: Gap) -> dict[int | None, Part]:
-    """Return the AR hits at τ = 0, scaled, 1,250 and the result's own, ascending, and all repeated bigrams (None).
-
-    A τ is missing if the cells, such as a suite's, have no bound there. Without training counts, and for results
-    restated against another reference, only the last or only the result's own τ may be known.
-    """
-    points = {int(part.bin): part for part in gap.curve}
-    if gap.index is None:
-        return {None: _named(gap.on_hits, None)}
-    if not points:
-        return {gap.threshold: _named(gap.on_hits, gap.threshold)}
-    most = max(points)  # its hits are all repeated bigrams: the curve ends there
-    rungs = sorted({0, *ladder_bounds(gap.index), gap.threshold or 0})
-    known = {tau: points[min(tau, most)] for tau in rungs if tau in points or tau > most}
-    return {tau: _named(part, tau) for tau, part in [*known.items(), (None, points[most])]}
-
-
-def _named(hits: Part, threshold: int | None) -> Part:
-    name = "repeated" if threshold is None else f"{AR_HITS} at {threshold}"
-    return Part(hits.moved(THRESHOLD, name).estimates.values(), SliceInfo(name, hits_of(threshold)))
 
 
 def check_setting(gap: Gap, threshold: int | None, reference: str) -> None:

@@ -39,7 +39,7 @@ from argap.reports.tables.numbers import (
     threshold_text,
 )
 from argap.reports.tables.words import MANY, gap_word
-from argap.results.restated import ladder
+from argap.results.ladder import ladder
 
 FEW = 20
 """Equal documents below which a note says that few documents decide."""

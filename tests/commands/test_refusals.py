@@ -256,7 +256,7 @@ def test_a_refusal_is_no_longer_than_a_screen(run_command: RunCommand) -> None:
     [
         ("score", "Missing argument '[NAME=]CKPT'."),
         ("score x --ref y --no-such-flag", "No such option: --no-such-flag"),
-        ("score x --ref y --backend jax", "'jax' is not one of 'auto', 'native', 'hf'."),
+        ("score x --ref y --backend jax", "'jax' is not one of 'auto', 'native', 'hf', 'vllm', 'sglang'."),
         ("train toy.yaml --save-dtype int8", "'int8' is not one of 'float32', 'bfloat16', 'float16'."),
         ("suite run suite.yaml --engine slurm", "'slurm' is not one of 'local', 'ray'."),
     ],

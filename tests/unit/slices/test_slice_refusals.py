@@ -151,9 +151,13 @@ def test_the_connection_itself_is_closed(statement, tmp_path):
 
 def test_ctrl_c_in_a_query_is_an_interrupt():
     """DuckDB raises a `RuntimeError` of its own for it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores the signal
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt), connect(threads=1) as connection:
-        connection.execute("SELECT sum(sin(a.range * b.range)) FROM range(1000000) a, range(1000000) b").fetchall()
+    try:
+        with pytest.raises(KeyboardInterrupt), connect(threads=1) as connection:
+            connection.execute("SELECT sum(sin(a.range * b.range)) FROM range(1000000) a, range(1000000) b").fetchall()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", ["../rare", "a/b", "C:\\rare", "rare.yaml", "", "all", "ar_hits"])
