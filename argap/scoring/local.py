@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from argap.scoring.sources import Local
 
 
-Backend = Literal["native", "hf", "memory"]
+Backend = Literal["native", "hf", "vllm", "sglang", "memory"]
 NOTHING = SourceRecord()
 
 
@@ -131,8 +131,12 @@ class CheckpointSource(RunHere):
         from argap.runtime.device import resolve_dtype
 
         device = self._device(parallel)
-        backend = "native" if runs_native(self.checkpoint, self.config.backend) else "hf"
-        return _identity(self, data, parallel, resolve_dtype(self.dtype, device), device.partition(":")[0], backend)
+        dtype, kind = resolve_dtype(self.dtype, device), device.partition(":")[0]
+        return _identity(self, data, parallel, dtype, kind, self._backend())
+
+    def _backend(self) -> Backend:
+        """Return what runs the checkpoint."""
+        return "native" if runs_native(self.checkpoint, self.config.backend) else "hf"
 
     def _device(self, parallel: "Parallel | None") -> str:
         from argap.runtime.device import resolve_device

@@ -174,19 +174,8 @@ class EngineSource(CheckpointSource):
         if isinstance(rows, int):
             check_ids(rows, data, self.origin)
 
-    def identity(self, data: EvaluationSet, parallel: "Parallel | None") -> RunIdentity:
-        from argap.runtime.device import resolve_device, resolve_dtype
-
-        device = resolve_device(self.config.device)
-        return RunIdentity(
-            checkpoint=self.fingerprint,
-            evaluation_set=data.fingerprint,
-            dtype=resolve_dtype(self.dtype, device),
-            device=device,
-            batch_size=self.config.batch_size,
-            backend=self.engine,
-            bos=self.bos,
-        )
+    def _backend(self) -> Engine:
+        return self.engine
 
     def score(self, data: EvaluationSet, folder: Path, text: SourceRecord, parallel: "Parallel | None" = None) -> Run:
         """Return the run over ``data``.
