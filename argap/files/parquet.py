@@ -100,6 +100,13 @@ def count_rows(path: Path) -> int:
         return pq.read_metadata(path.absolute()).num_rows
 
 
+@contextmanager
+def opened(path: Path, *, pages: bool = True) -> Iterator[pq.ParquetFile]:
+    """Open a file; ``pages``: check each page's CRC-32. Raises `FormatError` inside the block, as `readable` does."""
+    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=pages) as file:
+        yield file
+
+
 def read_portions(
     path: Path,
     columns: Sequence[str],
@@ -113,7 +120,7 @@ def read_portions(
     ``threads``: decode columns in threads, not only in the caller's. ``pages``: check each page's CRC-32; not needed if
     the whole file was checked. Raises `FormatError` as `read_parquet` and `check_whole` do, and for a missing column.
     """
-    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=pages) as file:
+    with opened(path, pages=pages) as file:
         check_columns(path, file.schema_arrow, columns)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch)

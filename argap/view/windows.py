@@ -2,19 +2,17 @@
 
 import codecs
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
-from argap.files.parquet import check_columns, readable
+from argap.files.parquet import check_columns, opened
 from argap.files.remedies import SCORED
 from argap.records import Record
 from argap.records.columns import ENTROPY, KL, LABELLED, RANK
@@ -196,7 +194,7 @@ class _Rows:
         groups: list[_Group] = []
         before = 0
         for path in self._files:
-            with _opened(path) as file:
+            with opened(path) as file:
                 check_columns(path, file.schema_arrow, ["window"])
                 number = file.schema_arrow.get_field_index("window")
                 for group in range(file.num_row_groups):
@@ -212,7 +210,7 @@ class _Rows:
     def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table:
         """Read columns of a row group, after checking that its file is unchanged."""
         check_files(self._folder, [group.path])
-        with _opened(group.path) as file:
+        with opened(group.path) as file:
             check_columns(group.path, file.schema_arrow, columns)
             return file.read_row_group(group.number, columns=list(columns))
 
@@ -240,9 +238,3 @@ class _Rows:
         if not any(map(len, found)):
             raise self._lacks(window)
         return pa.concat_tables(found).unify_dictionaries().combine_chunks()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file:
-        yield file
