@@ -85,13 +85,16 @@ PACKAGES = ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_e
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--models", help="comma-separated rows; default: all")
+    flags.add_argument("--windows", type=int, default=BATCH, metavar="N", help="windows in a batch (%(default)s)")
+    flags.add_argument("--length", type=int, default=LENGTH, metavar="N", help="tokens in a window (%(default)s)")
     flags.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     arguments = flags.parse_args()
     every = [*SHAPES, *NATIVE, *(FLA if find_spec("fla") else ())]
     names = arguments.models.split(",") if arguments.models else every
     rows: list[dict[str, Any]] = []
     with torch.inference_mode():
-        found = on_gpu(names, not arguments.without_compile) if torch.cuda.is_available() else on_cpu()
+        shape = (arguments.windows, arguments.length)
+        found = on_gpu(names, shape, not arguments.without_compile) if torch.cuda.is_available() else on_cpu()
         for model, shape, (way, figures) in found:
             if not rows or rows[-1]["model"] != model:
                 rows.append({"model": model, "shape": shape})
@@ -104,17 +107,17 @@ Way = tuple[str, dict[str, float]]
 """An implementation, and what is measured of it."""
 
 
-def on_gpu(names: list[str], compiles: bool) -> Iterator[tuple[str, str, Way]]:
+def on_gpu(names: list[str], shape: tuple[int, int], compiles: bool) -> Iterator[tuple[str, str, Way]]:
     """Measure milliseconds, peak memory and accuracy of argap and of each alternative for each model and shape."""
     for name in names:
         torch.manual_seed(0)
-        ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
+        ids = torch.randint(1000, shape, device="cuda")
         if name in SHAPES:
             ways = on_hub_model(name, ids, compiles)
         else:
             ways = on_fla_model(name, ids) if name in FLA else on_native_model(name, ids)
         for way in ways:
-            yield name, f"B {BATCH}, T {LENGTH}", way
+            yield name, f"B {shape[0]}, T {shape[1]}", way
 
 
 def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
@@ -127,7 +130,7 @@ def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
         return lambda: some.base_model(input_ids=ids, use_cache=False)
 
     def by_path(some: Any) -> dict[str, float]:
-        return measure(lambda: by_all_logits(some, ids)) | accuracy(by_all_logits(some, ids[:CHECKED]), exact)
+        return measure(lambda: by_all_logits(some, ids)) | accuracy(by_all_logits(some, ids[:CHECKED, :LENGTH]), exact)
 
     yield "HF path", by_path(model)
     yield "trunk of HF", measure(trunk_of(model))
@@ -153,7 +156,7 @@ def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
         yield "trunk under torch.compile", measure(lambda: compiled(input_ids=ids, use_cache=False))
         torch._dynamo.reset()
     with family_restored(model):
-        batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+        batches = Batches(model, windows_of(ids), "cuda", len(ids), name)
         yield "trunk of argap", measure(trunk_of(model))
         yield "head of argap", measure(head_of(batches, ids))
         yield "argap", by_argap(batches, ids, exact)
@@ -187,13 +190,15 @@ def on_native_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
 
-    config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
+    config = build_config(
+        name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=ids.shape[1]
+    )
     # Outside inference mode, as argap loads it: filters of inference tensors are not cached.
     with torch.inference_mode(False), torch.device("cuda"):
         model: Any = ArgapForCausalLM(config)
         model = model.to(torch.bfloat16).eval()
     exact = in_float32(model, ids)
-    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+    batches = Batches(model, windows_of(ids), "cuda", len(ids), name)
     yield "unfused", by_references(lambda: by_argap(batches, ids, exact))
     yield "argap", by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))
 
@@ -220,19 +225,19 @@ def on_fla_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
             wide = load_model(checkpoint, dtype=torch.float32, device="cuda", backend="native")
             model = load_model(checkpoint, dtype=torch.bfloat16, device="cuda", backend="native")
         exact = in_float32(wide, ids)
-    found = by_all_logits(theirs, ids[:CHECKED])
+    found = by_all_logits(theirs, ids[:CHECKED, :LENGTH])
     yield "FLA path", measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact)
     yield "trunk of FLA", measure(lambda: theirs.model(input_ids=ids, use_cache=False))
-    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+    batches = Batches(model, windows_of(ids), "cuda", len(ids), name)
     yield "argap", by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))
 
 
 def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
-    found = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
-    queued = deque([batches.score(range(BATCH))])
+    found = batches.logprobs(ids[:CHECKED]).logprob[:, : exact.shape[1]]
+    queued = deque([batches.score(range(len(ids)))])
 
     def next_shard() -> None:  # like the scorer: read a shard while the device works on the next
-        queued.append(batches.score(range(BATCH)))
+        queued.append(batches.score(range(len(ids))))
         queued.popleft().arrays()
 
     return measure(next_shard) | accuracy(found, exact)
@@ -255,9 +260,9 @@ def by_references(function: Callable[[], Any]) -> Any:
 
 
 def in_float32(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Compute the log-probs of the first windows with the same weights in float32."""
+    """Compute the log-probs at the start of the first windows with the same weights in float32."""
     wide = copy.deepcopy(model).float()
-    return torch.cat([by_all_logits(wide, row[None]) for row in ids[:CHECKED]])
+    return torch.cat([by_all_logits(wide, row[None]) for row in ids[:CHECKED, :LENGTH]])
 
 
 def accuracy(found: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
