@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from argap.records import Bin
@@ -196,16 +197,24 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name right of its point, or above or below it where a name is there already."""
-    taken: list[tuple[float, float]] = []
-    to_points = axes.transData
+    """Write each name right of its point, or above or below it where a name or another point is there already."""
+    places = {name: axes.transData.transform(point) for name, point in points.items()}
+    taken: list[tuple[float, float, float]] = []  # left and right end, height, in pixels
     for name in sorted(points, key=lambda name: points[name][1]):
-        x, y = to_points.transform(points[name])
+        x, y = places[name]
+        shown = plain(name, 24)
+        end = x + 8 + 5.5 * len(shown)
+        near = [*taken, *((a - 4, a + 4, b) for other, (a, b) in places.items() if other != name)]
         off = next(
-            (off for off in (0, 8, -8, 16, -16) if all(abs(x - a) > 90 or abs(y + off - b) > 8 for a, b in taken)), 0
+            (
+                off
+                for off in (0, 8, -8, 16, -16)
+                if all(right < x + 8 or left > end or abs(y + off - b) > 9 for left, right, b in near)
+            ),
+            0,
         )
-        taken.append((x, y + off))
-        note(axes, plain(name, 24), points[name], (5, off - 2.5), 7)
+        taken.append((x + 8, end, y + off))
+        note(axes, shown, points[name], (5, off - 2.5), 7, path_effects=[withStroke(linewidth=2.5, foreground="white")])
 
 
 @style()
