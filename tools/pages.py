@@ -15,7 +15,15 @@ ROOT = Path(__file__).parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-SUITES = ("table1-mini", "table1-7m", "table1-50m", "table2-mini", "recall-along-training", "today-7m")
+SUITES = (
+    "table1-mini",
+    "table1-7m",
+    "table1-50m",
+    "table2-mini",
+    "recall-along-training",
+    "today-7m",
+    "today-7m-length",
+)
 RECALL = {"recall": ("demo", "table1-7m"), "link": ("table1-7m", "table1-50m")}
 """The results with each figure of `argap.reports.figures.recall`."""
 

@@ -159,6 +159,14 @@ def test_results_of_suites(suite, size):
     assert sorted(table(place / "README.md", size, "Overall")) == expected
 
 
+def test_losses_beyond_the_training_length():
+    place = ROOT / "results"
+    text = (place / "today-7m-length" / "table.md").read_text()
+    (expected,) = (rows[1:] for rows in tables(text) if rows[0][1].startswith("Position"))
+    plain = [[cell.replace("\\", "").replace("**", "") for cell in row] for row in expected]
+    assert table(place / "today-7m" / "README.md", "7m, by position") == plain
+
+
 def test_order_of_models_on_random_pairs(sizes):
     place, at7 = ROOT / "results" / "table1-7m", sizes["at7"]
     cells = at7.result.cells.loc[at7.hit]

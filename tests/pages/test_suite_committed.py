@@ -24,6 +24,7 @@ RESULTS = ROOT / "results" / "table1-mini"
     [
         ("table1-7m", ""),
         ("today-7m", ""),
+        ("today-7m-length", ""),
         ("table1-50m", ""),
         ("table2-mini", ""),
         ("table1-mini", "base_conv"),
@@ -103,7 +104,8 @@ def test_a_result_counts_its_documents_and_says_which_shares_are_unresolved():
 
 
 @pytest.mark.parametrize(
-    "suite", ["table1-mini", "table1-7m", "today-7m", "table1-50m", "table2-mini", "recall-along-training"]
+    "suite",
+    ["table1-mini", "table1-7m", "today-7m", "today-7m-length", "table1-50m", "table2-mini", "recall-along-training"],
 )
 def test_no_result_rests_on_the_foreign_source(suite):
     for size in load_suite(ROOT / "suites" / f"{suite}.yaml", to_run=False).sizes:
