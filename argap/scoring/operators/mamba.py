@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels.convolution.short_convolution import short_convolution
+from argap.kernels.fused.step_decay import step_and_decay
 from argap.kernels.recurrent.linear_attention import linear_attention
 from argap.kernels.scan.selective_scan import selective_scan
 
@@ -82,13 +83,15 @@ def mamba2_scan(
         given = {"D": D, "dt_bias": dt_bias, "initial_states": initial_states, "dt_softplus": dt_softplus}
         given |= {"dt_limit": dt_limit, "return_final_states": return_final_states}
         return plain(x, dt, A, B, C, chunk_size, **given, **options)
-    step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
-    if dt_softplus:
-        step = F.softplus(step)
-    step = step.clamp(*dt_limit)
+    if dt_softplus and dt_bias is not None:
+        step, log_decay = step_and_decay(dt, dt_bias, A, *dt_limit)
+    else:
+        step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
+        step = (F.softplus(step) if dt_softplus else step).clamp(*dt_limit)
+        log_decay = step * A.float()
     y, state = linear_attention(
         *(part.transpose(1, 2) for part in (C, B, x)),
-        log_decay=(step * A.float()).transpose(1, 2),
+        log_decay=log_decay.transpose(1, 2),
         step=step.transpose(1, 2),
         skip=D if D is None or D.dim() == 1 else None,
         state=None if initial_states is None else initial_states.mT,
