@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels.convolution.short_convolution import short_convolution
+from argap.kernels.fused.residual_norm import residual_norm
 from argap.kernels.fused.step_decay import step_and_decay
 from argap.kernels.recurrent.linear_attention import linear_attention
 from argap.kernels.scan.selective_scan import selective_scan
@@ -136,6 +137,19 @@ def mamba_scan(
     y, state = scan(x.transpose(1, 2), step, A, B.transpose(1, 2), C.transpose(1, 2), skip=D, gate=gate)
     y = y.transpose(1, 2)
     return (y, state) if return_last_state else y
+
+
+def mamba_block(plain: Plain, module: Any, x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Add a mixer's output to its input ``x [B, T, D]``, normed from float32 without a copy in the weights' dtype.
+
+    It stands for the ``forward`` of transformers' Mamba blocks. In the first layer and where the residual stream is not
+    in float32, the family's own runs.
+    """
+    norm = module.norm
+    if not module.residual_in_fp32 or x.dtype != torch.float32 or norm.weight.dtype == torch.float32:
+        return plain(x, **options)
+    normed, x = residual_norm(x, norm.weight, norm.variance_epsilon, dtype=norm.weight.dtype)
+    return x + module.mixer(normed, **options)
 
 
 def _scan_in_blocks(
