@@ -54,7 +54,7 @@ def causal_conv1d(
     """
     if handed_on(options) or not (activation is None or activation in SILU):
         return plain(x, weight, bias, activation=activation, **options)
-    taps = weight.flip(-1).T
+    taps = torch.stack(weight.unbind(-1)[::-1])  # one copy, by rows
     return short_convolution(x.transpose(1, 2), taps, bias, silu=activation is not None)[0].transpose(1, 2)
 
 
