@@ -152,6 +152,39 @@ def mamba_block(plain: Plain, module: Any, x: torch.Tensor, **options: Any) -> t
     return x + module.mixer(normed, **options)
 
 
+def falcon_h1_layer(
+    plain: Plain,
+    module: Any,
+    x: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    mamba_attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    past_key_values: Any = None,
+    use_cache: bool | None = False,
+    position_embeddings: Any = None,
+    **options: Any,
+) -> tuple[torch.Tensor]:
+    """Run Falcon-H1's layer on ``x [B, T, D]``, scaling attention and Mamba-2 as they are added to the stream.
+
+    The family's own passes over memory once for each factor and once for each sum.
+    """
+    normed = module.input_layernorm(x)
+    mixed = module.mamba(
+        hidden_states=normed, cache_params=past_key_values, attention_mask=mamba_attention_mask, **options
+    )
+    attended, _ = module.self_attn(
+        hidden_states=normed * module.attention_in_multiplier,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        past_key_values=past_key_values,
+        use_cache=use_cache,
+        position_embeddings=position_embeddings,
+        **options,
+    )
+    x = x.add(mixed, alpha=module.ssm_out_multiplier).add_(attended, alpha=module.attn_out_multiplier)
+    return (x + module.feed_forward(module.pre_ff_layernorm(x)),)
+
+
 def _scan_in_blocks(
     u: torch.Tensor,
     step: torch.Tensor,

@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {"num_hidden_layers": 1},
     "granitemoehybrid": {},
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": HYBRID, "layer_types": None},
-    "falcon_h1": {},
+    "falcon_h1": {"mlp_multipliers": [0.7, 1.3], "ssm_out_multiplier": 0.8, "attention_out_multiplier": 1.2},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 4, "ssm_state_size": 8},
     "mamba": {},
     "falcon_mamba": {},
@@ -114,6 +114,7 @@ LAYERS = {
     "granitemoehybrid": {"GraniteMoeHybridRMSNorm", "GraniteMoeHybridMLP", "GraniteMoeHybridRMSNormGated"},
     "zamba2": {"Zamba2RMSNormGated", "Zamba2RMSNorm"},  # its MLP has adapters
     "zamba": {"ZambaRMSNorm"},  # its MLP has a GELU
+    "falcon_h1": {"FalconH1RMSNorm", "FalconH1MLP"},
     "kimi_linear": {"KimiLinearForgetGate", "KimiLinearRMSNormGated", "KimiLinearMLP", "KimiLinearRMSNorm"},
     "xlstm": {"xLSTMRMSNorm", "xLSTMMultiHeadLayerNorm", "xLSTMFeedForward"},
     "qwen3_next": {"Qwen3NextRMSNormGated", "Qwen3NextMLP", "Qwen3NextRMSNorm"},
