@@ -28,6 +28,7 @@ def residual_norm(
     *,
     bias: torch.Tensor | None = None,
     centered: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute s = x + residual and its norm, w ⊙ s / √(mean(s²) + eps) + b.
 
@@ -38,23 +39,25 @@ def residual_norm(
         residual: ``[..., D]``; None: 0.
         bias: b, ``[D]``; None: 0. Needs ``centered``.
         centered: subtract the mean of s in the norm (LayerNorm instead of RMSNorm).
+        dtype: of the normed rows; None: that of ``x``.
 
     Returns:
-        The normed rows and s, both like ``x``.
+        The normed rows and s, both ``[..., D]``, s in the dtype of ``x``.
 
     On a GPU, if no gradient is needed, runs one kernel with float32 arithmetic that norms s before rounding it; the
-    dtypes must be equal, but weights and biases may be float32. Otherwise runs the reference, which norms the rounded
-    s.
+    dtypes must be equal, but weights and biases may be float32 or of ``dtype``. Otherwise runs the reference, which
+    norms the rounded s.
     """
+    dtype = dtype or x.dtype
     vectors = [v for v in (weight, bias) if v is not None]
-    alike = all(v.dtype in (x.dtype, torch.float32) for v in vectors)
+    alike = all(v.dtype in (x.dtype, dtype, torch.float32) for v in vectors)
     alike = alike and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape))
     fits = alike and x.dtype != torch.float64 and x.shape[-1] <= LARGEST and not torch.is_autocast_enabled("cuda")
     if not (fits and runs_kernels(x, residual, *vectors)):
-        return residual_norm_reference(x, weight, eps, residual, bias=bias, centered=centered)
+        return residual_norm_reference(x, weight, eps, residual, bias=bias, centered=centered, dtype=dtype)
     x, D = x.contiguous(), x.shape[-1]
     residual, bias = (None if given is None else given.contiguous() for given in (residual, bias))
-    y = x.new_empty(x.shape)
+    y = x.new_empty(x.shape, dtype=dtype)
     total = x if residual is None else x.new_empty(x.shape)
     launch = LAUNCHES.at(x.device, "narrow" if D <= NARROW else "wide")
     if y.numel():
@@ -76,12 +79,14 @@ def residual_norm_reference(
     *,
     bias: torch.Tensor | None = None,
     centered: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute `residual_norm` with torch operations; differentiable."""
     total = x if residual is None else x + residual
+    rounded = total.to(dtype or x.dtype)
     if centered:
-        return F.layer_norm(total, weight.shape, weight, bias, eps), total
-    return F.rms_norm(total, weight.shape, weight, eps), total
+        return F.layer_norm(rounded, weight.shape, weight, bias, eps), total
+    return F.rms_norm(rounded, weight.shape, weight, eps), total
 
 
 @jit

@@ -1,11 +1,14 @@
 """The log decay −e^λ softplus(x + b) of a gate, as gated DeltaNet and Kimi delta attention have it, in one pass.
 
-The kernel takes as long as reading the gate and writing the log decays in float32.
+Mamba-2 needs the step softplus(x + b) too, which the same pass writes beside the log decay. The kernel takes as long as
+reading the gate and writing its results in float32.
 
 Legend: N rows (batch and positions), D gates a row, H of them with one rate for each D / H neighbours.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +16,18 @@ import torch.nn.functional as F
 from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, tl, triton, unit_stride
 from argap.kernels.scan.selective_scan_backward import softplus
 
-LAUNCHES = LaunchTable("step_decay", {"any": {"any": Launch({"BN": 8, "BD": 256}, warps=4, stages=1)}})
+# A step of each head is a narrow row.
+LAUNCHES = LaunchTable(
+    "step_decay",
+    {
+        "any": {
+            "any": Launch({"BN": 8, "BD": 256}, warps=4, stages=1),
+            "narrow": Launch({"BN": 64, "BD": 32}, warps=4, stages=1),
+        }
+    },
+)
+NARROW = 32
+"""The widest narrow row of steps."""
 
 
 def step_decay(x: torch.Tensor, bias: torch.Tensor, log_rate: torch.Tensor) -> torch.Tensor:
@@ -26,17 +40,49 @@ def step_decay(x: torch.Tensor, bias: torch.Tensor, log_rate: torch.Tensor) -> t
     """
     if not runs_kernels(x, bias, log_rate) or x.dtype == torch.float64:
         return step_decay_reference(x, bias, log_rate)
-    y, D = x.new_empty(x.shape, dtype=torch.float32), x.shape[-1]
-    rows = unit_stride(x.reshape(-1, D))
-    launch = LAUNCHES.at(y.device, "any")
-    tiles = triton.cdiv(len(rows), launch.blocks["BN"]) * triton.cdiv(D, launch.blocks["BD"])
-    _step_decay_kernel[(tiles,)](
-        *(rows, bias.contiguous(), log_rate.contiguous(), y, len(rows), rows.stride(0)),
-        D=D,
-        SHARED=D // log_rate.numel(),
-        **launch.arguments(),
-    )
+    y = x.new_empty(x.shape, dtype=torch.float32)
+    _launch("any", x, bias, log_rate, y)
     return y
+
+
+def step_and_decay(
+    x: torch.Tensor, bias: torch.Tensor, rate: torch.Tensor, least: float = 0.0, most: float = math.inf
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute Δ = softplus(x + b), kept between ``least`` and ``most``, and the log decay A Δ.
+
+    ``x [..., D]``, ``bias`` b ``[D]`` and ``rate`` A ``[H]``, each for D / H neighbours, give two ``[..., D]`` in
+    float32 or wider.
+
+    Runs one kernel on a GPU if no gradient is needed; otherwise the reference.
+    """
+    if not runs_kernels(x, bias, rate) or x.dtype == torch.float64:
+        return step_and_decay_reference(x, bias, rate, least, most)
+    step, decay = (x.new_empty(x.shape, dtype=torch.float32) for _ in range(2))
+    _launch("narrow" if x.shape[-1] <= NARROW else "any", x, bias, rate, decay, step, least, most)
+    return step, decay
+
+
+def _launch(
+    shape: str,
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    rate: torch.Tensor,
+    y: torch.Tensor,
+    step: torch.Tensor | None = None,
+    least: float = 0.0,
+    most: float = math.inf,
+) -> None:
+    D = x.shape[-1]
+    rows = unit_stride(x.reshape(-1, D))
+    launch = LAUNCHES.at(y.device, shape)
+    tiles = triton.cdiv(len(rows), launch.blocks["BN"]) * triton.cdiv(D, launch.blocks["BD"])
+    if tiles:
+        _step_decay_kernel[(tiles,)](
+            *(rows, bias.contiguous(), rate.contiguous(), y, step, least, most, len(rows), rows.stride(0)),
+            D=D,
+            SHARED=D // rate.numel(),
+            **launch.arguments(),
+        )
 
 
 def step_decay_reference(x: torch.Tensor, bias: torch.Tensor, log_rate: torch.Tensor) -> torch.Tensor:
@@ -46,12 +92,24 @@ def step_decay_reference(x: torch.Tensor, bias: torch.Tensor, log_rate: torch.Te
     return -rate * F.softplus(x.to(wide) + bias.to(wide))
 
 
+def step_and_decay_reference(
+    x: torch.Tensor, bias: torch.Tensor, rate: torch.Tensor, least: float = 0.0, most: float = math.inf
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `step_and_decay` in PyTorch, in float32 or wider; differentiable."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    step = F.softplus(x.to(wide) + bias.to(wide)).clamp(least, most)
+    return step, (step.unflatten(-1, (rate.numel(), -1)) * rate.to(wide).flatten()[:, None]).flatten(-2)
+
+
 @jit
 def _step_decay_kernel(
     x,
     bias,
-    log_rate,
+    rate,
     y,
+    step,
+    least,
+    most,
     N,
     s_x,
     D: tl.constexpr,
@@ -65,7 +123,15 @@ def _step_decay_kernel(
     o_n = (tl.program_id(0) // ND).to(tl.int64) * BN + tl.arange(0, BN)
     m_d = o_d < D
     m_nd = (o_n < N)[:, None] & m_d[None, :]
-    b_rate = tl.exp(tl.load(log_rate + o_d // SHARED, mask=m_d, other=0.0).to(tl.float32))
+    b_rate = tl.load(rate + o_d // SHARED, mask=m_d, other=0.0).to(tl.float32)
     b_bias = tl.load(bias + o_d, mask=m_d, other=0.0).to(tl.float32)
+    o_nd = o_n[:, None] * D + o_d[None, :]
     b_x = tl.load(x + o_n[:, None] * s_x + o_d[None, :], mask=m_nd, other=0.0).to(tl.float32) + b_bias[None, :]
-    tl.store(y + o_n[:, None] * D + o_d[None, :], -b_rate[None, :] * softplus(b_x), mask=m_nd)
+    b_y = softplus(b_x)
+    if step is None:
+        b_rate = -tl.exp(b_rate)
+    else:
+        b_y = tl.where(b_y < least, least, b_y)  # NaN stays
+        b_y = tl.where(b_y > most, most, b_y)
+        tl.store(step + o_nd, b_y, mask=m_nd)
+    tl.store(y + o_nd, b_rate[None, :] * b_y, mask=m_nd)

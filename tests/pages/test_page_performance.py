@@ -44,6 +44,27 @@ def test_whole_models():
             unfused, argap = row["unfused"], row["argap"]
             yield from ((plain, unfused["ms"]), (ours, argap["ms"]), (device, argap["device_ms"]))
             yield errors, unfused["error_nats"], argap["error_nats"]
+        for model, plain, ours, device, memory, errors in table(PERFORMANCE, "native models, 1 × 131,072"):
+            row = of_model("score-long", model)
+            unfused, argap = row["unfused"], row["argap"]
+            yield from ((plain, unfused["ms"]), (ours, argap["ms"]), (device, argap["device_ms"]))
+            yield from ((memory, argap["peak_gb"]), (errors, unfused["error_nats"], argap["error_nats"]))
+
+    assert unlike(checks()) == []
+
+
+def test_hybrids():
+    def checks() -> Iterator[Check]:
+        for label, plain, packaged, ours, _, share, memory, least, error in table(PERFORMANCE, "family, parameters"):
+            row = of_model("hybrids", label.split(",")[0])
+            argap, own = row["argap"], row["transformers"]
+            yield from ((ours, argap["ms"]), (share, 100 * row["limit_ms"] / argap["ms"]), (least, argap["peak_gb"]))
+            if plain != "fails":
+                ratio = argap["error_nats"] / own["error_nats"]
+                yield from ((plain, own["ms"]), (memory, own["peak_gb"]), (error, ratio))
+            if packaged[0].isdigit():
+                time, package = packaged.split(", ")
+                yield time, row["with " + {"mamba-ssm": "mamba_ssm", "FLA": "fla"}[package]]["ms"]
 
     assert unlike(checks()) == []
 

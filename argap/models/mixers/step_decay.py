@@ -6,11 +6,10 @@ Legend: H heads, C channels of a head.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.kernels.fused.step_decay import step_decay
+from argap.kernels.fused.step_decay import step_and_decay, step_decay
 from argap.models.mixer import at_least_float32, without_decay
 
 SMALLEST_STEP, LARGEST_STEP = 0.001, 0.1
@@ -34,9 +33,9 @@ class StepDecay(nn.Module):
 
     def forward(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return Δ and log a ``[..., H, C]`` of ``logits [..., H·C]``, in float32 or wider."""
-        dtype = at_least_float32(logits.dtype)
-        step = F.softplus(logits.to(dtype).unflatten(-1, self.bias.shape) + self.bias.to(dtype))
-        return step, -step * self.log_rate.to(dtype).exp()[:, None]
+        rate = -self.log_rate.to(at_least_float32(logits.dtype)).exp()
+        step, decay = step_and_decay(logits, self.bias.flatten(), rate)
+        return step.unflatten(-1, self.bias.shape), decay.unflatten(-1, self.bias.shape)
 
     def log_decay(self, logits: torch.Tensor) -> torch.Tensor:
         """Return log a alone, in one pass over memory on a GPU."""

@@ -13,7 +13,7 @@ from argap.runtime.progress import say
 from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.delta import gated_delta_rule
 from argap.scoring.operators.layers import fused_layers
-from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
+from argap.scoring.operators.mamba import causal_conv1d, falcon_h1_layer, mamba2_scan, mamba_block, mamba_scan
 from argap.scoring.operators.recurrences import lightning_attention, mlstm, mlstm_in_float32, rg_lru, rwkv4
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ FUNCTIONS: Mapping[str, Operator] = {
 }
 """By the name of transformers' function."""
 METHODS: Mapping[tuple[str, str], Operator] = {
+    **{
+        (f"{family}Block", "forward"): Operator("norm of the residual stream", mamba_block, on_cpu=False)
+        for family in ("Mamba", "FalconMamba", "Mamba2")
+    },
+    ("FalconH1DecoderLayer", "forward"): Operator("sum of a layer's branches", falcon_h1_layer),
     ("MiniMaxLightningAttention", "forward"): Operator("linear attention", lightning_attention),
     ("RecurrentGemmaRglru", "_rnn_scan"): Operator("form of RG-LRU", rg_lru),
     ("xLSTMBackend", "forward"): Operator("form of mLSTM", mlstm, reference=mlstm_in_float32),

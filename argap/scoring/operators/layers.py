@@ -125,8 +125,12 @@ def _forget_gate(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _gated_mlp(names: tuple[str, str, str], plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Gate the projected ``x [..., D]``; Falcon-H1 also scales the gate before SiLU and the output."""
     gate, value, output = (getattr(module, name) for name in names)
-    return output(gated_product(gate(x), value(x), "silu"))
+    before, after = (getattr(module, name, 1.0) for name in ("gate_multiplier", "down_multiplier"))
+    gated = gate(x) if before == 1 else gate(x) * before
+    y = output(gated_product(gated, value(x), "silu"))
+    return y if after == 1 else y * after
 
 
 def _joint_mlp(plain: Form, module: Any, x: torch.Tensor) -> torch.Tensor:

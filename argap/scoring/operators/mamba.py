@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels.convolution.short_convolution import short_convolution
+from argap.kernels.fused.residual_norm import residual_norm
+from argap.kernels.fused.step_decay import step_and_decay
 from argap.kernels.recurrent.linear_attention import linear_attention
 from argap.kernels.scan.selective_scan import selective_scan
 
@@ -52,7 +54,7 @@ def causal_conv1d(
     """
     if handed_on(options) or not (activation is None or activation in SILU):
         return plain(x, weight, bias, activation=activation, **options)
-    taps = weight.flip(-1).T
+    taps = torch.stack(weight.unbind(-1)[::-1])  # one copy, by rows
     return short_convolution(x.transpose(1, 2), taps, bias, silu=activation is not None)[0].transpose(1, 2)
 
 
@@ -82,13 +84,15 @@ def mamba2_scan(
         given = {"D": D, "dt_bias": dt_bias, "initial_states": initial_states, "dt_softplus": dt_softplus}
         given |= {"dt_limit": dt_limit, "return_final_states": return_final_states}
         return plain(x, dt, A, B, C, chunk_size, **given, **options)
-    step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
-    if dt_softplus:
-        step = F.softplus(step)
-    step = step.clamp(*dt_limit)
+    if dt_softplus and dt_bias is not None:
+        step, log_decay = step_and_decay(dt, dt_bias, A, *dt_limit)
+    else:
+        step = dt.float() if dt_bias is None else dt.float() + dt_bias.float()
+        step = (F.softplus(step) if dt_softplus else step).clamp(*dt_limit)
+        log_decay = step * A.float()
     y, state = linear_attention(
         *(part.transpose(1, 2) for part in (C, B, x)),
-        log_decay=(step * A.float()).transpose(1, 2),
+        log_decay=log_decay.transpose(1, 2),
         step=step.transpose(1, 2),
         skip=D if D is None or D.dim() == 1 else None,
         state=None if initial_states is None else initial_states.mT,
@@ -133,6 +137,52 @@ def mamba_scan(
     y, state = scan(x.transpose(1, 2), step, A, B.transpose(1, 2), C.transpose(1, 2), skip=D, gate=gate)
     y = y.transpose(1, 2)
     return (y, state) if return_last_state else y
+
+
+def mamba_block(plain: Plain, module: Any, x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Add a mixer's output to its input ``x [B, T, D]``, normed from float32 without a copy in the weights' dtype.
+
+    It stands for the ``forward`` of transformers' Mamba blocks. In the first layer and where the residual stream is not
+    in float32, the family's own runs.
+    """
+    norm = module.norm
+    if not module.residual_in_fp32 or x.dtype != torch.float32 or norm.weight.dtype == torch.float32:
+        return plain(x, **options)
+    normed, x = residual_norm(x, norm.weight, norm.variance_epsilon, dtype=norm.weight.dtype)
+    return x + module.mixer(normed, **options)
+
+
+def falcon_h1_layer(
+    plain: Plain,
+    module: Any,
+    x: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    mamba_attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    past_key_values: Any = None,
+    use_cache: bool | None = False,
+    position_embeddings: Any = None,
+    **options: Any,
+) -> tuple[torch.Tensor]:
+    """Run Falcon-H1's layer on ``x [B, T, D]``, scaling attention and Mamba-2 as they are added to the stream.
+
+    The family's own passes over memory once for each factor and once for each sum.
+    """
+    normed = module.input_layernorm(x)
+    mixed = module.mamba(
+        hidden_states=normed, cache_params=past_key_values, attention_mask=mamba_attention_mask, **options
+    )
+    attended, _ = module.self_attn(
+        hidden_states=normed * module.attention_in_multiplier,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        past_key_values=past_key_values,
+        use_cache=use_cache,
+        position_embeddings=position_embeddings,
+        **options,
+    )
+    x = x.add(mixed, alpha=module.ssm_out_multiplier).add_(attended, alpha=module.attn_out_multiplier)
+    return (x + module.feed_forward(module.pre_ff_layernorm(x)),)
 
 
 def _scan_in_blocks(

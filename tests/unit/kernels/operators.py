@@ -22,7 +22,7 @@ from argap.kernels.convolution.short_convolution import short_convolution, short
 from argap.kernels.fused.gated_norm import gated_norm, gated_norm_reference
 from argap.kernels.fused.gated_product import ACTIVATIONS, gated_product, gated_product_reference
 from argap.kernels.fused.residual_norm import residual_norm, residual_norm_reference
-from argap.kernels.fused.step_decay import step_decay, step_decay_reference
+from argap.kernels.fused.step_decay import step_and_decay, step_and_decay_reference, step_decay, step_decay_reference
 from argap.kernels.fused.token_shift import token_shift, token_shift_reference
 from argap.kernels.launch import Launch
 from argap.kernels.recurrent import wkv as wkv_module
@@ -232,6 +232,12 @@ def of_step_decay(draw: Draw, rows: int, heads: int, size: int) -> Given:
     return {"x": x, "bias": draw.normal(heads * size), "log_rate": draw.normal(heads)}
 
 
+def of_step_and_decay(draw: Draw, rows: int, heads: int, size: int) -> Given:
+    """Steps on both sides of their limits."""
+    given = of_step_decay(draw, rows, heads, size)
+    return {"rate": -given.pop("log_rate").exp(), **given, "least": 0.5, "most": 30.0}
+
+
 def of_gated_product(draw: Draw, rows: int, width: int, *, activation: str, extras: bool) -> Given:
     given: Given = {"gate": draw.part(2, rows, width), "value": draw.part(2, rows, width), "activation": activation}
     if extras:
@@ -314,6 +320,11 @@ OPERATORS = {
     "step_decay": Operator(
         lambda **given: step_decay(**given).to(given["x"].dtype), step_decay_reference, of_step_decay
     ),
+    "step_and_decay": Operator(
+        lambda x, **given: tuple(part.to(x.dtype) for part in step_and_decay(x, **given)),
+        step_and_decay_reference,
+        of_step_and_decay,
+    ),
     "gated_product": Operator(gated_product, gated_product_reference, of_gated_product),
     "gated_norm": Operator(
         gated_norm,
@@ -366,6 +377,7 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
      [{"centered": centered, "residual": residual} for centered in PAIRS for residual in PAIRS]),
     ("token_shift", [(1, 5), (9, 40), (63, 300)], FLOATS, [{}]),
     ("step_decay", [(1, 1, 1), (9, 40, 1), (17, 3, 100)], FLOATS, [{}]),
+    ("step_and_decay", [(1, 1, 1), (70, 24, 1), (17, 3, 100)], FLOATS, [{}]),
     ("gated_product", [(1, 5), (9, 40), (63, 300), (17, 960)], FLOATS,
      [{"activation": name, "extras": extras} for name in ACTIVATIONS for extras in PAIRS]),
     ("gated_norm", [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)], FLOATS, [{"centered": True}, {"weights": 1},

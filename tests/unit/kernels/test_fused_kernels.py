@@ -34,6 +34,13 @@ def test_residual_norm_is_the_definition(centered: bool) -> None:
     torch.testing.assert_close(normed, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_residual_norm_of_a_wider_stream(device: torch.device) -> None:
+    x, weight = drawn(3, 40, device=device, dtype=torch.float32), drawn(40, device=device, dtype=torch.float16)
+    normed, total = residual_norm(x, weight, 1e-5, dtype=torch.float16)
+    assert (normed.dtype, total.dtype) == (torch.float16, torch.float32)
+    assert relative_error(normed, residual_norm(x.double(), weight.double(), 1e-5)[0]) < TOLERANCE[torch.float16]
+
+
 def test_token_shift_is_the_definition() -> None:
     x = torch.tensor([[[2.0], [10.0]]], dtype=torch.float64)  # two positions of one channel
     (found,) = token_shift(x, [torch.tensor([0.25], dtype=torch.float64)])

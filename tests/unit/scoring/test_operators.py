@@ -19,7 +19,7 @@ from argap.scoring.batches import Batches
 from argap.scoring.operators import families
 from argap.scoring.operators.families import run_references, slow_functions, use_operators
 from argap.scoring.operators.layers import fused_layers
-from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_scan
+from argap.scoring.operators.mamba import causal_conv1d, mamba2_scan, mamba_block, mamba_scan
 from argap.scoring.operators.recurrences import mlstm
 from tests.unit.models.hub.families import VOCABULARY, by_hand, tiny, windows
 
@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bamba": {"num_hidden_layers": 1},
     "granitemoehybrid": {},
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": HYBRID, "layer_types": None},
-    "falcon_h1": {},
+    "falcon_h1": {"mlp_multipliers": [0.7, 1.3], "ssm_out_multiplier": 0.8, "attention_out_multiplier": 1.2},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 4, "ssm_state_size": 8},
     "mamba": {},
     "falcon_mamba": {},
@@ -114,6 +114,7 @@ LAYERS = {
     "granitemoehybrid": {"GraniteMoeHybridRMSNorm", "GraniteMoeHybridMLP", "GraniteMoeHybridRMSNormGated"},
     "zamba2": {"Zamba2RMSNormGated", "Zamba2RMSNorm"},  # its MLP has adapters
     "zamba": {"ZambaRMSNorm"},  # its MLP has a GELU
+    "falcon_h1": {"FalconH1RMSNorm", "FalconH1MLP"},
     "kimi_linear": {"KimiLinearForgetGate", "KimiLinearRMSNormGated", "KimiLinearMLP", "KimiLinearRMSNorm"},
     "xlstm": {"xLSTMRMSNorm", "xLSTMMultiHeadLayerNorm", "xLSTMFeedForward"},
     "qwen3_next": {"Qwen3NextRMSNormGated", "Qwen3NextMLP", "Qwen3NextRMSNorm"},
@@ -235,6 +236,21 @@ def test_options_of_mamba2_s_scan(case: str, groups: int) -> None:
         expected = plain(x, dt, A, B, C, 16, **options)
     found = mamba2_scan(plain, x, dt, A, B, C, 16, **options)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["mamba", "falcon_mamba", "mamba2"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_blocks_with_a_residual_stream_in_float32(family: str, *, wide: bool) -> None:
+    model = tiny(family, residual_in_fp32=wide).to(torch.bfloat16)
+    block = model.base_model.layers[0]
+    block.norm.weight.data += 0.3 * torch.randn_like(block.norm.weight)
+    with torch.inference_mode():
+        for dtype in (torch.bfloat16, torch.float32) if wide else (torch.bfloat16,):
+            x = torch.randn(1, 20, len(block.norm.weight)).to(dtype)
+            found, expected = mamba_block(block.forward, block, x), block(x)
+            assert found.dtype == expected.dtype
+            assert (found - expected).norm() <= 2e-2 * (expected - x).norm()
+    assert families.METHODS[type(block).__name__, "forward"].function is mamba_block
 
 
 @pytest.mark.gpu
