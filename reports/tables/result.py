@@ -42,7 +42,7 @@ from argap.reports.tables.words import MANY, gap_word
 from argap.results.ladder import ladder
 
 FEW = 20
-"""Equal documents below which a note says that few documents decide."""
+"""Effective number of documents below which a note says that few decide."""
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
 LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
 AGAINST = "behind here though ahead overall: by the paper's rule 100%"
@@ -330,8 +330,8 @@ def interval_notes(gap: Gap) -> list[str]:
         low, high = (f"{gap.worth[model]:.0f} ({model})" for model in (ordered[0], ordered[-1]))
         ends = low if len(gap.worth) == 1 else f"{low} to {high}"
         notes.append(
-            f"By their parts of the differences the documents are worth {ends} equal ones: long documents decide, and "
-            "intervals hold only for texts with as many of them."
+            f"Few documents decide: weighted by their parts of the differences, they count as {ends}. Intervals hold only "
+            "for texts with a similar mix of documents."
         )
     return notes
 

@@ -110,8 +110,8 @@ def test_notes_say_what_intervals_cover(by_hand: Gap) -> None:
     assert gap_table(three).notes[1:] == ("95% intervals are Student-t over 330 documents.",)
     few = changed(changed(three, "h3", "all", worth=17.4), "hyena", "all", worth=112.0)
     assert gap_table(few).notes[2] == (
-        "By their parts of the differences the documents are worth 17 (h3) to 112 (hyena) equal ones: long documents "
-        "decide, and intervals hold only for texts with as many of them."
+        "Few documents decide: weighted by their parts of the differences, they count as 17 (h3) to 112 (hyena). "
+        "Intervals hold only for texts with a similar mix of documents."
     )
     (_, line, _) = csv.DictReader(io.StringIO(csv_text(few)))
     assert (line["documents"], line["worth"], line["seeds"]) == ("330", "17.4", "1")
