@@ -19,6 +19,8 @@ from argap.records import Record
 from argap.reports.tables.tokens import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
+TEXT_AT_TAU = re.compile(r'(<g id="text_\d+")>(\s*<!-- (AR hits ◂ τ = [\d,]+|[^>]*\n[+−][^>]*%\)?) -->)')
+"""Text of a figure that names τ or a share at τ; matplotlib writes its words as a comment beside its paths."""
 
 
 def render_page(
@@ -65,14 +67,24 @@ def inline_svg(path: Path, name: str, caption: str | None = None) -> Markup:
     colours = variables()
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     head, body = text.split(">", 1)
     view_box = re.search(r'viewBox="[\d. ]+"', head)
     assert view_box is not None  # matplotlib always writes one
+    body = re.sub(TEXT_AT_TAU, _mark_text, body)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
     body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{caption or name}">{body}')
+
+
+def _mark_text(found: re.Match[str]) -> str:
+    """Mark text for the script, which writes it anew where τ has moved; the first line of a title is a model."""
+    name, *title = found[3].split("\n")
+    name = name.replace('"', "&quot;").replace("- -", "--")  # the rest is escaped, as a comment
+    kind = f'own-share" data-name="{name}' if title else "own-tau"
+    return f'{found[1]} class="{kind}">{found[2]}'
 
 
 def _rounded(found: re.Match[str]) -> str:

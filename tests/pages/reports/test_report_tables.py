@@ -99,6 +99,7 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
     gap = changed(two, "h3", share_ci95=(-0.1, 0.92), reason=PART_UNRESOLVED)
     table = shares(gap)
     assert table.rows[0][3:5] == ("(88.7%)ᵃ", "−10.0 to 92.0%")
+    assert shares(changed(two, "h3", share_ci95=(1.0, 1.0))).rows[0][4] == "—"
     assert table.notes[1:] == (f"ᵃ unresolved: {PART_UNRESOLVED}.",)
     (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
     assert (line["ar_hits_share"], line["ar_hits_reason"]) == ("0.8871", PART_UNRESOLVED)
