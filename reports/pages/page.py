@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from argap.records import Record
 from argap.reports.tables.tokens import visible
@@ -38,7 +38,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"visible": visible, **(filters or {})}
+    environment.filters |= {"visible": visible, "note": _note, **(filters or {})}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     return environment.get_template(name).render(
         script=Markup(script),
@@ -46,6 +46,11 @@ def render_page(
         data=_data_block(data),
         **content,
     )
+
+
+def _note(text: str) -> Markup:
+    """Escape a note, and set what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(visible(text))))
 
 
 def _data_block(data: Record) -> Markup:

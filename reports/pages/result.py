@@ -82,7 +82,7 @@ def render(
     names = [name for name in figures if not name.endswith(OWN_SCALES)]
     # Many models are sorted by ΔNLL, and each table of parts has as many as fit across a printed page.
     rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
-    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]}, _slices_rows)
+    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]}, slices_rows)
     return render_page(
         "report.html.j2",
         data,
@@ -142,7 +142,7 @@ def _slices_table(gap: Gap) -> PartsTable:
     return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
 
 
-def _slices_rows(gap: Gap) -> tuple[list[list[str]], Sequence[str]] | None:
+def slices_rows(gap: Gap) -> tuple[list[list[str]], Sequence[str]] | None:
     """Return rows and notes of `_slices_table`, without the headings of groups; None without slices."""
     if not gap.named:
         return None

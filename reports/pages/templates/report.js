@@ -305,10 +305,11 @@
     const shares = [...svg.querySelectorAll(".own-share")];
     for (const group of svg.querySelectorAll(".own-tau, .own-share")) {
       const text = drawn(svg, "text", "now-tau");
-      let own = null; // where it stands; a figure that is hidden has no boxes
+      let own = null; // where it stands
       lines.push((state) => {
-        if (!own && group.getBBox().width) own = group.getBBox();
-        const moved = Number(slider.value) !== data.own && own;
+        if (!svg.getBoundingClientRect().width) return; // hidden, without boxes
+        own ??= group.getBBox();
+        const moved = Number(slider.value) !== data.own;
         group.style.display = moved ? "none" : "";
         text.style.display = moved ? "" : "none";
         if (!moved) return;

@@ -283,6 +283,12 @@ def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
     assert not (tmp_path / "slices.csv").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
+def test_commands_in_notes_are_code(gap: Gap, tmp_path: Path) -> None:
+    text = write(tmp_path, gap.replaced({"copy": (), "induction": ()}))
+    assert "what can be copied; <code>argap label</code> adds them" in text
+
+
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
         write_report(tmp_path)
