@@ -15,8 +15,8 @@ from argap.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 4 * 2**20
 BATCH_DOCUMENTS = 4096
-LONG = 2**24
-"""Characters of a document beyond which its tokenization is announced."""
+LONG = 20 * 2**20
+"""Characters of a document beyond which its tokenization is announced; a piece of a large text file has fewer."""
 BYTES = 160
 """Memory that the Rust library takes for a character while it tokenizes (4.7 GB for a line of 30 MB)."""
 

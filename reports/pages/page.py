@@ -50,7 +50,7 @@ def render_page(
 
 def _note(text: str) -> Markup:
     """Escape a note, and set what stands in backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(visible(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _data_block(data: Record) -> Markup:
