@@ -1,8 +1,8 @@
 # argap in a container, for processors or for GPUs:
 #   docker build --build-arg TORCH=cpu --tag argap .     # or TORCH=cuda
-#   docker run --rm -it -v "$PWD":/work argap score base_conv --ref attention
+#   docker run --rm -it --user "$(id -u)" -v "$PWD":/work argap score base_conv --ref attention
 #   docker run --rm -it --gpus all -v "$PWD":/work argap kernels
-FROM python:3.12-slim-bookworm
+FROM python:3.11-slim-bookworm
 
 ARG TORCH=cpu
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
@@ -24,7 +24,9 @@ RUN if [[ "$TORCH" = cpu ]]; then \
     fi \
     && pip install --no-cache-dir --constraint constraints.txt '.[score]'
 
-RUN useradd --create-home --uid 1000 argap
+# Any other user, as of `docker run --user "$(id -u)"`, may keep caches there as well.
+RUN useradd --create-home --uid 1000 argap && chmod 1777 /home/argap
+ENV HOME=/home/argap
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["argap"]

@@ -1,6 +1,7 @@
 """Scoring with whole models, compared with what a user would run instead.
 
     PYTHONPATH=. python benchmarks/score.py [--models "Llama 360M,gla"] [--json benchmarks/results/score.json]
+    PYTHONPATH=. python benchmarks/score.py --kl --models "Llama 1.3B,Llama 7B" [--json FILE]
 
 On a GPU: randomly initialised models in bfloat16, 8 windows of 2,048 tokens. argap's batch (trunk, head, the log-prob
 and the most likely token of every position) is compared with Hugging Face models as they are, as Liger patches them and
@@ -10,6 +11,9 @@ of `do_bench`, for native models also on the device alone; memory is the peak ab
 of the log-probs against the same weights in float32: mean absolute difference and bias, in nats. On a CPU: tokens per
 second of the GPT-2 shape in float32 on a text, compared with lm-eval's ``loglikelihood_rolling``, which returns one
 number per document.
+
+With ``--kl``, two models of one shape: each scored alone, then the first with its KL from the second, as `argap score
+--kl` does it; ``times both`` is the time over that of scoring the two.
 """
 
 import copy
@@ -61,6 +65,7 @@ SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
         decoder, "qwen3", 151936, 1024, 3072, 28, 16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
     ),
     "Llama 1.3B": partial(decoder, "llama", 50304, 2048, 5504, 24, 16),
+    "Llama 7B": partial(decoder, "llama", 32000, 4096, 11008, 32, 32),
     "Pythia 410M": partial(decoder, "gpt_neox", 50304, 1024, 4096, 24, 16),
 }
 NATIVE = ("attention", "retnet", "hyena", "rwkv4_channel", "mamba", "h3", "base_conv", "delta_net", "gla")
@@ -88,13 +93,17 @@ def main() -> None:
     flags.add_argument("--windows", type=int, default=BATCH, metavar="N", help="windows in a batch (%(default)s)")
     flags.add_argument("--length", type=int, default=LENGTH, metavar="N", help="tokens in a window (%(default)s)")
     flags.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
+    flags.add_argument("--kl", action="store_true", help="models of transformers beside a reference")
     arguments = flags.parse_args()
-    every = [*SHAPES, *NATIVE, *(FLA if find_spec("fla") else ())]
+    every = [*SHAPES] if arguments.kl else [*SHAPES, *NATIVE, *(FLA if find_spec("fla") else ())]
     names = arguments.models.split(",") if arguments.models else every
     rows: list[dict[str, Any]] = []
     with torch.inference_mode():
-        shape = (arguments.windows, arguments.length)
-        found = on_gpu(names, shape, not arguments.without_compile) if torch.cuda.is_available() else on_cpu()
+        if arguments.kl:
+            found = on_pairs(names, "cuda" if torch.cuda.is_available() else "cpu")
+        else:
+            shape = (arguments.windows, arguments.length)
+            found = on_gpu(names, shape, not arguments.without_compile) if torch.cuda.is_available() else on_cpu()
         for model, shape, (way, figures) in found:
             if not rows or rows[-1]["model"] != model:
                 rows.append({"model": model, "shape": shape})
@@ -232,15 +241,53 @@ def on_fla_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     yield "argap", by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))
 
 
+def on_pairs(names: list[str], device: str) -> Iterator[tuple[str, str, Way]]:
+    """Measure each model and its reference alone, and the model with its KL from the reference."""
+    rows, length = (BATCH, LENGTH) if device == "cuda" else (CPU_BATCH, CPU_LENGTH)
+    for name in names:
+        torch.manual_seed(0)
+        ids = torch.randint(1000, (rows, length), device=device)
+        pair, alone = [], []
+        for which in ("model", "reference"):
+            with torch.device(device):
+                dtype = torch.bfloat16 if device == "cuda" else torch.float32
+                model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=dtype).eval()
+            pair.append(Batches(model, windows_of(ids), device, rows, name))
+            alone.append(took(shards(pair[-1]), device))
+            yield name, f"B {rows}, T {length}", (which, alone[-1])
+        pair[0].follow(pair[1])
+        both = took(shards(pair[0]), device)
+        both["times both"] = both["ms"] / sum(each["ms"] for each in alone)
+        yield name, f"B {rows}, T {length}", ("both with KL", both)
+
+
+def took(function: Callable[[], Any], device: str) -> dict[str, float]:
+    """Measure as `measure` does; on a CPU the median milliseconds of a few calls."""
+    if device == "cuda":
+        return measure(function)
+    seconds = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - started)
+    return {"ms": 1000 * statistics.median(seconds)}
+
+
 def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
     found = batches.logprobs(ids[:CHECKED]).logprob[:, : exact.shape[1]]
-    queued = deque([batches.score(range(len(ids)))])
+    return measure(shards(batches)) | accuracy(found, exact)
 
-    def next_shard() -> None:  # like the scorer: read a shard while the device works on the next
-        queued.append(batches.score(range(len(ids))))
+
+def shards(batches: Batches) -> Callable[[], None]:
+    """Return a function that scores all windows like the scorer, reading a shard while the device works on the next."""
+    windows = range(batches.data.windows)
+    queued = deque([batches.score(windows)])
+
+    def next_shard() -> None:
+        queued.append(batches.score(windows))
         queued.popleft().arrays()
 
-    return measure(next_shard) | accuracy(found, exact)
+    return next_shard
 
 
 def by_references(function: Callable[[], Any]) -> Any:

@@ -1,5 +1,6 @@
 """Convert text documents to token ids: batched, parallel, streaming."""
 
+import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -7,11 +8,17 @@ import numpy as np
 from argap.corpus import Corpus, open_corpus, shards
 from argap.corpus.document import TextDocument, TokenDocument, TokenShard
 from argap.corpus.kept import kept_of
+from argap.errors import ArgapError
+from argap.runtime.progress import say
 from argap.runtime.threads import map_ahead
 from argap.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 4 * 2**20
 BATCH_DOCUMENTS = 4096
+LONG = 20 * 2**20
+"""Characters of a document beyond which its tokenization is announced; a piece of a large text file has fewer."""
+BYTES = 160
+"""Memory that the Rust library takes for a character while it tokenizes (4.7 GB for a line of 30 MB)."""
 
 
 def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) -> Iterator[TokenDocument]:
@@ -27,6 +34,22 @@ def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) ->
                 yield document
             else:
                 corpus.tally.empty += 1
+
+
+def check_length(characters: int, source: str) -> None:
+    """Announce a long document before it is tokenized; in pieces it could get other tokens at the cuts.
+
+    Raises `ArgapError` if that takes more than the machine's memory.
+    """
+    if characters <= LONG:
+        return
+    memory, needed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES * characters
+    about = (
+        f"{source}: one document of {characters:,} characters, whose tokenization takes about {needed / 1e9:,.1f} GB"
+    )
+    if needed > memory:
+        raise ArgapError(f"{about}; this machine has {memory / 1e9:,.1f} GB; split the text into documents")
+    say(about)
 
 
 def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: str) -> Iterator[np.ndarray]:
@@ -56,6 +79,7 @@ def _batches(corpus: Corpus) -> Iterator[list[TextDocument] | TokenShard]:
             batch, characters = [], 0
             yield item
             continue
+        check_length(len(item.text), item.source)
         batch.append(item)
         characters += len(item.text)
         if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:

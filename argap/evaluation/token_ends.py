@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from argap.corpus.tokenize import check_length
 from argap.errors import MismatchError
 from argap.text.tokenizer import Tokenizer
 
@@ -32,6 +33,8 @@ def tokenized(texts: Sequence[str], tokenizer: Tokenizer, names: Sequence[str]) 
 
     Raises `MismatchError`, naming the first offending span, for tokens that are not in the order of the text.
     """
+    for text, name in zip(texts, names, strict=True):
+        check_length(len(text), name)
     pairs = zip(texts, tokenizer.encode_batch_spans(texts), names, strict=True)
     unknown = np.fromiter(tokenizer.unknown, dtype=np.int32)
     return [

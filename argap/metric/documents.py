@@ -39,7 +39,7 @@ class Figures(NamedTuple):
 
 
 def effective_documents(lost: np.ndarray) -> np.ndarray:
-    """Return how many equal documents would carry the gap, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
+    """Return the effective number of documents of a gap, (Σ c)² / Σ c² of its parts ``lost [..., D]``.
 
     It is near 0 for level models, whose documents cancel out. Infinite parts do not count.
     """

@@ -21,8 +21,9 @@ latest first: a few comparisons per token in natural text, but O(T²) in, say, r
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from argap.bigram_index.counting.intrinsics import jit
 
 COMPARISONS = 32
 """Average comparisons per token after which a window is left to the suffix array."""
@@ -30,8 +31,6 @@ LARGEST_VOCABULARY = 2**22
 """Larger ids are renumbered, so that the table of last occurrences stays small."""
 HASH = np.uint64(0x9E3779B97F4A7C15)
 """Odd, 2⁶⁴ divided by the golden ratio (Knuth, TAOCP 3, 6.4): its products spread over their high bits."""
-
-jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
 
 class Copies(NamedTuple):

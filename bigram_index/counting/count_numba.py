@@ -13,11 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-import numba
 import numpy as np
 
 from argap.bigram_index.counting.count_numpy import StreamSummary
-from argap.bigram_index.counting.intrinsics import ONE, lowest_bit, prefetch_write
+from argap.bigram_index.counting.intrinsics import ONE, jit, lowest_bit, prefetch_write
 from argap.bigram_index.counting.sorted_runs import MemoryRun
 from argap.runtime.threads import available_cores
 
@@ -28,8 +27,6 @@ BLOCKS_PER_THREAD = 8
 NO_TOKEN = -(2**63)
 TOKENS_PER_THREAD = 2**18
 """Number of tokens that makes an extra thread worthwhile."""
-
-jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
 
 @jit

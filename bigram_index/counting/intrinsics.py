@@ -1,13 +1,22 @@
-"""Three machine instructions that numba does not expose, and the number of cores, for the compiled engines."""
+"""Compile functions with numba, and give them three machine instructions that it does not expose."""
 
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 READ, WRITE = 0, 1
+
+
+def jit(function: Any) -> Any:
+    """Compile a function without the GIL, and keep the machine code on disk if some folder for it can be written."""
+    try:
+        return numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    except RuntimeError:  # neither the package's folder nor the home: a container's other user, a read-only cluster
+        return numba.njit(nogil=True, boundscheck=False)(function)
 
 
 def _prefetch(write: int) -> Any:

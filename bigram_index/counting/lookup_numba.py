@@ -7,18 +7,17 @@ overlap.
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numba
 import numpy as np
 
 from argap.bigram_index.counting.csr import Csr
-from argap.bigram_index.counting.intrinsics import prefetch_read
+from argap.bigram_index.counting.intrinsics import jit, prefetch_read
 from argap.runtime.threads import available_cores
 
 GROUP = 32
 ONE_THREAD_PAIRS = 2**14  # one thread finishes these before a second one starts
 
 
-@numba.njit(nogil=True, cache=True, boundscheck=False)
+@jit
 def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, result):
     vocab_size, last = len(shift), len(second) - 1
     at = np.empty(GROUP, dtype=np.int64)

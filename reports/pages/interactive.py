@@ -1,6 +1,6 @@
 """Prepare the data of the page's script: the result at every τ, as text, and the values behind the figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -36,6 +36,8 @@ class State(Record, frozen=True):
     bin: int
     """The number of the last frequency bin of AR hits."""
     tables: tuple[TableText, ...]
+    slices: TableText | None
+    """Of recorded slices, rows as they stand on the page; a cell's second line is its interval."""
     headlines: tuple[tuple[str, str, str, str], ...]
     """Of each model, the fields of `argap.reports.tables.sentences.Headline`."""
     overview: Overview | None
@@ -53,11 +55,15 @@ class PageData(Record, frozen=True):
     figures: Mapping[str, tuple[Panel, ...]]
 
 
-def page_data(gap: Gap, figures: Mapping[str, tuple[Panel, ...]]) -> PageData:
+Slices = Callable[[Gap], tuple[Sequence[Sequence[str]], Sequence[str]] | None]
+"""From a result to the rows and notes of its slices on the page; None without slices."""
+
+
+def page_data(gap: Gap, figures: Mapping[str, tuple[Panel, ...]], slices: Slices) -> PageData:
     """Return the data block of a result's page. ``figures``: the panels of each figure."""
     made, point = at_thresholds(gap), {int(each.bin): k for k, each in enumerate(gap.curve)}
     taus = [each.threshold for each in made]
-    states = tuple(_state(each, point[each.threshold]) for each in made if each.threshold is not None)
+    states = tuple(_state(each, point[each.threshold], slices) for each in made if each.threshold is not None)
     own = taus.index(gap.threshold) if gap.threshold in taus else 0
     return PageData(gap.unit, gap.hits, own, states, {name: panels for name, panels in figures.items() if panels})
 
@@ -67,7 +73,7 @@ def at_thresholds(gap: Gap) -> list[Gap]:
 
     The last τ is the first at which all repeated bigrams are hits. Empty if there is no curve (no index, or a reference
     alone) or an NLL is infinite. Only the estimates by slice change with τ, and those of other tokens have no
-    intervals; the other partitions and slices stay as they are.
+    intervals; other partitions and slices stay, but for a slice's share of hits, which only the tokens tell.
     """
     highs = {each.high for each in gap.bins.frequency}
     points = {int(point.bin): point for point in gap.curve if int(point.bin) in highs}
@@ -88,7 +94,8 @@ def _at(gap: Gap, tau: int, point: Part) -> Gap:
     rest = [_rest(gap.on_all[each.model], each) for each in hits]
     nll = {each.model: each.nll for each in hits}
     rows = tuple(_row(row, nll, gap.reference) for row in gap.rows)
-    made = replace(gap, threshold=tau, rows=rows)
+    slices = tuple(replace(each, ar_hits=None) for each in gap.slices)
+    made = replace(gap, threshold=tau, rows=rows, slices=slices)
     return made.replaced({SLICE: [Part(hits), Part(rest)]})
 
 
@@ -110,8 +117,9 @@ def _rest(whole: Estimate, hits: Estimate) -> Estimate:
     return Estimate(whole.model, SLICE, OTHER, n, 1 - hits.share_of_tokens, nll=nll, ppl=ppl, contribution=lost)
 
 
-def _state(gap: Gap, point: int) -> State:
+def _state(gap: Gap, point: int, slices: Slices) -> State:
     assert gap.threshold is not None  # of a curve
+    named = slices(gap)
     highs = [each.high for each in gap.bins.frequency]
     return State(
         tau=threshold_text(gap.threshold),
@@ -120,9 +128,14 @@ def _state(gap: Gap, point: int) -> State:
         most=gap.threshold,
         bin=highs.index(gap.threshold) if gap.threshold in highs else -1,
         tables=tuple(_text(table) for table in main_tables(gap)),
+        slices=named and TableText(tuple(map(_lines, named[0])), tuple(map(visible, named[1])), ()),
         headlines=tuple((n, visible(unit), visible(said), visible(detail)) for n, unit, said, detail in headlines(gap)),
         overview=overview(gap),
     )
+
+
+def _lines(row: Sequence[str]) -> tuple[str, ...]:
+    return tuple("\n".join(map(visible, cell.split("\n"))) for cell in row)
 
 
 def _text(table: Table) -> TableText:

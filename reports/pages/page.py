@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from argap.records import Record
 from argap.reports.tables.tokens import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
+TEXT_AT_TAU = re.compile(r'(<g id="text_\d+")>(\s*<!-- (AR hits ◂ τ = [\d,]+|[^>]*\n[+−][^>]*%\)?) -->)')
+"""Text of a figure that names τ or a share at τ; matplotlib writes its words as a comment beside its paths."""
 
 
 def render_page(
@@ -36,7 +38,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"visible": visible, **(filters or {})}
+    environment.filters |= {"visible": visible, "note": _note, **(filters or {})}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     return environment.get_template(name).render(
         script=Markup(script),
@@ -44,6 +46,11 @@ def render_page(
         data=_data_block(data),
         **content,
     )
+
+
+def _note(text: str) -> Markup:
+    """Escape a note, and set what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _data_block(data: Record) -> Markup:
@@ -65,14 +72,24 @@ def inline_svg(path: Path, name: str, caption: str | None = None) -> Markup:
     colours = variables()
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     head, body = text.split(">", 1)
     view_box = re.search(r'viewBox="[\d. ]+"', head)
     assert view_box is not None  # matplotlib always writes one
+    body = re.sub(TEXT_AT_TAU, _mark_text, body)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
     body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{caption or name}">{body}')
+
+
+def _mark_text(found: re.Match[str]) -> str:
+    """Mark text for the script, which writes it anew where τ has moved; the first line of a title is a model."""
+    name, *title = found[3].split("\n")
+    name = name.replace('"', "&quot;").replace("- -", "--")  # the rest is escaped, as a comment
+    kind = f'own-share" data-name="{name}' if title else "own-tau"
+    return f'{found[1]} class="{kind}">{found[2]}'
 
 
 def _rounded(found: re.Match[str]) -> str:

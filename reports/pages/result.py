@@ -52,6 +52,8 @@ class PartsTable:
     total: list[str]
     """Empty for slices, which may overlap."""
     notes: Sequence[str] = ()
+    wide: Sequence[int] = ()
+    """Columns that a phone leaves out."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def render(
     names = [name for name in figures if not name.endswith(OWN_SCALES)]
     # Many models are sorted by ΔNLL, and each table of parts has as many as fit across a printed page.
     rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
-    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
+    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]}, slices_rows)
     return render_page(
         "report.html.j2",
         data,
@@ -134,11 +136,20 @@ def _slices_table(gap: Gap) -> PartsTable:
     groups: dict[str, list[list[str]]] = {}
     for model, name, n, share, ppl, delta, part, ends, due, due_ends, hits in table.rows:
         below = [
-            f"{value}\n{interval}" if value != DASH else value for value, interval in ((part, ends), (due, due_ends))
+            value if DASH in (value, interval) else f"{value}\n{interval}"
+            for value, interval in ((part, ends), (due, due_ends))
         ]
         groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
     titles = [title for title in table.columns if title != "95% interval"]
-    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
+    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes, wide=(0, 2, 6))
+
+
+def slices_rows(gap: Gap) -> tuple[list[list[str]], Sequence[str]] | None:
+    """Return rows and notes of `_slices_table`, without the headings of groups; None without slices."""
+    if not gap.named:
+        return None
+    table = _slices_table(gap)
+    return [row for _, rows in table.groups for row in rows], table.notes
 
 
 def _parts_table(gap: Gap, parts: Sequence[Part], title: str, rows: Sequence[GapRow]) -> PartsTable:

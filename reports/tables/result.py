@@ -42,7 +42,7 @@ from argap.reports.tables.words import MANY, gap_word
 from argap.results.ladder import ladder
 
 FEW = 20
-"""Equal documents below which a note says that few documents decide."""
+"""Effective number of documents below which a note says that few decide."""
 SLICE_TITLES = ("ΔNLL", "Contribution", ENDS, "Share", ENDS, "AR hits")
 LEVEL_NOTE = "level with the reference: the interval of ΔNLL contains 0, so there is nothing to take a share of"
 AGAINST = "behind here though ahead overall: by the paper's rule 100%"
@@ -118,7 +118,7 @@ def recall_table(gap: Gap) -> Table | None:
             percent(part.share_of_tokens),
             *nats_cells(part[row.model]),
             share_cell(part[row.model], marks),
-            DASH if part is gap.on_all else interval_cell(part[row.model]),
+            interval_cell(part[row.model]),
         )
         for row in gap.compared
         for name, part in parts.items()
@@ -278,8 +278,9 @@ def share_cell(each: Estimate, marks: dict[str, str] | None = None) -> str:
 
 
 def interval_cell(each: Estimate) -> str:
-    """Format the interval of a share: ``70.2–75.4%``."""
-    return DASH if each.share_ci95 is None else percent_range(*each.share_ci95)
+    """Format the interval of a share: ``70.2–75.4%``; a dash also for one without length, as of all tokens."""
+    ends = each.share_ci95
+    return DASH if ends is None or ends[0] == ends[1] else percent_range(*ends)
 
 
 def marks_of(shares: Iterable[Estimate]) -> dict[str, str]:
@@ -330,8 +331,8 @@ def interval_notes(gap: Gap) -> list[str]:
         low, high = (f"{gap.worth[model]:.0f} ({model})" for model in (ordered[0], ordered[-1]))
         ends = low if len(gap.worth) == 1 else f"{low} to {high}"
         notes.append(
-            f"By their parts of the differences the documents are worth {ends} equal ones: long documents decide, and "
-            "intervals hold only for texts with as many of them."
+            f"Few documents decide: weighted by their parts of the differences, they count as {ends}. Intervals hold "
+            "only for texts with a similar mix of documents."
         )
     return notes
 

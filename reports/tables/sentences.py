@@ -14,7 +14,7 @@ CAPTIONS = {
     "nll_by_frequency": (
         "How well each model predicts a token, against how often its bigram occurs in the training text "
         "(lower is better). Left: bigrams seen before in the window, where a model can look back. Right: all others. "
-        "AR hits lie left of the dashed line in the left panel. Hollow points stand for fewer than 30 tokens."
+        "In the left panel AR hits lie left of the line at τ. Hollow points stand for fewer than 30 tokens."
     ),
     "gap_by_frequency": (
         "Where the difference lies, by training frequency. Each bar is a bin's share of tokens times ΔNLL: above zero "

@@ -137,7 +137,9 @@ def test_dequantisation_does_not_depend_on_how_rows_are_grouped(rows: int) -> No
     kind = gguf.GGMLQuantizationType.Q8_0
     weights = np.random.default_rng(0).standard_normal((rows, 64), dtype=np.float32)
     stored = gguf.quants.quantize(weights, kind)
-    found = dequantized(stored, kind)
+    parts: list[int] = []
+    found = dequantized(stored, kind, parts.append)
+    assert (sum(parts), len(parts)) == (stored.nbytes, -(-rows // (AT_ONCE // 64)))
     np.testing.assert_array_equal(found, gguf.quants.dequantize(stored, kind))
     assert np.abs(found - weights).max() < np.abs(weights).max() / 127
 

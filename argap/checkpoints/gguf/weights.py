@@ -7,11 +7,11 @@ docs/real-models.md has the times; they leave nothing for a cache to save.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from threading import Lock
@@ -54,19 +54,21 @@ def reading(path: Path) -> Iterator[None]:
     from transformers import modeling_gguf_pytorch_utils as theirs
 
     names = cache(gguf.get_tensor_name_map)  # asked for by every module of the model
+    done = _Done(path.name)
+    by_parts = partial(dequantized, done=done.part)
     with (
         PATCHED,
-        patch.multiple("gguf", GGUFReader=_Reader, dequantize=dequantized, get_tensor_name_map=names),
-        patch.object(theirs, "tqdm", lambda tensors, **_: _counted(tensors, path.name)),
+        patch.multiple("gguf", GGUFReader=_Reader, dequantize=by_parts, get_tensor_name_map=names),
+        patch.object(theirs, "tqdm", lambda tensors, **_: done.each(tensors)),
     ):
         yield
 
 
-def dequantized(data: np.ndarray, kind: Any) -> np.ndarray:
+def dequantized(data: np.ndarray, kind: Any, done: Callable[[int], None] = lambda _: None) -> np.ndarray:
     """Return the weights ``[…, n]``, float32, of ``data [R, bytes]``, the blocks of ``R`` rows.
 
-    Blocks do not depend on their row, so that of ``gguf``, which takes sixteen rows at a time, is called with one long
-    row of many.
+    ``done``: called with the bytes of each part that is finished. Blocks do not depend on their row, so that of
+    ``gguf``, which takes sixteen rows at a time, is called with one long row of many.
     """
     from gguf import GGML_QUANT_SIZES
     from gguf.quants import dequantize
@@ -76,14 +78,16 @@ def dequantized(data: np.ndarray, kind: Any) -> np.ndarray:
     rows, found = data.reshape(-1, data.shape[-1]), np.empty((data.size // data.shape[-1], columns), dtype=np.float32)
     together = max(1, AT_ONCE // columns)
 
-    def convert(first: int) -> None:
+    def convert(first: int) -> int:
         part = rows[first : first + together]
         found[first : first + together] = dequantize(part.reshape(1, -1), kind).reshape(len(part), columns)
+        return part.nbytes
 
     import torch
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(convert, range(0, len(rows), together)))
+        for nbytes in pool.map(convert, range(0, len(rows), together)):
+            done(nbytes)
     return found.reshape(*data.shape[:-1], columns)
 
 
@@ -147,9 +151,23 @@ class _Reader:
             self.tensors.append(_Tensor(header.path, name, kind, shape[:-1], header.start + offset, nbytes))
 
 
-def _counted(tensors: Sequence[_Tensor], name: str) -> Iterator[_Tensor]:
-    """Yield ``tensors``, and show how much of them is done."""
-    with progress(f"reading {name}", sum(tensor.nbytes for tensor in tensors), unit="bytes") as advance:
-        for tensor in tensors:
-            yield tensor
-            advance(tensor.nbytes)
+class _Done:
+    """Show how many bytes of the tensors are read, also within one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.advance: Callable[[int], None] = lambda _: None
+        self.within = 0
+        """Bytes of the current tensor."""
+
+    def each(self, tensors: Sequence[_Tensor]) -> Iterator[_Tensor]:
+        total = sum(tensor.nbytes for tensor in tensors)
+        with progress(f"reading {self.name}", total, unit="bytes") as self.advance:
+            for tensor in tensors:
+                self.within = 0
+                yield tensor
+                self.advance(tensor.nbytes - self.within)
+
+    def part(self, nbytes: int) -> None:
+        self.within += nbytes
+        self.advance(nbytes)

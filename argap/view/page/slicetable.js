@@ -29,7 +29,7 @@ function body(each, several, overview, record) {
     h("td.ppl.wide", {}, loss(one, unit())),
     h("td.delta-nll.wide", {}, result.n ? difference(one.delta) : DASH),
     h("td.part", {}, difference(one.contribution), one.contribution_ci95 && h("span.ends", {}, differenceRange(one.contribution_ci95))),
-    h("td.due", { title: one.reason }, h("b", {}, shareText(one)), one.share_ci95 ? h("span.ends", {}, percentRange(one.share_ci95)) : one.reason && h("span.ends.why", {}, one.reason)),
+    h("td.due", { title: one.reason }, h("b", {}, shareText(one)), one.share_ci95 ? one.share_ci95[0] !== one.share_ci95[1] && h("span.ends", {}, percentRange(one.share_ci95)) : one.reason && h("span.ends.why", {}, one.reason)),
     k === 0 && links)));
 }
 

@@ -83,6 +83,7 @@
       build("div", {}, build(k ? "p" : "h1", k ? { class: "lead" } : {}, sentence), build("p", { class: "detail" }, numbers)))));
     byId("sentences")?.replaceChildren(...state.headlines.map(([, , sentence, numbers]) => build("li", {}, `${sentence} ${numbers}`)));
     for (const each of document.querySelectorAll("[data-count]")) showHit(each, Number(each.dataset.count) <= state.most);
+    if (state.slices) showSlices(state.slices);
     if (state.overview) showOverview(state.overview);
     for (const move of lines) move(state);
     for (const sort of sorts) sort();
@@ -109,6 +110,15 @@
     for (const cell of table.querySelectorAll(".best")) cell.classList.remove("best");
     const rows = new Map([...table.tBodies[0].rows].map((row) => [Number(row.dataset.row), row]));
     for (const [row, column] of made.best) rows.get(row).cells[column].classList.add("best");
+  }
+
+  function showSlices(made) {
+    const rows = document.querySelectorAll("#slices tbody tr:not(.group)");
+    made.rows.forEach((cells, k) => cells.forEach((text, j) => {
+      const [value, interval] = text.split("\n");
+      if (j) rows[k].cells[j].replaceChildren(value, ...(interval ? [build("br", {}), build("small", {}, interval)] : []));
+    }));
+    document.querySelector("#slices .notes").replaceChildren(...made.notes.map((note) => build("li", {}, note)));
   }
 
   function showOverview(made) {
@@ -256,6 +266,7 @@
       show(moves[event.key]());
     });
     if (slider) markTau(svg, panels, at);
+    if (slider) rewrite(svg, panels, at);
     if (slider) panels.forEach((panel, p) => panel.bars && shadeBars(panel, frames[p]));
     if (name === "share_by_threshold" && slider) thresholds(svg, panels, at, under, () => current, series);
   }
@@ -287,6 +298,38 @@
       const mark = drawn(svg, "line", "at-tau");
       lines.push(({ bin }) => (ends[bin] >= 0 && ends[bin] <= 1 ? upright(mark, at, p, ends[bin]) : (mark.style.display = "none")));
     });
+  }
+
+  /** The figure's own text is paths. Where τ has moved, text of the page takes its place: τ at its line, or a title with the share. */
+  function rewrite(svg, panels, at) {
+    const shares = [...svg.querySelectorAll(".own-share")];
+    for (const group of svg.querySelectorAll(".own-tau, .own-share")) {
+      const text = drawn(svg, "text", "now-tau");
+      let own = null; // where it stands
+      lines.push((state) => {
+        if (!svg.getBoundingClientRect().width) return; // hidden, without boxes
+        own ??= group.getBBox();
+        const moved = Number(slider.value) !== data.own;
+        group.style.display = moved ? "none" : "";
+        text.style.display = moved ? "" : "none";
+        if (!moved) return;
+        if (group.matches(".own-share")) {
+          const bar = state.overview.bars[shares.indexOf(group)];
+          const x = own.x + own.width / 2;
+          text.replaceChildren(...[group.dataset.name, `${bar.gap}, ${bar.share}`].map((line, k) => {
+            const part = document.createElementNS(SVG, "tspan");
+            part.textContent = line;
+            place(part, { x, y: own.y + own.height * (k ? 0.97 : 0.42) });
+            return part;
+          }));
+          return place(text, { "text-anchor": "middle" });
+        }
+        const p = panels.findIndex(({ ends }, k) => ends?.length && at(k, 0, 0).x < own.x + own.width && own.x < at(k, 1, 0).x && at(k, 0, 1).y - own.height < own.y && own.y < at(k, 0, 0).y);
+        text.textContent = `AR hits ◂ τ = ${state.tau}`;
+        const end = at(p, Math.min(1, panels[p].ends[state.bin]), 0).x - 4;
+        place(text, { x: Math.max(end, at(p, 0, 0).x + text.getBBox().width), y: own.y + own.height * 0.8, "text-anchor": "end" });
+      });
+    }
   }
 
   /** In the figure of thresholds a line stands at τ, and a click or Enter moves τ. */

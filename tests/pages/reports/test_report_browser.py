@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
-from argap.reports.pages.interactive import at_thresholds, main_tables
+from argap.records import NAMED, SliceInfo
+from argap.reports.pages.interactive import at_thresholds, main_tables, page_data
+from argap.reports.pages.result import slices_rows
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import best_in
 from argap.reports.tables.numbers import percent_range, signed
@@ -48,6 +51,19 @@ def test_every_threshold_of_the_page_is_that_of_the_cells(result: Result) -> Non
 
 def test_nothing_moves_without_a_curve(result: Result) -> None:
     assert at_thresholds(result.record.replaced({"threshold": ()})) == []
+
+
+def test_recorded_slices_follow_the_threshold_but_for_their_hits(result: Result) -> None:
+    whole = result.record.on_all.moved(NAMED, "whole").estimates.values()
+    about = SliceInfo("whole", ar_hits=0.5)
+    record = replace(result.record, slices=(about,), estimates=(*result.record.estimates, *whole))
+    states = page_data(record, {}, slices_rows).states
+    for state, gap in zip(states, at_thresholds(record), strict=True):
+        assert state.slices is not None
+        hits, of_whole, *_ = state.slices.rows
+        assert hits[:2] == ("ar_hits", f"{gap.on_hits.n:,}")
+        assert of_whole[-1] == ("50.0%" if gap.threshold == record.threshold else "—")
+        assert f"at most {state.tau} times" in state.slices.notes[0]
 
 
 def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
@@ -101,6 +117,10 @@ def test_tau_moves_the_bars_and_the_words_of_the_windows(page: Page, result: Res
         assert [page.is_visible(each) for each in figures] == shown
         for tau, hits in ((0, 1), (5, sum(int(part.bin.split("–")[-1].replace(",", "")) <= 5 for part in parts))):
             expect(page, "document.querySelector('#tau-at').innerText", str(tau))
+            moved = tau != result.record.threshold
+            expect(page, f"document.querySelector('{figure} .own-tau').style.display", "none" if moved else "")
+            label = f"document.querySelector('{figure} .now-tau').textContent"
+            assert not moved or page.evaluate(label) == f"AR hits ◂ τ = {tau}"
             # the panel of the first model's repeated bigrams
             fills = f"[...document.querySelectorAll('{figure} [id$=axes_1] path')].map((each) => each.style.fill)"
             expect(page, f"{fills}.filter((fill) => fill === 'var(--model-1)').length", hits)

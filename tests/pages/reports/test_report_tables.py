@@ -99,6 +99,7 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
     gap = changed(two, "h3", share_ci95=(-0.1, 0.92), reason=PART_UNRESOLVED)
     table = shares(gap)
     assert table.rows[0][3:5] == ("(88.7%)ᵃ", "−10.0 to 92.0%")
+    assert shares(changed(two, "h3", share_ci95=(1.0, 1.0))).rows[0][4] == "—"
     assert table.notes[1:] == (f"ᵃ unresolved: {PART_UNRESOLVED}.",)
     (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
     assert (line["ar_hits_share"], line["ar_hits_reason"]) == ("0.8871", PART_UNRESOLVED)
@@ -110,8 +111,8 @@ def test_notes_say_what_intervals_cover(by_hand: Gap) -> None:
     assert gap_table(three).notes[1:] == ("95% intervals are Student-t over 330 documents.",)
     few = changed(changed(three, "h3", "all", worth=17.4), "hyena", "all", worth=112.0)
     assert gap_table(few).notes[2] == (
-        "By their parts of the differences the documents are worth 17 (h3) to 112 (hyena) equal ones: long documents "
-        "decide, and intervals hold only for texts with as many of them."
+        "Few documents decide: weighted by their parts of the differences, they count as 17 (h3) to 112 (hyena). "
+        "Intervals hold only for texts with a similar mix of documents."
     )
     (_, line, _) = csv.DictReader(io.StringIO(csv_text(few)))
     assert (line["documents"], line["worth"], line["seeds"]) == ("330", "17.4", "1")

@@ -12,9 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import caching
 
 from argap.bigram_index.counting import count_numba, count_numpy, count_torch, csr, engines, lookup_numba
 from argap.bigram_index.counting.count import BigramCounter
+from argap.bigram_index.counting.intrinsics import jit
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
@@ -296,3 +298,8 @@ def test_counts_beyond_32_bits(tmp_path):
     index = open_index(tmp_path)
     assert index.bigrams == 2**33 + 7
     assert index.count([1, 1, 1], [0, 1, 2]).tolist() == [2**33, 0, 7]
+
+
+def test_functions_are_compiled_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert jit(lambda x: x + 1)(2) == 3

@@ -23,6 +23,16 @@ def test_batches_keep_the_order_of_the_documents(tmp_path, tokenizer, monkeypatc
     assert [tokenizer.decode(document) for document in found] == [f"def f{i}(x):\n" * (1 + i % 3) for i in range(20)]
 
 
+def test_a_long_document_is_announced_and_refused_beyond_the_memory(tmp_path, tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(tokenize, "LONG", 10)
+    (tmp_path / "a.txt").write_text("0123456789a")
+    assert len(ids(open_corpus(tmp_path), tokenizer)) == 1
+    assert "a.txt: one document of 11 characters, whose tokenization takes about 0.0 GB" in capsys.readouterr().err
+    monkeypatch.setattr(tokenize, "BYTES", 2**60)
+    with pytest.raises(ArgapError, match=r"a\.txt: one document of 11 .* GB; split the text into documents"):
+        ids(open_corpus(tmp_path), tokenizer)
+
+
 def test_documents_without_tokens_are_skipped_and_counted(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "b.txt").write_text("x")
