@@ -32,6 +32,9 @@ import torch  # noqa: E402
 # Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from tests.builders.interpreter import hurry
+
+    hurry()
 
 
 # Property tests try the same examples on every run and take as long as they need; `--hypothesis-profile=explore` tries
