@@ -1,5 +1,6 @@
 """Threads and workers of the tests, and the fixtures that several of them share."""
 
+import gc
 import importlib
 import itertools
 import os
@@ -51,6 +52,12 @@ def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: a worker for each core that this process may use, up to `MAX_WORKERS`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now, a million objects, out of the passes of Python's garbage collector."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.hookimpl(wrapper=True)
