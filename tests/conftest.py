@@ -60,6 +60,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000)
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter take apart what it imported."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Run a test marked `alone`, which takes much of a card's memory, while no other test marked `gpu` runs."""
@@ -351,6 +356,14 @@ def fla_models() -> Any:
         pytest.skip("flash-linear-attention is not installed")
     register_fla("fla")
     return importlib.import_module("fla.models")
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Models with random weights, or after a few steps of training, know no hit: there would be no windows to show."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
+        yield
 
 
 @pytest.fixture
