@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Each worker of the tests, and each command that they start, compiles every module anew where none may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test coverage numerics quantised release check pages docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -19,21 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import parser, save
+from measured import LLAMA_CPP, parser, save
 
 CHUNK = 512
 LLAMA = """
-import json, sys
-import numpy as np
-from llama_cpp import Llama
-import llama_cpp
 paths, given, out, threads = sys.argv[1:3], sys.argv[3], sys.argv[4], int(sys.argv[5])
-defaults = llama_cpp.llama_cpp.llama_model_default_params
-def without_repacking():
-    params = defaults()
-    params.use_extra_bufts = False
-    return params
-llama_cpp.llama_cpp.llama_model_default_params = without_repacking
 before, windows, first = json.load(open(given))
 size = len(before) + max(map(len, windows))
 reference, model = (Llama(path, n_ctx=size, n_batch=size, n_threads=threads, n_threads_batch=threads, type_k=0,
@@ -87,7 +77,7 @@ def compared(reference: Path, model: Path, python: str, windows: int, threads: i
         given, out = Path(folder, "given.json"), Path(folder, "out.json")
         given.write_text(json.dumps([before, tokens, CHUNK // 2 + 1]))
         files = [str(path) for path in (reference, model, given, out)]
-        subprocess.run([python, "-c", LLAMA, *files, str(threads)], check=True, capture_output=True)
+        subprocess.run([python, "-c", LLAMA_CPP + LLAMA, *files, str(threads)], check=True, capture_output=True)
         theirs = json.loads(out.read_text())
     exact = np.array(theirs["exact"])
     apart = np.abs(own - exact)

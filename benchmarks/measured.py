@@ -19,6 +19,19 @@ from argap.runtime.threads import available_cores
 
 DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
 """Tokenizer and checkpoints that ship with argap."""
+LLAMA_CPP = """
+import json, sys, time
+import numpy as np
+from llama_cpp import Llama
+import llama_cpp
+defaults = llama_cpp.llama_cpp.llama_model_default_params
+def without_repacking():
+    given = defaults()
+    given.use_extra_bufts = False
+    return given
+llama_cpp.llama_cpp.llama_model_default_params = without_repacking
+"""
+"""Begins the programs that run llama.cpp, whose weights then stay as the file has them."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 

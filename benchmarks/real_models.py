@@ -28,22 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import apart, medians, parser, save, timed
+from measured import LLAMA_CPP, apart, medians, parser, save, timed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "gguf", "numpy")
 WINDOW, WINDOWS = 512, 4
 LLAMA = """
-import json, sys, time
-import numpy as np
-from llama_cpp import Llama
-import llama_cpp
 path, tokens, out, threads = sys.argv[1:]
-defaults = llama_cpp.llama_cpp.llama_model_default_params
-def without_repacking():
-    given = defaults()
-    given.use_extra_bufts = False
-    return given
-llama_cpp.llama_cpp.llama_model_default_params = without_repacking
 begun = time.perf_counter()
 windows, bos = json.load(open(tokens))
 longest = max(map(len, windows)) + 1
@@ -138,7 +128,7 @@ def score_by_llama_cpp(python: str, path: Path, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         tokens, out = Path(folder, "tokens.json"), Path(folder, "out.json")
         tokens.write_text(json.dumps(apart(windows_of, path)))
-        command = [python, "-c", LLAMA, str(path), str(tokens), str(out), str(threads)]
+        command = [python, "-c", LLAMA_CPP + LLAMA, str(path), str(tokens), str(out), str(threads)]
         subprocess.run(command, check=True, capture_output=True)
         return json.loads(out.read_text())
 

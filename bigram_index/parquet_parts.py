@@ -17,6 +17,7 @@ from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import REBUILD, Part
 from argap.errors import FormatError
 from argap.files import checksums
+from argap.files.parquet import for_pyarrow
 from argap.runtime.threads import map_ahead
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])
@@ -56,7 +57,7 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
 
 def _write_part(path: Path, groups: list[pa.Table]) -> tuple[Part, int]:
     """Write one part; return it and the sum of its counts."""
-    with pq.ParquetWriter(path.absolute(), SCHEMA, **WRITING) as writer:
+    with pq.ParquetWriter(for_pyarrow(path), SCHEMA, **WRITING) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=GROUP_ROWS)
     bigrams = sum(int(np.sum(as_numpy(group["count"]))) for group in groups)
@@ -161,7 +162,7 @@ def open_part(path: Path, part: Part) -> pq.ParquetFile:
     """Open one part after checking its checksums. Raises `FormatError` naming the file."""
     checksums.check(path, part, REBUILD)
     try:
-        file = pq.ParquetFile(path.absolute())
+        file = pq.ParquetFile(for_pyarrow(path))
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"{path}: not readable as Parquet ({error}); {REBUILD}") from error
     if file.schema_arrow != SCHEMA:

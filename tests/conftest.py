@@ -1,12 +1,13 @@
 """Threads and workers of the tests, and the fixtures that several of them share."""
 
+import gc
 import importlib
 import itertools
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ import torch  # noqa: E402
 # Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from tests.builders.interpreter import hurry
+
+    with suppress(ImportError, AttributeError):  # without Triton, or with another, they take longer
+        hurry()
 
 
 # Property tests try the same examples on every run and take as long as they need; `--hypothesis-profile=explore` tries
@@ -48,6 +53,17 @@ def pytest_xdist_auto_num_workers() -> int:
     """``-n auto``: a worker for each core that this process may use, up to `MAX_WORKERS`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now, a million objects, out of the passes of Python's garbage collector."""
+    gc.freeze()
+    gc.set_threshold(50_000)
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter take apart what it imported."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -341,6 +357,14 @@ def fla_models() -> Any:
         pytest.skip("flash-linear-attention is not installed")
     register_fla("fla")
     return importlib.import_module("fla.models")
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Models with random weights, or after a few steps of training, know no hit: there would be no windows to show."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
+        yield
 
 
 @pytest.fixture

@@ -64,8 +64,6 @@ ROWS = (
         "commands/test_reliability_files.py",
         (
             "argap/files/parquet.py::read_parquet",
-            "argap/files/parquet.py::read_schema",
-            "argap/files/parquet.py::count_rows",
             "argap/files/parquet.py::opened",
             "argap/slices/cells.py::keys_of",
             "argap/slices/cells.py::CellFile.columns",

@@ -48,8 +48,8 @@ def score(
 
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
-    from argap.results.metrics import log_result
     from argap.results.pipeline import score_models
+    from argap.results.printed import log_result
     from argap.runtime.torchrun import join_torchrun
     from argap.runtime.trackers import check_trackers
 

@@ -115,7 +115,9 @@ def _complete(path: Path, what: str) -> Iterator[None]:
 def _open(path: Path) -> "pq.ParquetFile":
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path.absolute()) if isinstance(path, Path) else pq.ParquetFile(path.open("rb"))
+    from argap.files.parquet import for_pyarrow
+
+    return pq.ParquetFile(for_pyarrow(path)) if isinstance(path, Path) else pq.ParquetFile(path.open("rb"))
 
 
 def _columns(path: Path, schema: "pa.Schema", text_column: str, keep: Sequence[str]) -> list[str]:

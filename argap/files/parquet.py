@@ -1,7 +1,5 @@
 """Read and write Parquet files, with a one-line error if one is missing or broken.
 
-Paths are given to pyarrow absolute: it reads one that begins with ``run:1`` as an address.
-
 Pages are written with a CRC-32 that every read checks, so a flipped bit is an error; files without one are read too.
 """
 
@@ -49,11 +47,11 @@ def _arrow_type(hint: Any) -> pa.DataType:
 def read_parquet(path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None) -> pa.Table:
     """Read a file, or some of its columns. Raises `FormatError`, one line that names the file."""
     expected = schema.names if columns is None and schema is not None else columns or ()
+    if expected:
+        check_columns(path, read_schema(path), expected)
     with readable(path):
         names = None if columns is None else list(columns)
-        if expected:
-            check_columns(path, pq.read_schema(path.absolute()), expected)
-        return pq.read_table(path.absolute(), columns=names, schema=schema, page_checksum_verification=True)
+        return pq.read_table(for_pyarrow(path), columns=names, schema=schema, page_checksum_verification=True)
 
 
 def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None:
@@ -90,20 +88,25 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
 
 def read_schema(path: Path) -> pa.Schema:
     """Return the schema of a file. Raises `FormatError` as `read_parquet` does."""
-    with readable(path):
-        return pq.read_schema(path.absolute())
+    with opened(path) as file:
+        return file.schema_arrow
 
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
-    with readable(path):
-        return pq.read_metadata(path.absolute()).num_rows
+    with opened(path) as file:
+        return file.metadata.num_rows
+
+
+def for_pyarrow(path: Path) -> Path:
+    """Return a path as pyarrow takes it for one: absolute, as it reads one that begins with ``run:1`` as an address."""
+    return path.absolute()
 
 
 @contextmanager
 def opened(path: Path, *, pages: bool = True) -> Iterator[pq.ParquetFile]:
     """Open a file; ``pages``: check each page's CRC-32. Raises `FormatError` inside the block, as `readable` does."""
-    with readable(path), pq.ParquetFile(path.absolute(), page_checksum_verification=pages) as file:
+    with readable(path), pq.ParquetFile(for_pyarrow(path), page_checksum_verification=pages) as file:
         yield file
 
 
@@ -201,7 +204,7 @@ class ParquetPortions:
             split = [name for name in table.column_names if self._split(name)]
             self._writer = self._open.enter_context(
                 pq.ParquetWriter(
-                    self._temporary.absolute(),
+                    for_pyarrow(self._temporary),
                     table.schema,
                     compression="lz4",
                     write_page_checksum=True,

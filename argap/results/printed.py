@@ -1,15 +1,17 @@
-"""Build the JSON of ``--json``, format 3: a result or slices of its tokens, with the figures of every model.
+"""Build the JSON of ``--json``, format 3, and the metrics that trackers take: the figures of every model.
 
-It holds the estimates of ``gap.json``, grouped by slice.
+The JSON holds the estimates of ``gap.json``, grouped by slice.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from argap.records import ContextUse, Estimate, Fidelity, Gap, Part
 from argap.results.ladder import ladder
+from argap.runtime.trackers import Trackers
 from argap.slices.conditions import COPIED_AS
 
 FIGURES = [
@@ -82,3 +84,29 @@ def fidelity_json(each: Fidelity) -> dict[str, Any]:
 def encoded(value: Any) -> bytes:
     """Encode records, parts and plain values as JSON."""
     return msgspec.json.encode(value, enc_hook=part_json)
+
+
+def metrics_of(gap: Gap) -> dict[str, float | None]:
+    """Return the table of a result as metrics.
+
+    For each model: its NLLs, ΔNLL (negative if it leads), the AR hits' contribution to ΔNLL, and their share of it (a
+    fraction; left out if it must not be claimed).
+    """
+    metrics: dict[str, float | None] = {"share_of_tokens_ar_hits": gap.on_hits.share_of_tokens}
+    slices = {"overall": gap.on_all, "ar_hits": gap.on_hits, "other": gap.on_other}
+    for model in gap.models:
+        metrics |= {f"{model}/nll_{name}": part[model].nll for name, part in slices.items()}
+        if model in gap.deltas:
+            metrics[f"{model}/delta"] = gap.deltas[model]
+            metrics[f"{model}/delta_ar_hits"] = gap.on_hits[model].contribution
+        due = gap.on_hits[model]
+        if due.share is not None and due.reason is None:
+            metrics[f"{model}/share_ar_hits"] = due.share
+    return metrics
+
+
+def log_result(gap: Gap, names: Sequence[str], folder: Path) -> None:
+    """Log a result's `metrics_of` as a separate run, at step 0."""
+    if names:
+        with Trackers(names, folder, {"reference": gap.reference, "fingerprint": gap.fingerprint}) as trackers:
+            trackers.log(metrics_of(gap), 0)

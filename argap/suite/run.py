@@ -9,7 +9,7 @@ import torch
 from argap.errors import ArgapError
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import read_gap
-from argap.results.metrics import log_result
+from argap.results.printed import log_result
 from argap.runtime.cluster import ray_engine
 from argap.runtime.jobs import Stop
 from argap.runtime.progress import say

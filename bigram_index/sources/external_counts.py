@@ -21,6 +21,7 @@ from argap.bigram_index.manifest import refuse_existing
 from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
+from argap.files.parquet import for_pyarrow
 from argap.files.regular import check_regular
 from argap.text.tokenizer import Tokenizer
 
@@ -112,7 +113,7 @@ def _read_counts(path: Path) -> Iterator[Batch]:
     check_regular(path)
     try:
         if path.suffix == ".parquet":
-            batches = pq.ParquetFile(path.absolute()).iter_batches(batch_size=2**22)
+            batches = pq.ParquetFile(for_pyarrow(path)).iter_batches(batch_size=2**22)
         else:
             reading = pyarrow.csv.ReadOptions(block_size=2**26)
             batches = pyarrow.csv.open_csv(path, read_options=reading)

@@ -82,7 +82,8 @@ def test_pages_print_black_on_white_without_controls(browser: Browser, address: 
 def test_the_search_finds_the_answers(browser: Browser, address: str):
     page = new_page(browser)
     page.goto(f"{address}/index.html?q=threshold")
-    wait_for(page, "document.querySelector('.md-search-result__list').innerText.includes('Questions and answers')")
+    found = "document.querySelector('.md-search-result__list').innerText"
+    assert wait_for(page, f"{found}.includes('Questions and answers')")
 
 
 def test_a_console_block_is_copied_without_its_prompts(browser: Browser, address: str):

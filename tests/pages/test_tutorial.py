@@ -60,24 +60,25 @@ def console_lines(page: Path) -> list[str]:
     return [line.removeprefix("$ ").partition("  #")[0].strip() for line in lines]
 
 
-def follow(page: str, run_command: RunCommand) -> None:
-    """Run the commands of a page here, and its Python blocks after them."""
-    expected = iter(EXPECTED[page])
+def follow(page: str, run_command: RunCommand) -> tuple[str, ...]:
+    """Run the commands of a page here, and its Python blocks after them; return what is expected and was printed."""
+    expected, printed = iter(EXPECTED[page]), []
     for line in console_lines(ROOT / page):
         command = next((line.replace(*each) for each in LESS_TEXT.items() if each[0] in line), line)
         if command.startswith(NOT_RUN):
             continue
         assert command.startswith("argap "), f"{line}: the test runs commands of argap"
         if command.startswith("argap view "):  # which waits for a browser
-            assert next(expected) in str(open_result(command.split()[2]).folder)
-            continue
-        code, shown, said = run_command(*shlex.split(command)[1:])
-        assert code == 0, f"{command}\n{shown}\n{said}"
-        assert next(expected) in shown
-    assert next(expected, None) is None
+            shown = str(open_result(command.split()[2]).folder)
+        else:
+            code, shown, said = run_command(*shlex.split(command)[1:])
+            assert code == 0, f"{command}\n{shown}\n{said}"
+        wanted = next(expected, "no further command")
+        printed.append(wanted if wanted in shown else shown)
     for language, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         if language == "python":
             exec(block, {"__name__": "__main__"})
+    return tuple(printed)
 
 
 @pytest.mark.parametrize("page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/tutorial.md"])
@@ -88,7 +89,7 @@ def test_a_page_runs_as_printed(
     monkeypatch.setenv("COLUMNS", "100")
     of_split = stdlib.modules
     monkeypatch.setattr(stdlib, "modules", lambda split: of_split(split)[:MODULES])
-    follow(page, run_command)
+    assert follow(page, run_command) == EXPECTED[page]
 
 
 @pytest.mark.slow
@@ -99,7 +100,8 @@ def test_the_tutorial_with_pretrained_models(tmp_path: Path, monkeypatch, run_co
     monkeypatch.chdir(tmp_path)
     for name in ("smollm2.gguf", "gemma3.gguf"):
         (tmp_path / name).symlink_to(Path(folder, name).resolve())
-    follow("docs/tutorial-pretrained.md", run_command)
+    page = "docs/tutorial-pretrained.md"
+    assert follow(page, run_command) == EXPECTED[page]
 
 
 def test_pages_say_what_the_test_changes() -> None:

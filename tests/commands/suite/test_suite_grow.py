@@ -30,6 +30,7 @@ from argap.tokens.labels import label
 from argap.train.log import read_log
 from tests.commands.suite.conftest import ROOT, command
 
+pytestmark = pytest.mark.usefixtures("known")
 FIRST, SECOND = ["attention", "attention-seed1"], ["base_conv"]
 EVERY = [*FIRST, *SECOND, "base_conv-seed1"]
 
@@ -56,14 +57,6 @@ def add(place, labels, tmp_path_factory):
         return out
 
     return collected
-
-
-@pytest.fixture(scope="module", autouse=True)
-def known():
-    """Six steps of training teach the reference nothing, and there would be no windows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
-        yield
 
 
 @pytest.fixture(scope="module")

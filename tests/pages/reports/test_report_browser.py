@@ -187,7 +187,7 @@ def test_a_phone_shows_the_columns_that_decide(page: Page) -> None:
     resize(page, 390, 844)
     for heading in ("ΔNLL", "% of gap"):
         at = f"[...document.querySelectorAll('#table th')].find((each) => each.innerText.trim() === '{heading}')"
-        wait_for(page, f"{at}.getBoundingClientRect().right <= innerWidth")
+        assert wait_for(page, f"{at}.getBoundingClientRect().right <= innerWidth")
 
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:

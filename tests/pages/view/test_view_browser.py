@@ -132,7 +132,7 @@ def test_the_table_without_each_source_follows_the_chosen_models_and_the_referen
     page.select_option(".choice:nth-of-type(2) select", "m2")
     expect(page, heads, ["m-1"])
     wait_for(page, f"document.querySelector('.sources tfoot').innerText !== {before!r}")
-    wait_for(page, "document.querySelector('.sources thead').innerText.includes('% of lead')")
+    assert wait_for(page, "document.querySelector('.sources thead').innerText.includes('% of lead')")
 
 
 def test_what_intervals_cover_is_a_note_below_the_table(page, address, result):

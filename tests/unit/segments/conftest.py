@@ -57,11 +57,8 @@ def spec(place: Path, **changed) -> EvaluationSpec:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _examples_of_random_weights():
-    """Random weights know no hit."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.results.example_windows.KNOWN", 0.0)
-        yield
+def _examples_of_random_weights(known):
+    """For every test of the folder."""
 
 
 @pytest.fixture(scope="module")

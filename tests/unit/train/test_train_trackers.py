@@ -10,7 +10,7 @@ import pytest
 from argap.errors import ArgapError
 from argap.records import as_json
 from argap.result import open_result
-from argap.results.metrics import log_result, metrics_of
+from argap.results.printed import log_result, metrics_of
 from argap.runtime.trackers import Trackers, check_trackers
 from argap.train import load_config, read_log, train
 
