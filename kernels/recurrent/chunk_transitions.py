@@ -6,8 +6,8 @@ In a chunk after the state S the read values are W S + U with W = M ȧ, U = M (A
     y = Q̃ S + Y₀                    Q̃ = q̇ + A_qb W         Y₀ = A_qb U + A_qk V
     S' = diag(e^E) S + C S + H₀      C = (b e^(E − G))ᵀ W    H₀ = (b e^(E − G))ᵀ U + (k e^(E − G))ᵀ V
 
-with G the running sum of the chunk's log decays and E its end. One kernel computes M, a second Q̃, Y₀, C and H₀, both for
-all chunks at once; a third walks over the chunks with one product between two states. Both factors of a pair are
+with G the running sum of the chunk's log decays and E its end. One kernel computes M and a second Q̃, Y₀, C and H₀, both
+for all chunks at once; a third walks over the chunks with one product between two states. Both factors of a pair are
 decayed to half of the chunk's decay, which serves C as well: with x̂ = x e^(G − E/2) and x̌ = x e^(E/2 − G), q̇ is
 q̂ e^(E/2) and b e^(E − G) is b̌ e^(E/2), where e^(E/2) multiplies rows or columns of the results.
 

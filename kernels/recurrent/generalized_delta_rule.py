@@ -3,7 +3,8 @@
 In a chunk after the state S the read values p_t = a_t S_{t−1} are W S + U with (I − A_ab) [W, U] = [ȧ, A_ak V], where
 A_xy are the products of the x of a position with the y of earlier ones, decayed between them, and ȧ is a decayed from
 the chunk's start. Two kernels compute these for all chunks at once, with the inverse in between
-(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers.
+(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers. In bfloat16, keys of
+33 to 128 channels take `argap.kernels.recurrent.chunk_transitions` instead, which is faster.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -97,7 +98,7 @@ def generalized_delta_rule(
         y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider.
 
     Runs kernels on a GPU if no gradient is needed, K ≤ 128 and a chunk of 64 positions is known to decay by e^−80 at
-    most (``least_log_decay``): S and the inverse in float32, products of float16 and bfloat16 on the tensor cores.
+    most (``least_log_decay``): S in float32, products of float16 and bfloat16 on the tensor cores.
     Otherwise runs the reference, in float32 or wider.
     """
     given = (q, k, v, a, b)

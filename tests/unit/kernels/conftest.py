@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,5 +40,29 @@ def kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
 
     monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    if not torch.cuda.is_available():
+        round_bfloat16(monkeypatch)
     for module, *_ in OPS.values():
         monkeypatch.setattr(import_module(f"argap.kernels.{module}"), "runs_kernels", runs_kernels)
+
+
+def round_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's interpreter, which truncates to bfloat16 and multiplies its bits, compute as a GPU does."""
+    interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
+    convert, bfloat16, float32 = interpreter._convert_float, interpreter.tl.bfloat16, interpreter.tl.float32
+
+    def rounded(x: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if (source, target) == (float32, bfloat16):
+            bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+            return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+        return convert(x, source, target, rounding)
+
+    def wide(x: Any) -> Any:
+        return (x.data.astype(np.uint32) << 16).view(np.float32) if x.dtype.scalar == bfloat16 else x.data
+
+    def dot(_: Any, a: Any, b: Any, total: Any, *options: Any) -> Any:
+        product = np.matmul(wide(a), wide(b), dtype=total.data.dtype)
+        return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
+
+    monkeypatch.setattr(interpreter, "_convert_float", rounded)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)

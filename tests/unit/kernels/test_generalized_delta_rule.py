@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from argap.kernels.recurrent.chunk_transitions import has_transitions
 from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule
 from argap.models.recurrence import generalized_delta_rule_step
 
@@ -51,3 +52,11 @@ def test_by_hand() -> None:
     y, state = generalized_delta_rule(*two, log_decay=log_decay)
     torch.testing.assert_close(y.flatten(), torch.tensor([6.0, 134.0], dtype=torch.float64))
     assert state.item() == pytest.approx(67)
+
+
+def test_transitions_take_what_their_range_and_their_measurements_cover() -> None:
+    """RWKV-7's fastest decay over 64 positions is e^−38.8; C's terms may reach e^40."""
+    assert all(has_transitions(key, torch.bfloat16, -0.6066) for key in (33, 64, 65, 128))
+    assert not any(has_transitions(key, torch.bfloat16, -0.6066) for key in (16, 32, 129))
+    assert not any(has_transitions(64, dtype, -0.6066) for dtype in (torch.float16, torch.float32))
+    assert not has_transitions(64, torch.bfloat16, -0.63)
