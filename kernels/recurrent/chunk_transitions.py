@@ -37,27 +37,31 @@ from argap.kernels.launch import (
 from argap.kernels.recurrent.decayed_pairs import CHUNK, RANGE
 from argap.kernels.recurrent.delta_rule_inverse import _invert_block
 
-INVERSE_LAUNCHES = LaunchTable("generalized_delta_rule: inverse", {"any": {"any": Launch({}, warps=4, stages=1)}})
-LAUNCHES = LaunchTable(
-    "generalized_delta_rule: transitions", {"any": {str(key): Launch({"BV": key}, 4, stages=1) for key in (64, 128)}}
+INVERSE_LAUNCHES = LaunchTable(
+    "generalized_delta_rule: inverse", {"any": {}, "hopper": {"any": Launch({}, warps=4, stages=1)}}
 )
+LAUNCHES = LaunchTable(
+    "generalized_delta_rule: transitions",
+    {"any": {}, "hopper": {str(key): Launch({"BV": key}, warps=4, stages=1) for key in (64, 128)}},
+)
+"""Other devices have none: the products take too many registers where they have no instructions of a warp group."""
 CHAIN_LAUNCHES = LaunchTable(
     "generalized_delta_rule: chain",
     {
+        "any": {},
         "hopper": {"64": Launch({"BV": 32}, warps=4, stages=3), "128": Launch({"BV": 32}, warps=4, stages=2)},
-        "any": dict.fromkeys(("64", "128"), Launch({"BV": 32}, warps=4, stages=1)),
     },
 )
 
 
-def has_transitions(key: int, dtype: torch.dtype, least_log_decay: float) -> bool:
-    """Return whether `chain_transitions` runs with keys of this size and dtype.
+def has_transitions(q: torch.Tensor, least_log_decay: float) -> bool:
+    """Return whether `chain_transitions` runs for ``q [B, H, T, K]``.
 
     Before their decay to the end of the chunk, C's terms have factors up to exp(−``least_log_decay`` · BT), which must
     leave room in float32; float16 has no room for b̌. Smaller keys were not measured.
     """
-    rows = LAUNCHES.by_device["any"]
-    return dtype == torch.bfloat16 and str(block_size(key)) in rows and -least_log_decay * CHUNK <= RANGE
+    fits = q.dtype == torch.bfloat16 and -least_log_decay * CHUNK <= RANGE
+    return fits and str(block_size(q.shape[-1])) in LAUNCHES.rows(q.device)
 
 
 def chain_transitions(x: HeadTensors, a: torch.Tensor, b: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,8 @@
 In a chunk after the state S the read values p_t = a_t S_{t−1} are W S + U with (I − A_ab) [W, U] = [ȧ, A_ak V], where
 A_xy are the products of the x of a position with the y of earlier ones, decayed between them, and ȧ is a decayed from
 the chunk's start. Two kernels compute these for all chunks at once, with the inverse in between
-(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers. In bfloat16, keys of
-33 to 128 channels take `argap.kernels.recurrent.chunk_transitions` instead, which is faster.
+(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers. On Hopper bfloat16
+keys of 33 to 128 channels take the faster kernels of `argap.kernels.recurrent.chunk_transitions`.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -110,7 +110,7 @@ def generalized_delta_rule(
     x = HeadTensors.of(q.to(dtype), k.to(dtype), v, state)
     a, b = (unit_stride(part.to(dtype)) for part in (a, b))
     B, H, T, K, V = x.shape
-    if has_transitions(K, dtype, least):
+    if has_transitions(x.q, least):
         return x.y, chain_transitions(x, a, b, log_decay)
     NT = triton.cdiv(T, CHUNK)
     sizes: dict[str, Any] = {"K": K, "BT": CHUNK}

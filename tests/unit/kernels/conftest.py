@@ -1,12 +1,13 @@
 """Kernels run on the GPU if there is one, otherwise in Triton's interpreter (switched on in ``tests/conftest.py``)."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from argap.kernels.recurrent.chunk_transitions import CHAIN_LAUNCHES, INVERSE_LAUNCHES, LAUNCHES
 from argap.kernels.registry import OPS
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
@@ -29,7 +30,7 @@ def device() -> torch.device:
 @pytest.fixture
 def kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operator runs its kernels where no gradient is needed, also on a CPU, and what `torch.Tensor.new_empty`
-    allocates for them is filled with NaN, which stays wherever no program writes."""
+    allocates for them is filled with NaN, which stays wherever no program writes. A CPU has Hopper's launches."""
     new_empty = torch.Tensor.new_empty
 
     def filled(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
@@ -42,6 +43,8 @@ def kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "new_empty", filled)
     if not torch.cuda.is_available():
         round_bfloat16(monkeypatch)
+        for table in (INVERSE_LAUNCHES, LAUNCHES, CHAIN_LAUNCHES):
+            monkeypatch.setitem(cast("dict[str, Any]", table.by_device), "any", table.by_device["hopper"])
     for module, *_ in OPS.values():
         monkeypatch.setattr(import_module(f"argap.kernels.{module}"), "runs_kernels", runs_kernels)
 

@@ -141,7 +141,7 @@ def of_generalized_delta_rule() -> Iterator[Compilation]:
     from argap.kernels.recurrent import chunk_transitions as transitions
     from argap.kernels.recurrent import generalized_delta_rule as rule
 
-    inverse = transitions.INVERSE_LAUNCHES.by_device["any"]["any"]
+    inverse = transitions.INVERSE_LAUNCHES.by_device["hopper"]["any"]
     for key, dtype, launch in launches(transitions.LAUNCHES):
         yield transitions._inverse_kernel, dtype, {"K": key, "BK": key, "BT": 64}, inverse
         for value in (key, 2 * key):
@@ -152,7 +152,7 @@ def of_generalized_delta_rule() -> Iterator[Compilation]:
     yield rule._reads_kernel, "fp16", {"K": 128, "V": 128, "BT": 64}, rule.READ_LAUNCHES.by_device["any"]["any"]
     for table, kernel in ((rule.LAUNCHES, rule._scan_kernel), (rule.PRODUCT_LAUNCHES, rule._products_kernel)):
         for key, dtype, launch in launches(table):
-            taken = dtype == "bf16" and str(key) in transitions.LAUNCHES.by_device["any"]
+            taken = dtype == "bf16" and str(key) in transitions.LAUNCHES.by_device["hopper"]
             yield kernel, "fp16" if taken else dtype, {"K": key, "BK": key, "V": 128, "BT": 64}, launch
 
 
