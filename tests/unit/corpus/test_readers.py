@@ -1,14 +1,16 @@
 """Every reader returns the documents written, and names the error in a broken file."""
 
+import errno
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from argap.corpus import jsonl, open_corpus
+from argap.corpus import files, jsonl, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError, FormatError
 
@@ -181,6 +183,19 @@ def test_unreadable_sources_are_listed(tmp_path):
         open_corpus(tmp_path)
     with pytest.raises(ArgapError, match="no such file or folder"):
         open_corpus(tmp_path / "absent")
+
+
+def test_what_is_removed_while_a_folder_is_read_is_named(tmp_path, monkeypatch):
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/1234")
+
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setattr(files, "recognise", gone)
+    with pytest.raises(ArgapError, match=r"found a\.txt \(gone since the folder was listed\)"):
+        open_corpus(tmp_path)
+    monkeypatch.setattr(Path, "rglob", gone)
+    with pytest.raises(ArgapError, match="/x/1234 was removed while the folder was listed"):
+        open_corpus(tmp_path)
 
 
 def test_the_standard_library_splits_do_not_share_a_module():
