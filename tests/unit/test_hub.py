@@ -253,7 +253,7 @@ def test_a_damaged_file_is_not_sent(local, tmp_path):
         plan(copy, "hf://datasets/org/name")
     shutil.copy(local.folder / "labels" / "labels.parquet", labels)
     (copy / "labels" / "labels.json").write_bytes(b"")
-    with pytest.raises(FormatError, match=r"labels\.json: not valid JSON"):
+    with pytest.raises(FormatError, match=r"labels\.json: not readable as JSON"):
         plan(copy, "hf://datasets/org/name")
 
 
