@@ -78,6 +78,15 @@ def test_a_huge_text_file_is_cut_at_line_ends(tmp_path, monkeypatch):
     assert pieces == ["0123\n56789\n", "abc\n"]
 
 
+@pytest.mark.parametrize(("name", "start"), [("a.jsonl", '{"text": "'), ("a.csv", "text\n"), ("a.txt", "0123")])
+def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch, name, start):
+    monkeypatch.setattr("argap.corpus.text.PIECE", 8)
+    monkeypatch.setattr("argap.files.regular.LONGEST_LINE", 20)
+    (tmp_path / name).write_text(start + "a" * 100)
+    with pytest.raises(FormatError, match=rf"{name}: a line of more than 20 bytes"):
+        texts(open_corpus(tmp_path / name))
+
+
 def test_invalid_utf8_is_counted_and_read(tmp_path):
     path = tmp_path / "bytes.txt"
     path.write_bytes(b"caf\xe9 au lait")
