@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -149,7 +150,7 @@ def test_a_result_without_tokens_has_its_tables(tmp_path, token_result, monkeypa
 
 
 def test_a_result_without_counts_has_no_thresholds():
-    overview = SimpleNamespace(gap=SimpleNamespace(threshold=None), marks=(), thresholds=(), counted=None)
+    overview: Any = SimpleNamespace(gap=SimpleNamespace(threshold=None), marks=(), thresholds=(), counted=None)
     assert list(bundle._useful(overview)) == []
 
 
