@@ -141,7 +141,7 @@ ROWS = (
     Row(
         "bigram counts in CSV, Parquet and ARPA",
         "a file; columns, ranges and the tokenizer's vocabulary",
-        "read in portions",
+        "read in portions; lines of 1 MB in ARPA",
         "unit/bigram_index/test_index_external_counts.py",
         (
             "bigram_index/sources/external_counts.py::_read_counts",

@@ -11,9 +11,9 @@ from pathlib import Path
 from threading import Lock
 
 from argap.corpus.document import NoText, Tally, TextDocument, domain_of, listed
-from argap.corpus.jsonl import LONGEST_LINE
 from argap.corpus.packed import opened
 from argap.errors import FormatError
+from argap.files.regular import LONGEST_LINE, lines_of
 
 DELIMITERS = (",", "\t", ";", "|")
 
@@ -49,7 +49,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
     """
     with _long_fields, opened(path) as text:
         before = tally.bytes_read
-        lines = (line.decode("utf-8", "surrogateescape") for line in iter(text.file.readline, b""))
+        lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(text.file, path))
         first = next(lines, "")
         delimiter, header = _header(path, first, text_column)
         if missing := [name for name in keep if name not in header]:

@@ -98,6 +98,8 @@ def _look(path: Path, *, root: Path, text_column: str, keep: Sequence[str], head
         kind = recognise(path, text_column, headerless=headerless)
     except NotRead as error:
         return error.what
+    except FileNotFoundError:
+        return "gone since the folder was listed"
     if kind == "text" and suffix not in TEXT:
         return "text with a suffix that is not read" if suffix else "text without a suffix"
     file = CorpusFile(path, kind, parts[0] if len(parts) > 1 else root.name.split(".")[0])
@@ -125,7 +127,10 @@ def _below(root: Path) -> tuple[list[Path], dict[str, str]]:
 
     Results of ``map`` lie beside the data: a saved data set lists its own files, and in a cache they have names.
     """
-    below = [p for p in sorted(root.rglob("*")) if p.is_file()]
+    try:
+        below = [p for p in sorted(root.rglob("*")) if p.is_file()]
+    except FileNotFoundError as error:
+        raise ArgapError(f"{root}: {error.filename} was removed while the folder was listed") from None
     below = [p for p in below if not any(part.startswith(".") for part in p.relative_to(root).parts)]
     left_out: dict[str, str] = {}
     for folder in {path.parent for path in below if path.name == "dataset_info.json"}:

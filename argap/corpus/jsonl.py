@@ -15,9 +15,8 @@ from argap.corpus.document import Tally, TextDocument, domain_of
 from argap.corpus.packed import opened
 from argap.errors import FormatError
 from argap.files.atomic import parse_json
+from argap.files.regular import LONGEST_LINE, lines_of
 
-LONGEST_LINE = 2**30
-"""Bytes of the longest line or item, since the whole of it is in memory."""
 PIECE = 2**20
 MARGIN = 16
 """Characters before the end of what was read in which an error can mean that the item goes on."""
@@ -56,7 +55,7 @@ def rows(path: Path, tally: Tally) -> Iterator[Row]:
         if start.startswith(b"[") or start.partition(b"\n")[0].strip() == b"{":
             unit, pieces, kinds = "item", _items(text.file, path), (dict, str)
         else:
-            unit, pieces, kinds = "line", enumerate(_lines(text.file, path), start=1), (dict,)
+            unit, pieces, kinds = "line", enumerate(lines_of(text.file, path), start=1), (dict,)
         for number, piece in pieces:
             tally.bytes_read = before + text.position()
             if not piece.strip():
@@ -91,14 +90,6 @@ def first_object(file: BinaryIO) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, none longer than `LONGEST_LINE`."""
-    while line := file.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            raise FormatError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; expected one document per line")
-        yield line
 
 
 class _Text:

@@ -10,6 +10,7 @@ from typing import IO
 
 from argap.corpus.document import Tally, TextDocument
 from argap.corpus.packed import opened
+from argap.files.regular import lines_of
 
 PIECE = 16 * 2**20
 
@@ -21,16 +22,16 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
     """
     with opened(path) as text:
         before = tally.bytes_read
-        for number, piece in enumerate(_pieces(text.file)):
+        for number, piece in enumerate(_pieces(text.file, path)):
             tally.bytes_read = before + text.position()
             yield TextDocument(tally.decode(piece), domain, f"{path}#{number}" if number else str(path))
 
 
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+def _pieces(file: IO[bytes], path: Path) -> Iterator[bytes]:
     piece = file.read(PIECE)
     while True:
         if len(piece) == PIECE:
-            piece += file.readline()
+            piece += next(lines_of(file, path), b"")
         yield piece
         piece = file.read(PIECE)
         if not piece:

@@ -18,7 +18,8 @@ from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError, first_line
-from argap.files.parquet import read_parquet, whole_column, write_parquet
+from argap.files.parquet import check_columns, read_parquet, whole_column, write_parquet
+from argap.files.remedies import remedy_for
 from argap.records.columns import COLUMNS, OPTIONAL, RESERVED, SEGMENTED, TEXT
 
 FILE = "documents.parquet"
@@ -179,10 +180,21 @@ def _what(value: Any) -> str:
     return next(name for kind, name in KINDS.items() if isinstance(value, kind))
 
 
-def read_documents(folder: Path) -> Documents | None:
-    """Read the documents of a folder of labels; None if no column was kept. Raises `FormatError`."""
+def read_documents(folder: Path, tokens: int) -> Documents | None:
+    """Read the documents of a folder of labels for that many ``tokens``; None if no column was kept.
+
+    Raises `FormatError`.
+    """
     path = folder / FILE
-    return Documents(read_parquet(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    table = read_parquet(path)
+    check_columns(path, table.schema, [TOKENS])
+    counts = table[TOKENS]
+    whole = pa.types.is_integer(counts.type) and not counts.null_count
+    if not whole or counts.to_numpy().min(initial=0) < 0 or counts.to_numpy().sum() != tokens:
+        raise FormatError(f"{path}: {TOKENS} do not add up to the {tokens:,} tokens of the labels{remedy_for(path)}")
+    return Documents(table)
 
 
 def write_documents(documents: Documents | None, folder: Path) -> None:

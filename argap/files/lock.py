@@ -110,6 +110,7 @@ def _sign(handle: int) -> None:
 def _holder(path: Path) -> str:
     with suppress(OSError, FormatError):
         check_regular(path)
-        text = path.read_bytes()[:200].decode(errors="replace")
+        with path.open("rb") as file:
+            text = file.read(200).decode(errors="replace")
         return "".join(sign for sign in text if sign.isprintable()) or "another process"
     return "another process"

@@ -64,10 +64,12 @@ def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
-    """Raise `FormatError` if the window, position or token of a row is null."""
+    """Raise `FormatError` if the window, position or token of a row is null or negative."""
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
+        if (least := table.column(name).to_numpy().min(initial=0)) < 0:
+            raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
 
 
 def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None:

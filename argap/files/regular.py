@@ -1,12 +1,16 @@
-"""Open nothing but files: a named pipe blocks for ever, and a device may have no end."""
+"""Open nothing but files, and no line without end: a pipe blocks for ever, and a device or its copy may have no end."""
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from argap.errors import FormatError
 
 LARGEST_JSON = 2**28
 """Bytes of a file that is read whole as JSON."""
+LONGEST_LINE = 2**30
+"""Bytes of a line of text, or an item of JSON, since the whole of it is in memory."""
 KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISCHR, "a device"),
@@ -31,3 +35,15 @@ def check_regular(path: Path, most: int | None = None) -> None:
         raise FormatError(f"{path}: {what}; expected a file, which can be read twice")
     if most is not None and found.st_size > most:
         raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
+
+
+def lines_of(file: IO[bytes], path: Path, most: int | None = None) -> Iterator[bytes]:
+    """Yield the lines of the open file ``path``.
+
+    Raises `FormatError` for one of more than ``most`` bytes; None: `LONGEST_LINE`.
+    """
+    most = LONGEST_LINE if most is None else most
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise FormatError(f"{path}: a line of more than {most:,} bytes")
+        yield line

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from argap.errors import ArgapError, first_line
+from argap.files.atomic import read_json
 from argap.files.checksums import FILE as CHECKSUMS
 from argap.files.checksums import check_files
 from argap.files.hub import Address, parse_address
@@ -75,6 +76,9 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
             paths += _files_of_run(result / folder_name(model))
     for folder in [path.parent for path in paths if path.name == CHECKSUMS]:  # nobody could read what is damaged
         check_files(folder, [path for path in paths if path.is_relative_to(folder)])
+    for path in paths:
+        if path.suffix == ".json":  # whose checksum is their own
+            read_json(path)
     files = tuple(File(path, path.relative_to(result).as_posix(), path.stat().st_size) for path in paths)
     elsewhere = tuple(model for model in gap.models if tokens and model not in inside)
     return Push(to, files, _card(gap, to, [folder_name(model) for model in inside] if tokens else []), elsewhere)

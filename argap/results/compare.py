@@ -51,7 +51,17 @@ from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits,
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
 from argap.tokens.portions import Portion, map_portions, read_portions
-from argap.tokens.runs import BESIDE, Run, check_same_set, check_text, named, open_run, recorded_text, tokenizer_of
+from argap.tokens.runs import (
+    BESIDE,
+    Run,
+    check_ids,
+    check_same_set,
+    check_text,
+    named,
+    open_run,
+    recorded_text,
+    tokenizer_of,
+)
 from argap.tokens.segment_runs import align_finished, check_tokens
 from argap.tokens.table import TokenTable
 
@@ -199,7 +209,7 @@ def write_gap(
             margins.add(of_portion)
             of_hits.add([hits_of_portion])
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
-            chooser.add(portion.tokens, portion.labels, filled)
+            chooser.add(check_ids(runs[0], portion.tokens, tokenizer), portion.labels, filled)
             hits = portion.labels.ar_hit(tau) & portion.labels.scored
             bigrams.add(portion.tokens, hits)
         _set_aside(out)

@@ -193,7 +193,7 @@ def _tokenizer(runs: Sequence[Run]) -> Tokenizer | None:
 
 
 def _text(tokenizer: Tokenizer | None, ids: np.ndarray) -> str:
-    return " ".join(map(str, ids.tolist())) if tokenizer is None else tokenizer.decode(ids.tolist())
+    return " ".join(map(str, ids.tolist())) if tokenizer is None else tokenizer.decode(ids[ids >= 0].tolist())
 
 
 def _settings(first: Run, second: Run) -> dict[str, tuple[str, str]]:

@@ -29,6 +29,8 @@ MACHINE = {
     if hasattr(errno, name)
 }
 """Errors caused by the machine, by missing permissions or by what lies in a folder, not by argap."""
+NO_MEMORY = ("OutOfMemoryError", "OutOfMemoryException")
+"""The errors of torch and of DuckDB, neither of which is a `MemoryError`."""
 TOO_LARGE = re.compile(
     r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
     r"|array is too big"
@@ -74,7 +76,7 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or TOO_LARGE.search(str(error)):
+    if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
         reason = (str(error).splitlines() or [""])[0]
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):

@@ -1,5 +1,6 @@
 """Stop a query over tokens from another thread, once its answer is no longer wanted."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,13 @@ from argap.errors import Interrupted
 
 if TYPE_CHECKING:
     import duckdb
+
+
+PRESSED = re.compile(
+    r"^Query interrupted$"
+    r"|reading (the schema of )?the object registered as '\w+' (as Arrow data )?failed: KeyboardInterrupt"
+)
+"""DuckDB's error for Ctrl-C during a query, and for one while it asks Python for rows."""
 
 
 class Interrupt:
@@ -47,11 +55,11 @@ class Interrupt:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for Ctrl-C during a query inside the block, which DuckDB makes a `RuntimeError`."""
+    """Raise `KeyboardInterrupt` for Ctrl-C during a query inside the block, of which DuckDB makes an error."""
     try:
         yield
-    except RuntimeError as error:
-        if str(error) != "Query interrupted":
+    except Exception as error:
+        if not PRESSED.search(str(error)):
             raise
         raise KeyboardInterrupt from None
 

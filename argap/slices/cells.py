@@ -155,6 +155,8 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     with raising_interrupts(), duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
         try:
             return connection.execute(query, [str(path)]).df()
+        except duckdb.OutOfMemoryException:
+            raise
         except duckdb.Error as error:
             raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
 

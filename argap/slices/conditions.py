@@ -277,7 +277,7 @@ def streamed(
     The table can be read once, and the query may stop early. Errors from reading or from a mask propagate from the
     block; DuckDB's own become `FailsOnToken`.
     """
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
     interrupt = current()  # read here: DuckDB pulls batches in its own threads
     reader = TokenReader(table, columns, masks=masks, models=models)
 
@@ -286,7 +286,7 @@ def streamed(
             for rows in reader.rows():
                 interrupt.check()
                 yield reader.batch(rows)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             failed.append(error)
             raise
 

@@ -59,7 +59,7 @@ from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
 from argap.tokens.left_out import Kept, keep_others, labels_of
-from argap.tokens.runs import Run, read_logprobs, read_token_ids
+from argap.tokens.runs import Run, check_ids, read_logprobs, read_token_ids
 from argap.train.records import read_train
 
 EXAMPLES = 12
@@ -95,6 +95,7 @@ def collect(
         raise ArgapError(f"{size}: no member has a run in {layout.work}; `argap suite run` trains one")
     if index is None:
         raise ArgapError(f"{size}: a suite's labels need training counts; label them with `training_index`")
+    check_ids(next(iter(runs.values())), tokens, tokenizer)
     models = [name for name in entries if name in runs or name in earlier.taken]
     first = [name for name in models if entries[name].seed == 0]
     recall = _recall(suite, {name: layout.mqar(entries[name]) for name in runs}, earlier, models)

@@ -278,7 +278,7 @@ def read_labels(folder: Path) -> Labels:
     columns = [*COLUMNS, *copied_columns(record), *stored_weights(record.evaluation)]
     rows = read_parquet(folder / "labels.parquet", columns)
     documents = read_document_of_window(folder, record)
-    return labels_of_rows(rows, record, documents, read_documents(folder))
+    return labels_of_rows(rows, record, documents, read_documents(folder, record.evaluation.tokens))
 
 
 def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
-from argap.files.parquet import count_rows, read_parquet, write_parquet
+from argap.files.parquet import check_below, count_rows, read_parquet, write_parquet
 from argap.files.remedies import remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
@@ -251,6 +251,13 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def read_token_ids(run: Run) -> np.ndarray:
     """Read the token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
     return _read_columns(run, ["token"])["token"].to_numpy()
+
+
+def check_ids(run: Run, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Return the token ids of a run. Raises `FormatError` if the tokenizer lacks one: a file may hold any number."""
+    count = len(tokenizer.pieces)
+    check_below(run.folder, ids, count, f"a token that its tokenizer of {count:,} tokens lacks")
+    return ids
 
 
 def read_window_offsets(run: Run) -> np.ndarray:

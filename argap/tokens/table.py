@@ -42,7 +42,7 @@ from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import Rows
-from argap.tokens.runs import Run, short_passes
+from argap.tokens.runs import Run, check_ids, short_passes
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
 OF_RUNS = {"runs", "models", "further", "having", "short", "folders"}
@@ -68,7 +68,7 @@ class TokenTable:
     @cached_property
     def documents(self) -> Documents | None:
         """Return the columns kept from the source; None without any."""
-        return read_documents(self.labels)
+        return read_documents(self.labels, self.record.evaluation.tokens)
 
     @property
     def label_columns(self) -> list[str]:
@@ -172,6 +172,10 @@ class TokenTable:
     def piece_bytes(self) -> PieceBytes:
         return PieceBytes(self.tokenizer.piece_bytes)
 
+    def check_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Return the reference's token ids. Raises `FormatError` if the labels' tokenizer lacks one."""
+        return check_ids(self.runs[0], ids, self.tokenizer)
+
     @cached_property
     def has_letters(self) -> np.ndarray:
         """Return which ids have a letter or digit in their text, bool ``[vocab]``."""
@@ -242,7 +246,11 @@ class Columns:
 
     def tokens(self, *, previous: bool) -> np.ndarray:
         """Return ids, int32 ``[N]``; ``previous``: of the previous tokens, wrong only at position 0 (not scored)."""
-        return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
+        return np.roll(self._ids, 1) if previous else self._ids
+
+    @lazy
+    def _ids(self) -> np.ndarray:
+        return self._table.check_ids(self._rows.tokens)
 
     def _of_models(self, name: str) -> pa.Array:
         having = self._table.having.get(name, self._models)
@@ -293,14 +301,14 @@ class Columns:
         return whole_column(self._rows.runs[0]["token"])
 
     def _piece(self) -> pa.Array:
-        return pa.DictionaryArray.from_arrays(self._token(), self._table.pieces)
+        return pa.DictionaryArray.from_arrays(pa.array(self._ids), self._table.pieces)
 
     def _previous(self) -> pa.Array:
         return pa.DictionaryArray.from_arrays(pa.array(self.tokens(previous=True)), self._table.pieces)
 
     @lazy
     def _words(self) -> Words:
-        return self._table.piece_bytes.words(self._rows.tokens, self._rows.window)
+        return self._table.piece_bytes.words(self._ids, self._rows.window)
 
     def _word(self) -> pa.Array:
         index = pa.array(self._words.number, pa.int32(), mask=self._words.number < 0)
@@ -313,10 +321,10 @@ class Columns:
         return pa.array(np.append(seen_earlier(self._words), False)[self._words.number])
 
     def _content_word(self) -> pa.Array:
-        return pa.array(content_tokens(self._rows.tokens, self._words, self._table.has_letters))
+        return pa.array(content_tokens(self._ids, self._words, self._table.has_letters))
 
     def _content(self) -> pa.Array:
-        return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))
+        return pa.array(content_bigrams(self._ids, self._words, self._table.has_letters))
 
 
 def _gain(long: pa.Table, short: pa.Table) -> pa.Array:

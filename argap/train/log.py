@@ -8,6 +8,7 @@ import msgspec
 
 from argap.errors import FormatError
 from argap.files.atomic import parse_json, write_text
+from argap.files.regular import LARGEST_JSON, check_regular
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
 from argap.runtime.signals import Stopped
@@ -82,6 +83,7 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
 
     Raises `FormatError` naming any other line that is neither kind.
     """
+    check_regular(path, LARGEST_JSON)
     texts = path.read_bytes().splitlines() if path.is_file() else []
     lines = []
     for number, text in enumerate(texts, 1):

@@ -165,7 +165,7 @@ def _overview(answers: Answers, held: Sequence[int]) -> Overview:
 def _useful(overview: Overview) -> Iterator[int]:
     """Yield the τ that differ: up to the highest count that occurs, and every marked one, as the slider's steps."""
     marked = [overview.gap.threshold or 0, *(mark.threshold for mark in overview.marks)]
-    highest = max(*marked, *overview.thresholds[-1:] if overview.counted is None else [overview.counted])
+    highest = max([*marked, *(overview.thresholds[-1:] if overview.counted is None else [overview.counted])])
     below = -1
     for tau in overview.thresholds:
         if tau <= highest or below < highest:

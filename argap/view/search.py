@@ -105,7 +105,7 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
     def found_in(path: Path) -> list[Match]:
         interrupt.check()
         check_file(path, recorded.get(path.relative_to(folder).as_posix()))
-        content, ends = pieces.text(_whole(path, ["token"])["token"].to_numpy())
+        content, ends = pieces.text(table.check_ids(_whole(path, ["token"])["token"].to_numpy()))
         starts = _occurrences(content.tobytes(), wanted)
         first = next(starts, None)
         if first is None:
@@ -140,7 +140,7 @@ def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, en
         if start < stop or window[first] != window[last]:
             continue
         stop = start + size
-        opens, closes = np.searchsorted(window, [window[first], window[first] + 1]).tolist()
+        opens, closes = (int(np.searchsorted(window, window[first], side)) for side in ("left", "right"))
         low = int(ends[opens - 1]) if opens else 0
         before = content[max(low, start - AROUND) : start]
         after = content[stop : min(int(ends[closes - 1]), stop + AROUND)]

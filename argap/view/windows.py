@@ -91,7 +91,7 @@ class WindowReader:
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {SCORED}")
         columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
         rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
-        ids = rows["token"].to_numpy()
+        ids = table.check_ids(rows["token"].to_numpy())
         texts, cut = _texts(ids, table)
         scored = weights_of(labels) >= 0
         counted = rows["train_count"].null_count == 0

@@ -22,12 +22,14 @@ from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
 from argap.files.parquet import for_pyarrow
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, lines_of
 from argap.text.tokenizer import Tokenizer
 
 BATCH = 2**20  # bigrams of an ARPA file handled at a time
 COLUMNS = ("first", "second", "count")
 LARGEST = 2.0**63
+LONGEST = 2**20
+"""Bytes of a line of an ARPA file."""
 ORDERS = {"\\1-grams:": 1, "\\2-grams:": 2}
 MARKS = {"<s>", "</s>", "<unk>"}
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -168,9 +170,9 @@ def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
     """
     order = 0
     check_regular(path)
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.rstrip("\r\n").split("\t")
+    with open(path, "rb") as file:
+        for number, line in enumerate(lines_of(file, path, LONGEST), start=1):
+            fields = line.decode().rstrip("\r\n").split("\t")
             if len(fields) < 2:
                 order = ORDERS.get(fields[0], 0 if fields[0].startswith("\\") else order)
             yield number, order if len(fields) > 1 else 0, fields

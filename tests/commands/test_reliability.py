@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 import typer.main
 import yaml
@@ -36,6 +37,11 @@ def raising(error: BaseException) -> Callable[..., None]:
     [
         (ArgapError("a file\nof two lines"), 1, "argap: a file of two lines"),
         (MemoryError(), 1, "argap: out of memory; use less text, shorter windows or a smaller batch"),
+        (
+            duckdb.OutOfMemoryException("full"),
+            1,
+            "argap: out of memory (full); use less text, shorter windows or a smaller batch",
+        ),
         (OSError(errno.ENOSPC, "No space left", "x.json"), 1, "argap: x.json: No space left"),
         (PermissionError(errno.EACCES, "Permission denied", "x.json"), 1, "argap: x.json: Permission denied"),
         (

@@ -16,6 +16,7 @@ from argap.bigram_index.manifest import read_manifest
 from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
+from argap.evaluation.documents import read_documents
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.files.atomic import read_json, write_json
 from argap.files.checksums import FILE
@@ -26,11 +27,15 @@ from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_g
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
 from argap.results.pipeline import score_models
+from argap.runtime.interrupt import Interrupt
 from argap.scoring.config import ScoreConfig
 from argap.scoring.local import CheckpointSource
 from argap.slices.of_tokens import Slice, score_slices
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, shard_path, token_parts
+from argap.tokens.table import TokenTable
+from argap.view.search import find_text
+from argap.view.windows import WindowReader
 from tests.conftest import flip_bit
 
 DEMO = Path(__file__).parents[2] / "argap" / "demo"
@@ -114,7 +119,7 @@ def test_files_of_an_earlier_argap_are_read_without_checksums(copy: Path) -> Non
 @pytest.mark.parametrize(
     ("table", "column", "said"),
     [
-        ("labels.parquet", "window", "a window that windows.parquet, which has 10, lacks"),
+        ("labels.parquet", "window", "(a window that windows.parquet, which has 10, lacks|window is -1 in a row)"),
         ("windows.parquet", "document", r"a document that the \d+ sources of labels.json lack"),
     ],
 )
@@ -130,6 +135,51 @@ def test_a_number_out_of_range_is_named(
         (path.parent / FILE).unlink()
     with pytest.raises(FormatError, match=rf"labels/{table}: {'damaged between bytes' if recorded else said}"):
         open_result(copy).token_table.scored_of_document  # noqa: B018
+
+
+@pytest.mark.parametrize("value", [2**31 - 1, -1])
+def test_a_token_that_the_tokenizer_lacks_is_named(copy: Path, value: int) -> None:
+    said = "a token that its tokenizer of 8,192 tokens lacks" + "|token is -1 in a row" * (value < 0)
+    path = copy / "attention" / "tokens" / "part-00000.parquet"
+    rows = pq.read_table(path)
+    ids = pa.array([value] * len(rows), pa.int32())
+    pq.write_table(rows.set_column(rows.column_names.index("token"), rows.schema.field("token"), ids), path)
+    (copy / "attention" / FILE).unlink()
+    table = TokenTable((open_run(copy / "attention"), open_run(copy / "hybrid")), copy / "labels")
+    for where in (
+        "length(piece) > 2",
+        "length(previous) > 2",
+        "piece > previous",
+        "word > piece",
+        "content_word",
+        "content",
+    ):
+        with pytest.raises(FormatError, match=said):
+            score_slices(table, [Slice("x", where)], threshold=1250)
+    with pytest.raises(FormatError, match=said):
+        find_text(table, "a", limit=1, interrupt=Interrupt())
+    with pytest.raises(FormatError, match=said):
+        WindowReader(table).read(0, ["attention", "hybrid"])
+    with pytest.raises(FormatError, match=said):
+        compare(copy)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"counts": [300, 300]}, "no column tokens; expected tokens"),
+        *(
+            ({"tokens": counts}, "tokens do not add up to the 600 tokens of the labels")
+            for counts in ([300, 299], [300, None], [-1, 601], [300.0, 300.0], ["300", "300"], [])
+        ),
+    ],
+)
+def test_documents_of_other_tokens_than_the_labels_are_refused(
+    tmp_path: Path, columns: dict[str, list[Any]], said: str
+) -> None:
+    write_parquet(tmp_path / "documents.parquet", pa.table(columns))
+    with pytest.raises(FormatError, match=f"documents.parquet: {said}"):
+        read_documents(tmp_path, 600)
 
 
 def test_every_page_of_a_table_has_a_checksum(tmp_path: Path) -> None:

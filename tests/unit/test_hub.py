@@ -251,6 +251,10 @@ def test_a_damaged_file_is_not_sent(local, tmp_path):
     labels.write_bytes(content)
     with pytest.raises(FormatError, match=r"labels\.parquet: damaged between bytes"):
         plan(copy, "hf://datasets/org/name")
+    shutil.copy(local.folder / "labels" / "labels.parquet", labels)
+    (copy / "labels" / "labels.json").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"labels\.json: not readable as JSON"):
+        plan(copy, "hf://datasets/org/name")
 
 
 def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -145,6 +147,11 @@ def test_a_result_without_tokens_has_its_tables(tmp_path, token_result, monkeypa
     assert not any(key.startswith("window") for key in names)
     assert not any("reference=m2" in key for key in names)
     assert "no tokens" in json.loads((out / "answers" / names["overview"]).read_bytes())["no_tokens"]
+
+
+def test_a_result_without_counts_has_no_thresholds():
+    overview: Any = SimpleNamespace(gap=SimpleNamespace(threshold=None), marks=(), thresholds=(), counted=None)
+    assert list(bundle._useful(overview)) == []
 
 
 def test_it_is_whole_or_absent_and_replaces_nothing_else(tmp_path, result, monkeypatch):

@@ -125,6 +125,9 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
     path.write_text(ARPA.format(a="0", b="1", c=str(2**63)))
     with pytest.raises(FormatError, match=rf"lm\.arpa, line 14: .*\(token {2**63} is not a token id\)"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
+    path.write_text("a" * (2**20 + 1))
+    with pytest.raises(FormatError, match=r"lm\.arpa: a line of more than 1,048,576 bytes"):
+        index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text("a novel\n")
     with pytest.raises(ArgapError, match=r"lm\.arpa: contains no bigram"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)

@@ -1,14 +1,16 @@
 """Every reader returns the documents written, and names the error in a broken file."""
 
+import errno
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from argap.corpus import jsonl, open_corpus
+from argap.corpus import files, jsonl, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError, FormatError
 
@@ -74,6 +76,15 @@ def test_a_huge_text_file_is_cut_at_line_ends(tmp_path, monkeypatch):
     path.write_text("0123\n56789\nabc\n")
     pieces = texts(open_corpus(path))
     assert pieces == ["0123\n56789\n", "abc\n"]
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.jsonl", '{"text": "'), ("a.csv", "text\n"), ("a.txt", "0123")])
+def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch, name, start):
+    monkeypatch.setattr("argap.corpus.text.PIECE", 8)
+    monkeypatch.setattr("argap.files.regular.LONGEST_LINE", 20)
+    (tmp_path / name).write_text(start + "a" * 100)
+    with pytest.raises(FormatError, match=rf"{name}: a line of more than 20 bytes"):
+        texts(open_corpus(tmp_path / name))
 
 
 def test_invalid_utf8_is_counted_and_read(tmp_path):
@@ -181,6 +192,19 @@ def test_unreadable_sources_are_listed(tmp_path):
         open_corpus(tmp_path)
     with pytest.raises(ArgapError, match="no such file or folder"):
         open_corpus(tmp_path / "absent")
+
+
+def test_what_is_removed_while_a_folder_is_read_is_named(tmp_path, monkeypatch):
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/1234")
+
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setattr(files, "recognise", gone)
+    with pytest.raises(ArgapError, match=r"found a\.txt \(gone since the folder was listed\)"):
+        open_corpus(tmp_path)
+    monkeypatch.setattr(Path, "rglob", gone)
+    with pytest.raises(ArgapError, match="/x/1234 was removed while the folder was listed"):
+        open_corpus(tmp_path)
 
 
 def test_the_standard_library_splits_do_not_share_a_module():

@@ -6,7 +6,8 @@ import duckdb
 import pytest
 
 from argap.errors import Interrupted
-from argap.runtime.interrupt import Interrupt, interruptible
+from argap.runtime.interrupt import Interrupt, interruptible, raising_interrupts
+from argap.slices.conditions import TABLE, connect, streamed
 from argap.tokens.batches import TokenReader
 
 
@@ -26,6 +27,21 @@ def test_a_running_query_is_stopped():
         stopper.join()
     with pytest.raises(Interrupted):
         interrupt.check()
+
+
+class Pressed:
+    """Rows that Ctrl-C interrupts as DuckDB asks for them."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_duckdb_reads_rows_is_no_error_of_the_query(result, monkeypatch):
+    with connect() as connection, pytest.raises(KeyboardInterrupt), raising_interrupts():
+        connection.register(TABLE, Pressed())
+    monkeypatch.setattr(TokenReader, "batch", lambda self, rows: Pressed().__arrow_c_stream__())
+    with pytest.raises(KeyboardInterrupt), streamed(result.token_table, ["pos"], {}) as connection:
+        connection.execute(f"SELECT max(pos) FROM {TABLE}")
 
 
 def test_no_further_batch_is_read(result, monkeypatch):
