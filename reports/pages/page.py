@@ -19,7 +19,7 @@ from argap.records import Record
 from argap.reports.tables.tokens import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
-TEXT_AT_TAU = re.compile(r'(<g id="text_\d+")>(\s*<!-- (AR hits ◂ τ = [\d,]+|[^>]*\n[+−][^>]*%\)?) -->)')
+TEXT_AT_TAU = re.compile(r"<!-- (AR hits ◂ τ = [\d,]+|[+−][\d.]+, (?:—|\(?[−\d.]+%\)?)) -->\s*<g(?= )")
 """Text of a figure that names τ or a share at τ; matplotlib writes its words as a comment beside its paths."""
 
 
@@ -85,11 +85,8 @@ def inline_svg(path: Path, name: str, caption: str | None = None) -> Markup:
 
 
 def _mark_text(found: re.Match[str]) -> str:
-    """Mark text for the script, which writes it anew where τ has moved; the first line of a title is a model."""
-    name, *title = found[3].split("\n")
-    name = name.replace('"', "&quot;").replace("- -", "--")  # the rest is escaped, as a comment
-    kind = f'own-share" data-name="{name}' if title else "own-tau"
-    return f'{found[1]} class="{kind}">{found[2]}'
+    """Mark text for the script, which writes it anew where τ has moved."""
+    return f'<g class="{"own-tau" if found[1].startswith("AR") else "own-share"}"'
 
 
 def _rounded(found: re.Match[str]) -> str:

@@ -141,7 +141,7 @@ def _slices_table(gap: Gap) -> PartsTable:
         ]
         groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
     titles = [title for title in table.columns if title != "95% interval"]
-    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes, wide=(0, 2, 6))
+    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes, wide=(0, 2, 3, 6))
 
 
 def slices_rows(gap: Gap) -> tuple[list[list[str]], Sequence[str]] | None:

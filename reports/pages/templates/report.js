@@ -300,34 +300,29 @@
     });
   }
 
-  /** The figure's own text is paths. Where τ has moved, text of the page takes its place: τ at its line, or a title with the share. */
+  /** The figure's own text is paths. Where τ has moved, text of the page takes its place: τ at its line, or a title's share. */
   function rewrite(svg, panels, at) {
     const shares = [...svg.querySelectorAll(".own-share")];
     for (const group of svg.querySelectorAll(".own-tau, .own-share")) {
-      const text = drawn(svg, "text", "now-tau");
-      let own = null; // where it stands
+      const [{ matrix: { e: x, f: y } }, { matrix: { a: size } }] = group.transform.baseVal;
+      const text = drawn(svg, "text", group.matches(".own-tau") ? "now-tau" : "now-share");
+      text.style.fontSize = `${100 * size}px`;
+      const line = (p, bin) => at(p, Math.min(1, panels[p].ends[bin]), 0).x;
       lines.push((state) => {
-        if (!svg.getBoundingClientRect().width) return; // hidden, without boxes
-        own ??= group.getBBox();
         const moved = Number(slider.value) !== data.own;
         group.style.display = moved ? "none" : "";
         text.style.display = moved ? "" : "none";
-        if (!moved) return;
+        if (!moved || !svg.getBoundingClientRect().width) return; // a hidden figure has no boxes
         if (group.matches(".own-share")) {
-          const bar = state.overview.bars[shares.indexOf(group)];
-          const x = own.x + own.width / 2;
-          text.replaceChildren(...[group.dataset.name, `${bar.gap}, ${bar.share}`].map((line, k) => {
-            const part = document.createElementNS(SVG, "tspan");
-            part.textContent = line;
-            place(part, { x, y: own.y + own.height * (k ? 0.97 : 0.42) });
-            return part;
-          }));
-          return place(text, { "text-anchor": "middle" });
+          const { gap, share } = state.overview.bars[shares.indexOf(group)];
+          text.textContent = `${gap}, ${share}`;
+          return place(text, { x, y });
         }
-        const p = panels.findIndex(({ ends }, k) => ends?.length && at(k, 0, 0).x < own.x + own.width && own.x < at(k, 1, 0).x && at(k, 0, 1).y - own.height < own.y && own.y < at(k, 0, 0).y);
+        // Its panel: of those at its height, the one whose line at the result's τ is next to its right.
+        const beside = panels.map((panel, p) => (panel.ends?.length && at(p, 0, 1).y - 12 < y && y < at(p, 0, 0).y + 12 ? line(p, data.states[data.own].bin) - x : -1));
+        const p = beside.indexOf(Math.min(...beside.filter((far) => far > 0)));
         text.textContent = `AR hits ◂ τ = ${state.tau}`;
-        const end = at(p, Math.min(1, panels[p].ends[state.bin]), 0).x - 4;
-        place(text, { x: Math.max(end, at(p, 0, 0).x + text.getBBox().width), y: own.y + own.height * 0.8, "text-anchor": "end" });
+        place(text, { x: Math.max(line(p, state.bin) - 4, at(p, 0, 0).x + text.getBBox().width), y, "text-anchor": "end" });
       });
     }
   }

@@ -252,7 +252,7 @@ ABOUT = SliceInfo("rare", "train_count < 10 & '_'", "Rare <b>bigrams</b>", ar_hi
 @pytest.mark.usefixtures("no_figures")
 def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
     text = write(tmp_path, replace(gap, slices=(ABOUT,), estimates=(*gap.estimates, *RARE)))
-    row = '<td class="wide">700</td><td>3.5%</td><td class="wide">12.18 (2.50)</td><td>+0.500</td>'
+    row = '<td class="wide">700</td><td>3.5%</td><td class="wide">12.18 (2.50)</td><td class="wide">+0.500</td>'
     assert (
         row + "<td>+0.018<br><small>−0.001 to +0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>"
         in text
