@@ -87,5 +87,5 @@ def _output(output: dict[str, Any]) -> str:
         return f'<img alt="figure drawn by the cell above" src="{source}">'
     if "text/html" in data:  # a data frame; Markdown would end it at an empty line
         table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
-        return re.sub(r"\n\s*\n", "\n", table)
+        return re.sub(r"\n\s*\n", "\n", table.replace(' border="1" class="dataframe"', ""))  # the site's own look
     return f"~~~~text\n{''.join(data['text/plain']).rstrip()}\n~~~~"
