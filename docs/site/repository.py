@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 CODE = re.compile(r"`[^`]+`")
@@ -68,10 +69,23 @@ def plain_bars(markdown: str) -> str:
 
 
 def _notebook(path: Path, name: str) -> str:
-    """Return the cells of a notebook as Markdown. (Notebooks are committed without outputs.)"""
+    """Return the cells of a notebook as Markdown, with the outputs of one that is committed with them."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"~~~~python\n{text}\n~~~~")
+        parts += map(_output, cell.get("outputs", []))
     title, *rest = parts
     return "\n\n".join([title, f"This page shows the cells of `{name}`.", *rest]) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """Return an output of a cell as Markdown: a figure, a table or text."""
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    if "image/png" in data:
+        source = f"data:image/png;base64,{''.join(data['image/png']).strip()}"
+        return f'<img alt="figure drawn by the cell above" src="{source}">'
+    if "text/html" in data:  # a data frame; Markdown would end it at an empty line
+        table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return re.sub(r"\n\s*\n", "\n", table.replace(' border="1" class="dataframe"', ""))  # the site's own look
+    return f"~~~~text\n{''.join(data['text/plain']).rstrip()}\n~~~~"

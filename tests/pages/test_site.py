@@ -42,6 +42,11 @@ def test_a_notebook_is_a_page_of_its_cells(site: ModuleType):
     page = site.as_page(ROOT / "notebooks" / "api.ipynb", ROOT)
     assert page.startswith("# argap in Python\n")
     assert "~~~~python\nresult = argap.open_result(out)\nresult\n~~~~" in page
+    with_outputs = site.as_page(ROOT / "notebooks" / "quantisation.ipynb", ROOT)
+    assert '<img alt="figure drawn by the cell above" src="data:image/png;base64,' in with_outputs
+    assert "~~~~text\nthe most likely token changes at 1165 of 4088 tokens\n~~~~" in with_outputs
+    assert "<table" in with_outputs
+    assert "<style" not in with_outputs
 
 
 def test_bars_of_code_in_tables_lose_their_backslash(site: ModuleType):
