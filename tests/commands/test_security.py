@@ -14,10 +14,10 @@ import yaml
 
 import argap
 from argap.checkpoints.references import Reference, add_reference
-from argap.corpus import jsonl, open_corpus, packed
+from argap.corpus import open_corpus, packed
 from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
-from argap.files import atomic
+from argap.files import atomic, regular
 from argap.files.plain_yaml import parse_yaml, read_yaml
 from argap.files.resumable import begin, plain_name
 from argap.records import CheckpointRecord, Record
@@ -311,7 +311,7 @@ def test_a_file_that_unpacks_to_far_more_than_text_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     monkeypatch.setattr(packed, "LARGEST_RATIO", 100)
-    monkeypatch.setattr(jsonl, "LONGEST_LINE", 2**20)
+    monkeypatch.setattr(regular, "LONGEST_LINE", 2**20)
     lines, line = json.dumps({"text": "x" * 60_000}).encode() + b"\n", b'{"text": "' + b"x" * 2**21
     much, long = r"unpacks to more than 100 times its size", r"a line of more than"
     for content, most, message in ((lines * 500, 2**16, much), (line, 2**30, long)):
