@@ -77,14 +77,12 @@ def join(device: str = "auto") -> Iterator[Parallel]:
     device = resolve_device(device)
     if ":" in device:
         raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
-    if device == "cuda":
-        own = use_device(f"cuda:{os.environ['LOCAL_RANK']}")
-        with _launched():
-            dist.init_process_group("nccl", timeout=BARRIER_TIMEOUT, device_id=own)
-    else:
-        own = torch.device("cpu")
-        with _launched():
-            dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
+    on_gpu = device == "cuda"
+    own = use_device(f"cuda:{os.environ['LOCAL_RANK']}") if on_gpu else torch.device("cpu")
+    with _launched():
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", timeout=BARRIER_TIMEOUT, device_id=own if on_gpu else None
+        )
     yield Parallel(dist.get_rank(), world, own)
     # Not reached after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends them
     # once this one exits.
