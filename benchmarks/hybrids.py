@@ -1,13 +1,14 @@
 """Scoring with transformers' models whose mixers are not attention alone, compared with transformers itself.
 
-    PYTHONPATH=. python benchmarks/hybrids.py [--models mamba2,bamba] [--json benchmarks/results/hybrids.json]
+    PYTHONPATH=. python benchmarks/hybrids.py [--models "mamba2;OLMoE 1B-7B"] [--json benchmarks/results/hybrids.json]
 
-On a GPU: random weights in bfloat16, 8 windows of 2,048 tokens. argap's batch (trunk, head, log-prob and most likely
-token of every position) is compared with the model's own logits, as transformers computes them in PyTorch and, where
-flash-linear-attention or another package with kernels is installed, with that. Times are lowest medians after a first
-call that never counts; a way whose second call takes over `SLOW_MS` is measured by that call. Memory is the peak above
-the weights. The limit is the time of the products with the weights at the rate of a large matrix product measured in
-the same run. The error is that of the log-probs of one window against the same weights in float32 in PyTorch, in nats.
+On a GPU: random weights in bfloat16, 8 windows of 2,048 tokens (4 for the mixtures of `PUBLISHED`). argap's batch
+(trunk, head, log-prob and most likely token of every position) is compared with the model's own logits, as transformers
+computes them in PyTorch and, where flash-linear-attention or another package with kernels is installed, with that.
+Times are lowest medians after a first call that never counts; a way whose second call takes over `SLOW_MS` is measured
+by that call. Memory is the peak above the weights. The limit is the time of the products with the weights at the rate
+of a large matrix product measured in the same run. The error is that of the log-probs of one window against the same
+weights in float32 in PyTorch, in nats.
 
 ``--smoke`` runs four layers of each model on the CPU, to see that all rows run.
 """
@@ -160,14 +161,46 @@ ROWS: dict[str, tuple[int, Config]] = {
     ),
 }
 """By the model type: layers, and what the configuration has besides `COMMON`."""
+PUBLISHED_BATCH = 4
+PUBLISHED: dict[str, tuple[str, dict[str, int]]] = {
+    "OLMoE 1B-7B": (
+        "olmoe",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+            "vocab_size": 50_304,
+        },
+    ),
+    "Qwen3-30B-A3B, 12 layers": (
+        "qwen3_moe",
+        {
+            "hidden_size": 2048,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "num_experts": 128,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 8,
+            "vocab_size": 151_936,
+        },
+    ),
+}
+"""Mixtures of experts in the shapes of their published ``config.json``, in batches of `PUBLISHED_BATCH`."""
 
 
 def main() -> None:
     flags = parser(__doc__)
-    flags.add_argument("--models", help="comma-separated rows; default: all")
+    flags.add_argument("--models", help="rows, separated by semicolons; default: all")
     flags.add_argument("--smoke", action="store_true", help="a few layers on the CPU")
     arguments = flags.parse_args()
-    names = arguments.models.split(",") if arguments.models else list(ROWS)
+    names = arguments.models.split(";") if arguments.models else [*ROWS, *(() if arguments.smoke else PUBLISHED)]
     rows: list[dict[str, Any]] = []
     device = "cpu" if arguments.smoke else "cuda"
     rate = rate_of_products(device)
@@ -184,6 +217,9 @@ def main() -> None:
 
 def config_of(name: str, *, smoke: bool) -> PretrainedConfig:
     give_back()
+    if name in PUBLISHED:
+        family, sizes = PUBLISHED[name]
+        return AutoConfig.for_model(family, **sizes)
     layers, more = ROWS[name]
     layers = SMOKE_LAYERS if smoke else layers
     plain: Any = AutoConfig.for_model(name)
@@ -195,6 +231,7 @@ def config_of(name: str, *, smoke: bool) -> PretrainedConfig:
 def measured(name: str, device: str, rate: float) -> dict[str, Any]:
     """Return the row of a model; a way that fails, by want of memory or otherwise, says why in one line."""
     batch, length = (BATCH, LENGTH) if device == "cuda" else (SMOKE_BATCH, SMOKE_LENGTH)
+    batch = PUBLISHED_BATCH if name in PUBLISHED else batch
     torch.manual_seed(0)
     config = config_of(name, smoke=device == "cpu")
     with torch.device(device):
