@@ -32,6 +32,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "gated_norm": ("fused.gated_norm",),
     "step_decay": ("fused.step_decay",),
     "token_shift": ("fused.token_shift",),
+    "weighted_rows": ("fused.weighted_rows",),
 }
 """Modules of each op below `argap.kernels`: its own, which has a function of its name, then others with launch
 tables."""

@@ -84,12 +84,12 @@ def _hidden_states(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
 
 
 def _in_float32(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
-    with _wide_weights(model):
+    with wide_weights(model):
         return _hidden_states(model, ids)
 
 
 @contextmanager
-def _wide_weights(model: nn.Module) -> Iterator[None]:
+def wide_weights(model: nn.Module) -> Iterator[None]:
     """Give the model its weights in float32 inside the block."""
     narrow = [x for x in chain(model.parameters(), model.buffers()) if x.is_floating_point()]
     before = [x.data for x in narrow]

@@ -1,13 +1,14 @@
 """Replace slow parts of a loaded Hugging Face model by fused kernels.
 
 argap's operators replace those of mixers that are not attention (`argap.scoring.operators`). On CUDA, liger-kernel
-patches norms, rotary positions and activations for every family it knows; for other families, argap's kernel replaces
-the rotary function. A short probe confirms each patch (`argap.scoring.confirmed`). Forward passes only.
+patches norms, rotary positions and activations of the attention models it knows; in other families argap's kernels
+replace the norms, the gated MLPs and the rotary function, and in all families the experts of mixtures. A short probe
+confirms each patch (`argap.scoring.confirmed`). Forward passes only.
 """
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.rotary import rotate_in_place
 from argap.kernels.launch import triton
 from argap.scoring.confirmed import confirmed
-from argap.scoring.operators.families import use_operators
+from argap.scoring.operators.families import confirm_each, use_operators
+from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.windows import skip_outside_windows
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "ge
     ("cross_entropy", "fused_linear_cross_entropy"), False
 )
 """Liger's parts for the trunk. `argap.scoring.heads` handles the head."""
+LIGER_ROTARY = dict.fromkeys(LIGER, False) | {"rope": True}
+"""The part beside argap's own layers."""
 PROBE_TOKENS = 80
 """More than the chunk of 64 positions after which a recurrence carries its state."""
 ROTARY = "apply_rotary_pos_emb"
@@ -46,13 +50,16 @@ def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
     if not type(model).__module__.startswith(FAMILIES):
         return
     text, ids = ids, ids[:, :PROBE_TOKENS]
-    use_operators(model, ids, name)
+    own_mixers = use_operators(model, ids, name)
     if not ids.is_cuda:
         return
     fuse_windows(model, text, name)
-    # Importing Liger's patches takes seconds: done last, only for models that need them.
-    if find_spec("liger_kernel") is None or not fuse_by_liger(model, ids, name):
+    # Importing Liger's patches takes seconds: done only for models that need them.
+    parts = LIGER_ROTARY if own_mixers else LIGER
+    by_liger = find_spec("liger_kernel") is not None and fuse_by_liger(model, ids, name, parts)
+    if not by_liger:
         fuse_rotary(model, ids, name)
+    fuse_layers(model, ids, name, only_experts=by_liger and not own_mixers)
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -85,12 +92,18 @@ def fuse_windows(model: "PreTrainedModel", text: torch.Tensor, name: str) -> boo
     return confirmed(model, ids, partial(skip_outside_windows, model), f"{name}: running without windowed attention")
 
 
-def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
+def fuse_layers(model: "PreTrainedModel", ids: torch.Tensor, name: str, *, only_experts: bool = False) -> None:
+    """Replace norms, gated MLPs and experts by argap's kernels where the layers and the probe agree."""
+    layers = [(owner, patch) for owner, patch in fused_layers(model) if owner.endswith("Experts") or not only_experts]
+    confirm_each(model, ids, name, [(f"fused {owner}", patch) for owner, patch in layers])
+
+
+def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str, parts: Mapping[str, bool] = LIGER) -> bool:
     """Patch ``model`` with liger-kernel if it knows the family and the probe agrees; return whether so."""
     patches = liger_patches()
     if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         return False
-    patch = partial(patches._apply_liger_kernel_to_instance, model=model, **LIGER)
+    patch = partial(patches._apply_liger_kernel_to_instance, model=model, **parts)
     return confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers")
 
 

@@ -1,6 +1,6 @@
 """Which functions and methods of transformers' families argap's operators replace, and the replacement on a model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from argap.checkpoints.rebinding import bind, called, rebind
 from argap.runtime.progress import say
 from argap.scoring.confirmed import confirmed
 from argap.scoring.operators.delta import gated_delta_rule
-from argap.scoring.operators.layers import fused_layers
 from argap.scoring.operators.mamba import causal_conv1d, falcon_h1_layer, mamba2_scan, mamba_block, mamba_scan
 from argap.scoring.operators.recurrences import lightning_attention, mlstm, mlstm_in_float32, rg_lru, rwkv4
 
@@ -69,23 +68,36 @@ DISTRIBUTIONS = {"fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm", "cau
 """What to install for the packages with a faster form."""
 
 
-def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
-    """Let the mixers of ``model`` run argap's operators, each where the probe ``ids [1, T]`` confirms it."""
+def use_operators(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
+    """Let the mixers of ``model`` run argap's operators, each where the probe ``ids [1, T]`` confirms it.
+
+    Returns whether there is an operator for any of them.
+    """
     patches = list(_patches(model, on_gpu=ids.is_cuda))
-    if patches and ids.is_cuda:
-        patches += [(f"fused {owner}", patch) for owner, patch in fused_layers(model)]
+    confirm_each(model, ids, name, patches, reference=partial(run_references, model))
+    if ids.is_cuda:
+        for function, package in slow_functions(model).items():
+            say(f"{name}: {function} runs as plain PyTorch, which is slow; run `pip install {package}`")
+    return bool(patches)
+
+
+def confirm_each(
+    model: "PreTrainedModel",
+    ids: torch.Tensor,
+    name: str,
+    patches: Sequence[tuple[str, Callable[[], None]]],
+    *,
+    reference: Callable[[], Any] = lambda: None,
+) -> None:
+    """Apply ``patches``, of a name each, if the probe confirms them together; otherwise those that it confirms."""
 
     def all_at_once() -> None:
         for _, patch in patches:
             patch()
 
-    reference = partial(run_references, model)
     if len(patches) < 2 or not confirmed(model, ids, all_at_once, None, reference=reference):
         for what, patch in patches:
             confirmed(model, ids, patch, f"{name}: running without argap's {what}", reference=reference)
-    if ids.is_cuda:
-        for function, package in slow_functions(model).items():
-            say(f"{name}: {function} runs as plain PyTorch, which is slow; run `pip install {package}`")
 
 
 def _patches(model: "PreTrainedModel", *, on_gpu: bool) -> Iterator[tuple[str, Callable[[], None]]]:

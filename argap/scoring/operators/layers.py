@@ -1,4 +1,4 @@
-"""Norms, gated norms and gated MLPs of any family as one kernel each, where a layer's own outputs confirm the form.
+"""Norms, gates, gated MLPs and experts of any family by fused kernels, where a layer's own outputs confirm the form.
 
 Families write these layers out in several passes over memory, each under a class of its own. A layer is run once on
 random rows, and the first of the known forms that agrees with it replaces its class on the model.
@@ -19,9 +19,12 @@ from argap.kernels.fused.gated_norm import gated_norm
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.residual_norm import residual_norm
 from argap.kernels.fused.step_decay import step_decay
+from argap.scoring.operators.experts import grouped_experts, takes_experts
 
 Form = Callable[..., Any]
 """Takes the layer's own forward method, the layer and the input."""
+Given = Callable[[torch.Generator, torch.Tensor], tuple[torch.Tensor, ...]]
+"""Draws a layer's inputs like one of its parameters."""
 ROWS = 3
 LAYER_TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """Largest ‖form − layer‖ / ‖layer‖; other forms differ by a tenth and more."""
@@ -40,43 +43,64 @@ def fused_layers(model: nn.Module) -> Iterator[tuple[str, Callable[[], None]]]:
         if type(module).__module__.startswith(FAMILIES):
             first.setdefault(type(module).__name__, module)
     for owner, module in first.items():
-        for shapes, form in _forms(module):
-            if _agrees(module, form, shapes):
+        for given, form in _forms(module):
+            if _agrees(module, form, given):
                 yield owner, partial(bind, model, owner, "forward", form)
                 break
 
 
-def _forms(module: Any) -> Iterator[tuple[list[tuple[int, ...]], Form]]:
-    """Yield the forms that a layer may have, and the shapes of its inputs."""
+def _forms(module: Any) -> Iterator[tuple[Given, Form]]:
+    """Yield the forms that a layer may have, and what draws its inputs."""
     owner, weight = type(module).__name__, getattr(module, "weight", None)
     if "RMSNorm" in owner and isinstance(weight, nn.Parameter) and weight.dim() == 1:
-        rows = (1, ROWS, len(weight))
-        if "Gated" in owner:
-            for activation in ("silu", "sigmoid"):
-                for gate_first in (True, False):
-                    yield [rows, rows], partial(_gated_norm, activation, gate_first)
-        else:
-            yield [rows], partial(_norm, 0.0)
-            yield [rows], partial(_norm, 1.0)
+        yield from _norm_forms(len(weight), gated="Gated" in owner)
     if "MultiHeadLayerNorm" in owner and isinstance(weight, nn.Parameter):
-        yield [(1, ROWS, module.num_heads, module.head_dim)], _norm_of_heads
+        yield _rows(module.num_heads, module.head_dim), _norm_of_heads
     for names in GATED_MLPS:
         if _has_linear(module, names):
-            yield [(1, ROWS, getattr(module, names[0]).in_features)], partial(_gated_mlp, names)
+            yield _rows(getattr(module, names[0]).in_features), partial(_gated_mlp, names)
     if _has_linear(module, ("input_linear", "output_linear")):
-        yield [(1, ROWS, module.input_linear.in_features)], _joint_mlp
+        yield _rows(module.input_linear.in_features), _joint_mlp
     if _has_linear(module, ("f_a_proj", "f_b_proj")) and owner.endswith("ForgetGate"):
-        yield [(1, ROWS, module.f_a_proj.in_features)], _forget_gate
+        yield _rows(module.f_a_proj.in_features), _forget_gate
+    if takes_experts(module):
+        yield partial(_tokens_of_experts, module), grouped_experts
+
+
+def _norm_forms(width: int, *, gated: bool) -> Iterator[tuple[Given, Form]]:
+    if gated:
+        for activation in ("silu", "sigmoid"):
+            for gate_first in (True, False):
+                yield _rows(width, inputs=2), partial(_gated_norm, activation, gate_first)
+    else:
+        for offset in (0.0, 1.0):
+            yield _rows(width), partial(_norm, offset)
+
+
+def _rows(*width: int, inputs: int = 1) -> Given:
+    def draw(random: torch.Generator, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        shape = (1, ROWS, *width)
+        return tuple(torch.randn(shape, generator=random, device=like.device).to(like.dtype) for _ in range(inputs))
+
+    return draw
+
+
+def _tokens_of_experts(module: Any, random: torch.Generator, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Draw rows, two experts of each and their weights."""
+    width = module.gate_up_proj.shape[1 if module.is_transposed else 2]
+    x = torch.randn(ROWS, width, generator=random, device=like.device)
+    scores = torch.rand(ROWS, module.num_experts, generator=random, device=like.device)
+    chosen = scores.topk(min(2, module.num_experts))
+    return x.to(like.dtype), chosen.indices, chosen.values.to(like.dtype)
 
 
 def _has_linear(module: nn.Module, names: Iterable[str]) -> bool:
     return all(isinstance(getattr(module, name, None), nn.Linear) for name in names)
 
 
-def _agrees(module: nn.Module, form: Form, shapes: list[tuple[int, ...]]) -> bool:
+def _agrees(module: nn.Module, form: Form, draw: Given) -> bool:
     like = next(module.parameters())
-    random = torch.Generator(like.device).manual_seed(0)
-    given = [torch.randn(shape, generator=random, device=like.device).to(like.dtype) for shape in shapes]
+    given = draw(torch.Generator(like.device).manual_seed(0), like)
     try:
         own, found = module(*given), form(module.forward, module, *given)
     except Exception:  # the layer takes other inputs, or has another form

@@ -24,6 +24,7 @@ from argap.kernels.fused.gated_product import ACTIVATIONS, gated_product, gated_
 from argap.kernels.fused.residual_norm import residual_norm, residual_norm_reference
 from argap.kernels.fused.step_decay import step_and_decay, step_and_decay_reference, step_decay, step_decay_reference
 from argap.kernels.fused.token_shift import token_shift, token_shift_reference
+from argap.kernels.fused.weighted_rows import weighted_rows, weighted_rows_reference
 from argap.kernels.launch import Launch
 from argap.kernels.recurrent import wkv as wkv_module
 from argap.kernels.recurrent.delta_rule import delta_rule, delta_rule_reference
@@ -226,6 +227,12 @@ def of_token_shift(draw: Draw, length: int, width: int) -> Given:
     return {"x": draw.normal(2, length, width), "weights": tuple(draw.normal(width) for _ in range(3))}
 
 
+def of_weighted_rows(draw: Draw, rows: int, tokens: int, experts: int, width: int) -> Given:
+    """Rows that several tokens choose, and rows that none does."""
+    index = (torch.arange(tokens * experts, device=draw.device) * 7 % rows).view(tokens, experts)
+    return {"rows": draw.part(rows, width), "index": index, "weights": draw.uniform(tokens, experts)}
+
+
 def of_step_decay(draw: Draw, rows: int, heads: int, size: int) -> Given:
     """Gates from −40 to 40, as part of a wider projection."""
     x = 40 * (2 * draw.uniform(rows, heads * size + 3)[:, 1:-2] - 1)
@@ -325,6 +332,7 @@ OPERATORS = {
         step_and_decay_reference,
         of_step_and_decay,
     ),
+    "weighted_rows": Operator(weighted_rows, weighted_rows_reference, of_weighted_rows),
     "gated_product": Operator(gated_product, gated_product_reference, of_gated_product),
     "gated_norm": Operator(
         gated_norm,
@@ -378,6 +386,7 @@ FORWARD: list[tuple[str, list[tuple[int, ...]], tuple[torch.dtype, ...], list[Gi
     ("token_shift", [(1, 5), (9, 40), (63, 300)], FLOATS, [{}]),
     ("step_decay", [(1, 1, 1), (9, 40, 1), (17, 3, 100)], FLOATS, [{}]),
     ("step_and_decay", [(1, 1, 1), (70, 24, 1), (17, 3, 100)], FLOATS, [{}]),
+    ("weighted_rows", [(1, 1, 1, 1), (9, 5, 3, 40), (70, 33, 8, 1100)], FLOATS, [{}]),
     ("gated_product", [(1, 5), (9, 40), (63, 300), (17, 960)], FLOATS,
      [{"activation": name, "extras": extras} for name in ACTIVATIONS for extras in PAIRS]),
     ("gated_norm", [(1, 1, 2), (5, 3, 40), (33, 4, 240), (3, 2, 3000)], FLOATS, [{"centered": True}, {"weights": 1},

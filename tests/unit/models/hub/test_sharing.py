@@ -57,6 +57,14 @@ def test_in_half_precision_the_configuration_decides_where_the_probe_cannot(monk
     assert scored(tiny("phi3").bfloat16(), windows(*LENGTHS), 4)[0].sharing == "any"
 
 
+def test_float32_tells_rounding_from_dependence_on_the_batch(monkeypatch) -> None:
+    monkeypatch.setattr("argap.scoring.sharing.DIFFERENT_HALF", -1.0)  # all that half precision finds is a difference
+    model = tiny("llama").bfloat16()
+    assert scored(model, windows(*LENGTHS), 4)[0].sharing == "any"
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert scored(sees_its_batch(model), windows(*LENGTHS), 4)[0].sharing == "none"
+
+
 @pytest.mark.parametrize("lengths", [LENGTHS, (20, 20, 20)])
 def test_a_model_that_sees_its_batch_takes_one_window(capsys, lengths: tuple[int, ...]) -> None:
     data, model = windows(*lengths), sees_its_batch(tiny("llama"))
