@@ -15,7 +15,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "taylor_attention": ("recurrent.taylor_attention", "recurrent.taylor_sums"),
     "delta_rule": ("recurrent.delta_rule", "recurrent.delta_rule_inverse", "recurrent.decayed_pairs"),
     "sliding_attention": ("attention.sliding_attention",),
-    "generalized_delta_rule": ("recurrent.generalized_delta_rule",),
+    "generalized_delta_rule": ("recurrent.generalized_delta_rule", "recurrent.chunk_transitions"),
     "short_convolution": ("convolution.short_convolution",),
     "selective_scan": ("scan.selective_scan", "scan.selective_scan_backward"),
     "diagonal_scan": ("scan.diagonal_scan",),

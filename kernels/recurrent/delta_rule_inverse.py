@@ -221,7 +221,7 @@ def _invert_kernel(
     # 4. T = (I + L)⁻¹ likewise: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
     b_t = ()
     for i in tl.static_range(4):
-        b_ii = _invert_block(b_l[i * (i + 1) // 2 + i], PRECISION)
+        b_ii = _invert_block(b_l[i * (i + 1) // 2 + i], 16, PRECISION)
         for j in tl.static_range(i):
             b_sum = _dot(b_l[i * (i + 1) // 2 + j], b_t[j * (j + 1) // 2 + j], PRECISION)
             for m in tl.static_range(j + 1, i):
@@ -248,19 +248,26 @@ def _keys(k, i_b, i_h, start, first, T, K: tl.constexpr, BC: tl.constexpr):
 
 @jit
 def _dot(b_a, b_b, PRECISION: tl.constexpr):
-    return tl.dot(b_a, b_b, input_precision=PRECISION)
+    if PRECISION == "bf16":
+        return tl.dot(b_a.to(tl.bfloat16), b_b.to(tl.bfloat16))
+    else:
+        return tl.dot(b_a, b_b, input_precision=PRECISION)
 
 
 @jit
-def _invert_block(b_l, PRECISION: tl.constexpr):
-    # (I + L)⁻¹ of 16 positions, by doubling: blocks of 2, then 4, 8 and 16.
-    o_t = tl.arange(0, 16)
+def _invert_block(b_l, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    # (I + L)⁻¹ of 16 or 64 positions, by doubling: blocks of 2, then 4, 8 and 16, then 32 and 64.
+    o_t = tl.arange(0, SIZE)
     o_i, o_j = o_t[:, None], o_t[None, :]
     b_l = tl.where(o_i > o_j, b_l, 0.0)
     b_t = tl.where(o_i == o_j, 1.0, 0.0) - tl.where(o_i // 2 == o_j // 2, b_l, 0.0)
     b_t = _merge_inverses(b_t, b_l, o_i, o_j, 2, PRECISION)
     b_t = _merge_inverses(b_t, b_l, o_i, o_j, 4, PRECISION)
-    return _merge_inverses(b_t, b_l, o_i, o_j, 8, PRECISION)
+    b_t = _merge_inverses(b_t, b_l, o_i, o_j, 8, PRECISION)
+    if SIZE == 64:
+        b_t = _merge_inverses(b_t, b_l, o_i, o_j, 16, PRECISION)
+        b_t = _merge_inverses(b_t, b_l, o_i, o_j, 32, PRECISION)
+    return b_t
 
 
 @jit

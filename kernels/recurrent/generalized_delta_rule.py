@@ -3,7 +3,8 @@
 In a chunk after the state S the read values p_t = a_t S_{t−1} are W S + U with (I − A_ab) [W, U] = [ȧ, A_ak V], where
 A_xy are the products of the x of a position with the y of earlier ones, decayed between them, and ȧ is a decayed from
 the chunk's start. Two kernels compute these for all chunks at once, with the inverse in between
-(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers.
+(`argap.kernels.recurrent.delta_rule_inverse`); a third walks over the chunks with S in registers. On Hopper bfloat16
+keys of 33 to 128 channels take the faster kernels of `argap.kernels.recurrent.chunk_transitions`.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -32,6 +33,7 @@ from argap.kernels.launch import (
     triton,
     unit_stride,
 )
+from argap.kernels.recurrent.chunk_transitions import _rows, chain_transitions, has_transitions
 from argap.kernels.recurrent.decayed_pairs import CHUNK, RANGE, _operand
 from argap.kernels.recurrent.delta_rule_inverse import invert_products
 from argap.kernels.recurrent.recurrence import decayed_scores, in_chunks
@@ -96,17 +98,20 @@ def generalized_delta_rule(
         y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider.
 
     Runs kernels on a GPU if no gradient is needed, K ≤ 128 and a chunk of 64 positions is known to decay by e^−80 at
-    most (``least_log_decay``): S and the inverse in float32, products of float16 and bfloat16 on the tensor cores.
+    most (``least_log_decay``): S in float32, products of float16 and bfloat16 on the tensor cores.
     Otherwise runs the reference, in float32 or wider.
     """
     given = (q, k, v, a, b)
     dtype = common_dtype(*given)
-    mild = least_log_decay is not None and -least_log_decay * CHUNK <= 2 * RANGE
-    if not (mild and runs_kernels(*given, log_decay, state) and q.shape[-1] <= LARGEST_KEY and dtype.itemsize <= 4):
+    least = float("-inf") if least_log_decay is None else least_log_decay
+    fits = -least * CHUNK <= 2 * RANGE and q.shape[-1] <= LARGEST_KEY and dtype.itemsize <= 4
+    if not (fits and runs_kernels(*given, log_decay, state)):
         return generalized_delta_rule_reference(*given, log_decay=log_decay, state=state, chunk=chunk)
     x = HeadTensors.of(q.to(dtype), k.to(dtype), v, state)
     a, b = (unit_stride(part.to(dtype)) for part in (a, b))
     B, H, T, K, V = x.shape
+    if has_transitions(x.q, least):
+        return x.y, chain_transitions(x, a, b, log_decay)
     NT = triton.cdiv(T, CHUNK)
     sizes: dict[str, Any] = {"K": K, "BT": CHUNK}
     # 1. Products of the pairs in a chunk, and what is decayed from its start or to its end.
@@ -226,11 +231,11 @@ def _products_kernel(
     for first in tl.static_range(0, K, BC):
         o_c = first + tl.arange(0, BC)[None, :]
         m_tc = (o_i < left) & (o_c < K)
-        b_q = _channels(q, i_b, i_h, start, o_i, o_c, m_tc)
-        b_k = _channels(k, i_b, i_h, start, o_i, o_c, m_tc)
-        b_a = _channels(a, i_b, i_h, start, o_i, o_c, m_tc)
-        b_b = _channels(b, i_b, i_h, start, o_i, o_c, m_tc)
-        b_g = _channels(g, i_b, i_h, start, o_i, o_c, m_tc)
+        b_q = _rows(q, i_b, i_h, start, o_i, o_c, m_tc).to(tl.float32)
+        b_k = _rows(k, i_b, i_h, start, o_i, o_c, m_tc).to(tl.float32)
+        b_a = _rows(a, i_b, i_h, start, o_i, o_c, m_tc).to(tl.float32)
+        b_b = _rows(b, i_b, i_h, start, o_i, o_c, m_tc).to(tl.float32)
+        b_g = _rows(g, i_b, i_h, start, o_i, o_c, m_tc).to(tl.float32)
         b_gc = tl.dot(b_tril, b_g, input_precision="tf32x3")
         b_gp = b_gc - b_g  # a reads the state before its position
         b_e = tl.min(b_gc, 0)[None, :]
@@ -255,13 +260,6 @@ def _products_kernel(
     tl.store(on_b + o_s, tl.where(o_i >= o_j, b_qb, 0.0).to(dtype))
     tl.store(from_k + o_s, tl.where(o_i > o_j, b_ak, 0.0).to(dtype))
     tl.store(lower + o_s, -b_ab)
-
-
-@jit
-def _channels(x, i_b, i_h, start, o_t, o_c, mask):
-    # Some channels of a chunk in float32.
-    p_x = x[0] + i_b * x[1] + i_h * x[2] + start * x[3]
-    return tl.load(p_x + o_t * x[3] + o_c, mask=mask, other=0.0).to(tl.float32)
 
 
 @jit

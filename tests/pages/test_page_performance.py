@@ -105,6 +105,10 @@ def test_first_steps_wide_keys_and_sweeps():
         wide = {row["T"]: row for row in rows_of("delta_rule_256")}
         for (_, *cells), key in zip(table(DELTA_RULE, "heads of 256"), ("earlier_ms", "ms", "ratio"), strict=True):
             yield from ((cell, wide[length][key]) for cell, length in zip(cells, sorted(wide), strict=True))
+        for (_, *cells), row in zip(table(DELTA_RULE, "RWKV-7"), rows_of("generalized_delta_rule"), strict=True):
+            shared = row.get("shared_card", {})
+            times = [row["wider_launches_ms"], row["ms"], *(shared.get(key) for key in ("ms", "fla_ms", "times_fla"))]
+            yield from ((cell,) if time is None else (cell, time) for cell, time in zip(cells, times, strict=True))
         layers = "transforms", "products", "products, compiled", "kernels, compiled"
         steps = {(r["model"], r["width"], r["length"], r["layers"]): r["step_ms"] for r in rows_of("sweeps")}
         for label, *cells in table(PERFORMANCE, "runs", "transforms"):

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from argap.kernels.launch import LaunchTable
+from argap.kernels.recurrent.chunk_transitions import has_transitions
 from argap.kernels.recurrent.generalized_delta_rule import generalized_delta_rule
 from argap.models.recurrence import generalized_delta_rule_step
 
@@ -51,3 +53,17 @@ def test_by_hand() -> None:
     y, state = generalized_delta_rule(*two, log_decay=log_decay)
     torch.testing.assert_close(y.flatten(), torch.tensor([6.0, 134.0], dtype=torch.float64))
     assert state.item() == pytest.approx(67)
+
+
+def test_transitions_take_what_their_range_and_their_measurements_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RWKV-7's fastest decay over 64 positions is e^−38.8; C's terms may reach e^40."""
+    assert not has_transitions(torch.empty(0, 64, dtype=torch.bfloat16), -0.6066)  # only Hopper was measured
+    monkeypatch.setattr(LaunchTable, "rows", lambda table, device: table.by_device["hopper"])
+
+    def taken(key: int, dtype: torch.dtype = torch.bfloat16, least: float = -0.6066) -> bool:
+        return has_transitions(torch.empty(0, key, dtype=dtype), least)
+
+    assert all(map(taken, (33, 64, 65, 128)))
+    assert not any(map(taken, (16, 32, 129)))
+    assert not any(taken(64, dtype) for dtype in (torch.float16, torch.float32))
+    assert not taken(64, least=-0.63)

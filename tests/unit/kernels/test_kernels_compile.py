@@ -24,7 +24,10 @@ SHARED_MEMORY = 227 * 1024
 CAPABILITY, WARP = 90, 32
 HEADS = dict.fromkeys(("q", "k", "left", "v", "y", "g"), 3)
 """Tensors over heads that are given with their strides, and the number of these."""
+RULE = dict.fromkeys(("q", "k", "v", "a", "b", "g", "y"), 3)
 STRIDES = {
+    "chunk_transitions": RULE,
+    "generalized_delta_rule": RULE,
     "one_kernel_convolution": dict.fromkeys(("x", "gate", "skipped"), 2),
     "selective_scan": dict.fromkeys(("u", "step", "B", "C", "gate"), 2),
     "selective_scan_backward": dict.fromkeys(("u", "step", "B", "C", "gate", "dy"), 2),
@@ -51,7 +54,9 @@ Compilation = tuple[Any, str, dict[str, Any], Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention", "delta_rule", *AT_LEAST])
+@pytest.mark.parametrize(
+    "op", ["linear_attention", "gla", "taylor_attention", "delta_rule", "generalized_delta_rule", *AT_LEAST]
+)
 def test_it_compiles(op: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__, op], env=environment, capture_output=True, text=True, check=False)
@@ -131,6 +136,26 @@ def of_delta_rule() -> Iterator[Compilation]:
     yield scores, "bf16", sizes, delta_rule_inverse.SCORE_LAUNCHES.by_device["any"]["any"]
 
 
+def of_generalized_delta_rule() -> Iterator[Compilation]:
+    """Chunks as maps of the state, and the form for other dtypes and small keys."""
+    from argap.kernels.recurrent import chunk_transitions as transitions
+    from argap.kernels.recurrent import generalized_delta_rule as rule
+
+    inverse = transitions.INVERSE_LAUNCHES.by_device["hopper"]["any"]
+    for key, dtype, launch in launches(transitions.LAUNCHES):
+        yield transitions._inverse_kernel, dtype, {"K": key, "BK": key, "BT": 64}, inverse
+        for value in (key, 2 * key):
+            yield transitions._transitions_kernel, dtype, {"K": key, "BK": key, "V": value, "BT": 64}, launch
+    for key, dtype, launch in launches(transitions.CHAIN_LAUNCHES):
+        for state in ({}, {"h0": None}):
+            yield transitions._chain_kernel, dtype, {"K": key, "BK": key, "V": key, "BT": 64, **state}, launch
+    yield rule._reads_kernel, "fp16", {"K": 128, "V": 128, "BT": 64}, rule.READ_LAUNCHES.by_device["any"]["any"]
+    for table, kernel in ((rule.LAUNCHES, rule._scan_kernel), (rule.PRODUCT_LAUNCHES, rule._products_kernel)):
+        for key, dtype, launch in launches(table):
+            taken = dtype == "bf16" and str(key) in transitions.LAUNCHES.by_device["hopper"]
+            yield kernel, "fp16" if taken else dtype, {"K": key, "BK": key, "V": 128, "BT": 64}, launch
+
+
 def of_one_kernel_convolution() -> Iterator[Compilation]:
     """M 2048 in four channels a program, alone and with gate and skip."""
     from argap.kernels.convolution.one_kernel_convolution import _convolve_kernel
@@ -204,6 +229,7 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
 
     dims = STRIDES.get(kernel.fn.__module__.rpartition(".")[2], {**HEADS, "beta": 3})
     inputs = [*dims, "qg", "kg", "qd", "kd", "kl", "scores", "inverse", "m", "before", "copies"]
+    inputs += ["reads", "kept", "added", "ad", "bl", "w", "read", "on_k", "on_b", "from_k"]
     floats = [
         "g",
         "h0",
