@@ -15,7 +15,7 @@ LAUNCHES = LaunchTable("weighted_rows", {"any": {"any": Launch({"BN": 2, "BD": 1
 
 
 def weighted_rows(rows: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Compute yₙ = Σₖ wₙₖ r_{iₙₖ}.
+    """Compute yₙ = Σₖ wₙₖ r_{iₙₖ}; a row of weight 0 is not read, whatever it holds.
 
     Args:
         rows: r, ``[S, D]``.
@@ -43,7 +43,8 @@ def weighted_rows(rows: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
 def weighted_rows_reference(rows: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Compute `weighted_rows` in PyTorch; differentiable."""
     wide = torch.promote_types(rows.dtype, torch.float32)
-    return (rows[index].to(wide) * weights[..., None].to(wide)).sum(1).to(rows.dtype)
+    weights = weights[..., None].to(wide)
+    return (rows[index].to(wide) * weights).where(weights != 0, 0.0).sum(1).to(rows.dtype)
 
 
 @jit
@@ -60,6 +61,7 @@ def _weighted_rows_kernel(
     for k in range(K):
         b_i = tl.load(index + o_n * K + k, mask=m_n, other=0).to(tl.int64)
         b_w = tl.load(weights + o_n * K + k, mask=m_n, other=0.0).to(tl.float32)
-        b_r = tl.load(rows + b_i[:, None] * s_rows + o_d[None, :], mask=m_nd, other=0.0).to(tl.float32)
+        m_r = m_nd & (b_w != 0)[:, None]
+        b_r = tl.load(rows + b_i[:, None] * s_rows + o_d[None, :], mask=m_r, other=0.0).to(tl.float32)
         b_y += b_w[:, None] * b_r
     tl.store(y + o_n[:, None] * D + o_d[None, :], b_y.to(y.dtype.element_ty), mask=m_nd)

@@ -23,12 +23,13 @@ def takes_experts(module: Any) -> bool:
     from transformers.integrations import moe
 
     weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
-    options = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_concatenated": True}
+    set_there = {"has_gate": True, "has_bias": False, "is_concatenated": True}
+    later = ("has_post_expert_norm", "_is_expert_parallel")  # attributes of newer versions
     return (
         all(isinstance(each, nn.Parameter) and each.dim() == 3 for each in weights)
-        and all(getattr(module, name, None) is value for name, value in options.items())
+        and all(getattr(module, name, None) is value for name, value in set_there.items())
+        and not any(getattr(module, name, False) for name in later)
         and isinstance(getattr(module, "is_transposed", None), bool)
-        and not getattr(module, "_is_expert_parallel", True)
         and getattr(type(module), "_apply_gate", None) is moe._default_apply_gate
         and isinstance(module.act_fn, (SiLUActivation, nn.SiLU))
     )
@@ -38,6 +39,8 @@ def grouped_experts(
     plain: Callable[..., Any], module: Any, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
     """Return Σₖ wₖ · down_{eₖ}(SiLU(gate_{eₖ} x) ⊙ up_{eₖ} x) of ``x [N, D]``, ``experts`` and ``weights [N, K]``.
+
+    A weight of 0 leaves its expert out, as that of an expert of another device is.
 
     Runs the module's own form where PyTorch has no grouped product, or another dtype is given than that of the weights.
     """

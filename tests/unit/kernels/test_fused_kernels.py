@@ -9,6 +9,7 @@ from argap.kernels.fused.gated_norm import gated_norm
 from argap.kernels.fused.gated_product import gated_product
 from argap.kernels.fused.residual_norm import residual_norm
 from argap.kernels.fused.token_shift import token_shift
+from argap.kernels.fused.weighted_rows import weighted_rows, weighted_rows_reference
 from tests.unit.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
@@ -45,6 +46,16 @@ def test_token_shift_is_the_definition() -> None:
     x = torch.tensor([[[2.0], [10.0]]], dtype=torch.float64)  # two positions of one channel
     (found,) = token_shift(x, [torch.tensor([0.25], dtype=torch.float64)])
     assert found.flatten().tolist() == [0.25 * 2, 0.25 * 10 + 0.75 * 2]
+
+
+def test_weighted_rows_of_weight_0_are_not_read(device: torch.device) -> None:
+    rows = torch.tensor([[1.0, 2.0], [float("nan")] * 2, [10.0, 20.0]], device=device)
+    index, weights = (
+        torch.tensor([[0, 1], [2, 0]], device=device),
+        torch.tensor([[3.0, 0.0], [0.5, -1.0]], device=device),
+    )
+    for compute in (weighted_rows, weighted_rows_reference):
+        assert compute(rows, index, weights).tolist() == [[3.0, 6.0], [4.0, 8.0]]
 
 
 @DTYPES
