@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
-from argap.records import NAMED, SliceInfo
+from argap.records import NAMED, Gap, SliceInfo
 from argap.reports.pages.interactive import at_thresholds, main_tables, page_data
 from argap.reports.pages.result import slices_rows
 from argap.reports.pages.write import write_report
@@ -20,8 +20,16 @@ from tests.builders.browser import expect, expect_legible, expect_printable, new
 
 
 @pytest.fixture(scope="module")
-def report(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(token_result, tmp_path_factory.mktemp("report"))
+def sliced(result: Result) -> Gap:
+    """The result with a slice of all tokens, whose note names a command."""
+    whole = result.record.on_all.moved(NAMED, "whole").estimates.values()
+    about = SliceInfo("whole", where="n = 1", note="of `argap slice`", ar_hits=0.5)
+    return replace(result.record, slices=(about,), estimates=(*result.record.estimates, *whole))
+
+
+@pytest.fixture(scope="module")
+def report(sliced: Gap, token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(token_result, tmp_path_factory.mktemp("report"), gap=sliced)
 
 
 @pytest.fixture
@@ -53,16 +61,13 @@ def test_nothing_moves_without_a_curve(result: Result) -> None:
     assert at_thresholds(result.record.replaced({"threshold": ()})) == []
 
 
-def test_recorded_slices_follow_the_threshold_but_for_their_hits(result: Result) -> None:
-    whole = result.record.on_all.moved(NAMED, "whole").estimates.values()
-    about = SliceInfo("whole", ar_hits=0.5)
-    record = replace(result.record, slices=(about,), estimates=(*result.record.estimates, *whole))
-    states = page_data(record, {}, slices_rows).states
-    for state, gap in zip(states, at_thresholds(record), strict=True):
+def test_recorded_slices_follow_the_threshold_but_for_their_hits(sliced: Gap) -> None:
+    states = page_data(sliced, {}, slices_rows).states
+    for state, gap in zip(states, at_thresholds(sliced), strict=True):
         assert state.slices is not None
         hits, of_whole, *_ = state.slices.rows
         assert hits[:2] == ("ar_hits", f"{gap.on_hits.n:,}")
-        assert of_whole[-1] == ("50.0%" if gap.threshold == record.threshold else "—")
+        assert of_whole[-1] == ("50.0%" if gap.threshold == sliced.threshold else "—")
         assert f"at most {state.tau} times" in state.slices.notes[0]
 
 
@@ -77,6 +82,7 @@ def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
 
 def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Result) -> None:
     before = cells(page)
+    code = "[...document.querySelectorAll('#slices .notes code')].map((each) => each.textContent)"
     page.evaluate("document.getElementById('tau').focus()")
     at = "document.querySelector('#figure-share_by_threshold .at-tau').getAttribute('x1')"
     lines = {page.evaluate(at)}
@@ -100,6 +106,7 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
         assert page.inner_text("#finding .number").split("\n") == [first.number, first.unit]
         hits = "each.classList.contains('hit') !== (Number(each.dataset.count) <= TAU)".replace("TAU", str(tau))
         assert page.evaluate(f"[...document.querySelectorAll('.t[data-count]')].some((each) => {hits})") is False
+        assert page.evaluate(code) == ["argap slice"]
         lines.add(page.evaluate(at))
         page.keyboard.press("ArrowRight")
     assert len(lines) == 4  # the result's own τ, 2, is one of them
