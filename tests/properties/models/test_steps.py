@@ -64,7 +64,7 @@ def compared(model: ArgapForCausalLM, batch: int, prompt: int, tolerance: float 
     return made
 
 
-@pytest.mark.parametrize(("batch", "prompt"), [(1, 0), (3, 3), (3, 29)])
+@pytest.mark.parametrize(("batch", "prompt"), [(1, 0), (3, 29)])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_mixer_steps_alike_in_fixed_storage(name: str, batch: int, prompt: int) -> None:
     made = compared(model_of(SPECS[name]), batch, prompt)
