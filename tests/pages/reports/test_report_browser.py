@@ -1,5 +1,6 @@
-"""The page's script in a real browser, opened as a file. Skipped where no Chromium is installed."""
+"""The page and its script in a real browser, from a file and as printed. Skipped where no Chromium is installed."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from argap.reports.tables.numbers import percent_range, signed
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
-from tests.builders.browser import expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
+from tests.builders.browser import PAPER, expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +208,44 @@ def test_paper_has_the_chosen_threshold_without_its_slider(page: Page) -> None:
     wait_for(page, "document.querySelector('#tau-bar.moved') !== null")
     expect_printable(page)
     assert page.inner_text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(ROOT / "results" / "table1-mini" / "7m", tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture
+def unfolded(browser: Browser, sixteen: Path) -> Page:
+    """The page of sixteen models with its folded tables open."""
+    page = new_page(browser)
+    page.goto(sixteen.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    return page
+
+
+def test_paper_is_black_on_white_whole_and_without_controls(unfolded: Page) -> None:
+    expect_printable(unfolded)
+
+
+def test_the_frequency_table_keeps_all_columns_and_one_foot(unfolded: Page) -> None:
+    resize(unfolded, PAPER, 900, media="print")
+    expect(unfolded, "innerWidth", PAPER)
+    titles = unfolded.evaluate(
+        "[...document.querySelectorAll('#parts details:first-of-type thead th')]"
+        f".filter((head) => head.getBoundingClientRect().right <= {PAPER} + .5).map((head) => head.textContent)"
+    )
+    gaps = [title for title in titles if title.startswith("ΔNLL, ")]
+    assert len(set(gaps)) == len(gaps) == 15
+    assert unfolded.evaluate("[...document.querySelectorAll('#parts tfoot')].every((foot) => foot.rows.length === 1)")
+
+
+def test_a_table_that_stays_folded_is_not_printed(unfolded: Page) -> None:
+    unfolded.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = false; })")
+    resize(unfolded, PAPER, 900, media="print")
+    expect(unfolded, "document.querySelector('#parts').checkVisibility()", False)
+    made = unfolded.pdf(prefer_css_page_size=True, format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) <= 12

@@ -17,8 +17,7 @@ from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus import megatron, open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.text.tokenizer import load_tokenizer
-from tests.builders.index import contents
-from tests.builders.token_files import megatron_pair
+from tests.builders.index import contents, megatron_pair
 from tests.conftest import flip_bit, index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
