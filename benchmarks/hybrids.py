@@ -26,8 +26,7 @@ from score import PACKAGES, accuracy, by_all_logits, head_of, milliseconds, wind
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from argap.checkpoints.cpu_functions import choice_of, use_torch_on_cpu
-from argap.checkpoints.rebinding import called, rebind
+from argap.checkpoints.rebinding import called, choice_of, rebind, use_torch_on_cpu
 from argap.models.hub.registry import give_back
 from argap.scoring.batches import Batches
 

@@ -2,7 +2,7 @@
 
     python benchmarks/labels.py [--data FILE] [--tokenizer DIR] [--rounds N] [--json FILE]
 
-Text: FILE in packed windows, of 2,048 tokens for the comparison with `argap.tokens.repeats.find_repeats` and with all
+Text: FILE in packed windows, of 2,048 tokens for the comparison with `argap.tokens.labels.find_repeats` and with all
 labels of `argap.tokens.labels.label` without an index, which include both, and of other lengths. Then text on which
 simple methods take quadratic time: one token, random bits, a Fibonacci word, and blocks of 1,000 tokens repeated with
 errors; and random ids. The passes alternate; a rate is the tokens of a pass over its least CPU seconds, which depend
@@ -40,8 +40,7 @@ def main() -> None:
     from argap.evaluation.windows import build_evaluation_set
     from argap.text.tokenizer import load_tokenizer
     from argap.tokens.copies import find_copies
-    from argap.tokens.labels import label
-    from argap.tokens.repeats import find_repeats
+    from argap.tokens.labels import find_repeats, label
 
     tokenizer = load_tokenizer(arguments.tokenizer)
     data = build_evaluation_set(open_corpus(str(arguments.data)), tokenizer, seq_len=LENGTH)

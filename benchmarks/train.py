@@ -45,8 +45,7 @@ from argap.models.presets import build_config
 from argap.models.sizes import build_at
 from argap.runtime.torchrun import Parallel
 from argap.train import DataSource, TrainConfig
-from argap.train.loop import Trainer
-from argap.train.windows import Windows
+from argap.train.loop import Trainer, Windows
 
 ROWS: tuple[str, ...] = (
     "attention native",

@@ -28,9 +28,9 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 from argap.checkpoints.causality import check_says_causal  # noqa: E402
-from argap.checkpoints.cpu_functions import use_torch_on_cpu  # noqa: E402
 from argap.checkpoints.find import find_checkpoint  # noqa: E402
 from argap.checkpoints.load import check_loadable, load_model, runs_native  # noqa: E402
+from argap.checkpoints.rebinding import use_torch_on_cpu  # noqa: E402
 from argap.errors import ArgapError  # noqa: E402
 from argap.scoring.batches import Batches  # noqa: E402
 from tests.unit.models.hub.families import by_hand, tiny, tiny_config, windows  # noqa: E402

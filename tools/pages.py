@@ -52,7 +52,7 @@ def late(module: str, function: str = "write") -> Callable[[Path], object]:
 def build_suite(folder: Path) -> None:
     """Rebuild gap.json, the tables, the figures and the reports of a suite's result, or its sweep of rates alone."""
     from argap.reports.pages.suite import write_suite
-    from argap.reports.tables.suites.rates import write_rates
+    from argap.reports.tables.suites.suite import write_rates
     from argap.suite.config import load_suite
     from argap.suite.gap import recompute
 

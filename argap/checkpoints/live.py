@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import NATIVE
 from argap.checkpoints.lengths import max_positions
+from argap.checkpoints.rebinding import use_torch_on_cpu
 
 if TYPE_CHECKING:
     import torch

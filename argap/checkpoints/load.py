@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from argap.checkpoints.causality import check_says_causal, check_sees_no_future
 from argap.checkpoints.classes import auto_class, is_known
-from argap.checkpoints.cpu_functions import use_torch_on_cpu
 from argap.checkpoints.find import NATIVE, Checkpoint, read_config
 from argap.checkpoints.gguf.weights import reading
+from argap.checkpoints.rebinding import use_torch_on_cpu
 from argap.errors import ArgapError, extra, within
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted

@@ -100,7 +100,7 @@ def rates(
 ) -> None:
     """Train each member briefly at several learning rates, and show which suits it best."""
     from argap.reports.tables.formats import print_tables
-    from argap.reports.tables.suites.rates import write_rates
+    from argap.reports.tables.suites.suite import write_rates
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.rates import FACTORS, run_rates

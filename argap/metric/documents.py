@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from argap.metric.direction import LEVEL, NO_SHARE, directions
 from argap.metric.influence import Estimates, Figure, effective_number, estimates, ratio_of_figures
+from argap.metric.share import LEVEL, NO_SHARE, directions
 from argap.records import INFINITE
 
 GROUPS = 4096

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from argap.metric.influence import Estimates, estimates, ratio
-from argap.records.fidelity import FRACTIONS, MOVED, Fidelity, Interval, Quantiles
+from argap.records.difference import FRACTIONS, MOVED, Fidelity, Interval, Quantiles
 
 SUMMED = ("delta", "absolute", "square", "moved", "same")
 """What is summed of each token besides the stored columns (`measures`)."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from argap.metric.direction import directions
 from argap.metric.documents import Figures, effective_documents, shares
 from argap.metric.influence import Component, Figure, estimates, ratio
+from argap.metric.share import directions
 
 SEEDS_NOT_COVERED = "one seed, and no other model of the suite has several: the interval is over documents alone"
 

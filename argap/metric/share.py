@@ -1,12 +1,15 @@
-"""Compute the metric: the share of a model's gap to a reference that falls on the AR hits.
+"""Compute the metric: the share of a model's gap to a reference that falls on the AR hits, and decide who is ahead.
 
-Everything here is a pure function of sums of log-probs, in float64.
+Everything here is a pure function of sums of log-probs, in float64. The paper's "% of gap due to AR" (`gap_due_to_ar`)
+has its own rules, kept apart from those by which a slice has a share (`direction`).
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from argap.records import ClosedShare
+import numpy as np
+
+from argap.records import ClosedShare, Interval
 
 Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
 
@@ -67,3 +70,30 @@ def share_closed(nll: float | None, base: float | None, reference: float | None)
         ppl=None if own is None or worst is None or best is None else (worst - own) / (worst - best),
         nll=(base - nll) / (base - reference),
     )
+
+
+Direction = Literal["behind", "ahead", "level"]
+BEHIND, AHEAD, LEVEL = get_args(Direction)
+NO_SHARE = "the interval of the gap contains 0"
+"""Why a slice has no share: the models are level."""
+
+
+def direction(delta: float, interval: Interval | None) -> Direction:
+    """Return whether a model is behind its reference, ahead of it, or level with it.
+
+    ``delta``: the model's NLL minus the reference's. ``interval``: of ``delta``; the models are level if it contains 0.
+    Without an interval (a single document, an infinite NLL) the sign of ``delta`` decides, and NaN is level.
+    """
+    low, high = (np.nan, np.nan) if interval is None else interval
+    return directions(np.array(delta), np.array(low), np.array(high)).item()
+
+
+def contains_zero(ends: Interval | None) -> bool:
+    """Return whether an interval contains 0; a missing one does not."""
+    return ends is not None and ends[0] <= 0 <= ends[1]
+
+
+def directions(delta: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the `direction` of each ``delta [...]``, a string array; NaN in ``low`` and ``high``: no interval."""
+    level = ((low <= 0) & (high >= 0)) | np.isnan(delta) | (delta == 0)
+    return np.where(level, LEVEL, np.where(delta > 0, BEHIND, AHEAD))

@@ -5,6 +5,7 @@ Keys that a newer argap added are ignored as long as the file's format number is
 """
 
 from argap.files.record import AnyRecord, Count, Record, as_json, read_record, to_record, write_record
+from argap.records.difference import FRACTIONS, MOVED, Fidelity, Quantiles
 from argap.records.evaluation import (
     LONGEST_WINDOW,
     CheckpointRecord,
@@ -16,7 +17,6 @@ from argap.records.evaluation import (
     Unit,
 )
 from argap.records.examples import KNOWN, EarlierOccurrence, Examples, ExampleWindow
-from argap.records.fidelity import FRACTIONS, MOVED, Fidelity, Quantiles
 from argap.records.gap import (
     ALL,
     AR_HITS,

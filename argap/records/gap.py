@@ -14,8 +14,8 @@ import msgspec
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
 from argap.files.remedies import remedy_for
+from argap.records.difference import Fidelity, Interval
 from argap.records.evaluation import EvaluationRecord, IndexRecord, Unit
-from argap.records.fidelity import Fidelity, Interval
 
 Direction = Literal["behind", "ahead", "level"]
 """Of a model relative to the reference: level if the interval of ΔNLL contains 0."""

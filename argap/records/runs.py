@@ -101,7 +101,7 @@ class RunIdentity(Record, frozen=True):
     kl: KlReference | None = None
     """The reference of the stored KL divergences; None if there are none."""
     context: int | None = None
-    """Tokens of the windows in which tokens are read (`argap.evaluation.strided`); None: the whole window."""
+    """Tokens of the windows in which tokens are read (`argap.evaluation.windows`); None: the whole window."""
 
     @property
     def optional(self) -> tuple[str, ...]:

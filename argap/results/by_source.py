@@ -13,8 +13,8 @@ import pandas as pd
 
 from argap.errors import FormatError
 from argap.files.remedies import remedy_for
-from argap.metric.direction import LEVEL, NO_SHARE
 from argap.metric.documents import LeftOut, behind, leave_one_source_out
+from argap.metric.share import LEVEL, NO_SHARE
 from argap.records import Gap, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
 from argap.slices.cells import (

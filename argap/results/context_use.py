@@ -1,7 +1,7 @@
 """Compute the context-use curve of each model: its loss on the same tokens with more and more context.
 
 Tokens are those with at least the longest short context before them, so each point's context is what its name says: a
-short context of K tokens gives each from ⌈K/2⌉ to K − 1 of them (`argap.evaluation.strided`), the whole window all.
+short context of K tokens gives each from ⌈K/2⌉ to K − 1 of them (`argap.evaluation.windows`), the whole window all.
 """
 
 from collections import defaultdict

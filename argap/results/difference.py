@@ -16,8 +16,7 @@ from argap.records import ALL, Bin, LabelsRecord, read_record
 from argap.records.difference import Bundle, Difference, MovedToken
 from argap.scoring.per_model import split_name
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.labels import FORMAT, read_document_of_window
-from argap.tokens.repeats import repeats_in
+from argap.tokens.labels import FORMAT, read_document_of_window, repeats_in
 from argap.tokens.runs import (
     Run,
     check_same_set,

@@ -6,7 +6,7 @@ extremes, not a sample.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -178,6 +178,7 @@ class ExampleChooser:
         near = distance + LEAD <= FARTHEST
         before = max(BEFORE, distance + LEAD) if near else BEFORE
         rows = slice(max(first, row - before), min(last, row + AFTER + 1))
+        shown = scores_in(rows, of.tokens, of.scores)
         return ExampleWindow(
             window=window,
             document=hit.document,
@@ -190,7 +191,8 @@ class ExampleChooser:
             ar_hit=tuple(of.ar_hit[rows].tolist()),
             distance=tuple(labels.distance[rows].tolist()),
             train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
-            **scores_in(rows, of.tokens, of.scores),
+            logprob=shown.logprob,
+            top1_correct=shown.top1_correct,
             focus=row - rows.start,
             earlier=None if near else self._snippet(row - distance, first, of),
         )
@@ -246,24 +248,29 @@ def add_models(
     for each in (each for each in before.windows if each.model in models and each.model in known):
         first = int(np.searchsorted(labels.window, each.window)) + each.start
         shown = scores_in(slice(first, first + len(each.tokens)), tokens, own)
-        merged = {name: getattr(each, name) | values for name, values in shown.items()}
+        merged = {name: getattr(each, name) | values for name, values in shown._asdict().items()}
         ordered = {name: {model: values[model] for model in models} for name, values in merged.items()}
         windows.append(msgspec.structs.replace(each, **ordered))
     added = tuple(model for model in models if model in before.added or model not in known)
     return msgspec.structs.replace(before, models=tuple(models), windows=tuple(windows), added=added)
 
 
-def scores_in(rows: slice, tokens: np.ndarray, scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the fields ``logprob`` and ``top1_correct`` of an `ExampleWindow`.
+class OfModels(NamedTuple):
+    """Two fields of an `ExampleWindow`, by model."""
+
+    logprob: dict[str, tuple[float | None, ...]]
+    top1_correct: dict[str, tuple[bool, ...]]
+
+
+def scores_in(rows: slice, tokens: np.ndarray, scores: Mapping[str, Scores]) -> OfModels:
+    """Return what a window shows of each model.
 
     Tokens without a score or with probability 0 get None, as JSON has neither NaN nor infinity.
     """
-    return {
-        "logprob": {
-            m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist()) for m, each in scores.items()
-        },
-        "top1_correct": {m: tuple((each.top1[rows] == tokens[rows]).tolist()) for m, each in scores.items()},
-    }
+    return OfModels(
+        {m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist()) for m, each in scores.items()},
+        {m: tuple((each.top1[rows] == tokens[rows]).tolist()) for m, each in scores.items()},
+    )
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:

@@ -1,7 +1,7 @@
 """Score models again with a short context: what each token gains from the rest of its window.
 
 Such a pass is a run like any other, in the folder ``short-K`` of the run with whole windows, which is not scored again.
-It reads windows of K tokens with stride K/2 (`argap.evaluation.strided`), so about twice the tokens of the whole run;
+It reads windows of K tokens with stride K/2 (`argap.evaluation.windows`), so about twice the tokens of the whole run;
 of attention's work, which grows with the window, it needs the less the shorter K is.
 """
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from argap.errors import ArgapError
-from argap.evaluation.strided import tokens_read
-from argap.evaluation.windows import EvaluationSet
+from argap.evaluation.windows import EvaluationSet, tokens_read
 from argap.files.resumable import check_resumable
 from argap.records import RunIdentity, SourceRecord
 from argap.runtime.progress import say

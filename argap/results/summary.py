@@ -10,8 +10,7 @@ import pandas as pd
 from argap.errors import ArgapError
 from argap.files.resumable import environment
 from argap.metric.bins import bins_of
-from argap.metric.direction import direction
-from argap.metric.share import share_closed
+from argap.metric.share import direction, share_closed
 from argap.records import (
     GAP_FORMAT,
     Bins,

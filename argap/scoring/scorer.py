@@ -16,8 +16,7 @@ import torch
 
 from argap.checkpoints.family_code import family_code
 from argap.errors import ArgapError
-from argap.evaluation.strided import strided, tokens_read
-from argap.evaluation.windows import EvaluationSet
+from argap.evaluation.windows import EvaluationSet, strided, tokens_read
 from argap.files.lock import one_writer
 from argap.records import Bos, RunResult, SourceRecord, ids_of
 from argap.runtime.progress import progress, say
@@ -64,7 +63,7 @@ def score(
     """Write the run of ``source`` over ``data`` into ``folder``; finished shards are skipped.
 
     ``text`` records where the evaluation set came from (data, index). ``context``: read every token in a window of
-    that many tokens (`argap.evaluation.strided`) instead of the whole one; the rows are the same. With ``parallel`` all
+    that many tokens (`argap.evaluation.windows`) instead of the whole one; the rows are the same. With ``parallel`` all
     its processes call this with the same arguments, share the shards, and return when the run is finished.
 
     Raises `ArgapError` for a model that cannot take the windows or returns a log-prob of NaN or +∞,
@@ -184,7 +183,7 @@ class _Part(NamedTuple):
     data: EvaluationSet
     windows: range
     kept: np.ndarray | None
-    """Which tokens of the shard are those of ``windows`` (`argap.evaluation.strided`); None: all."""
+    """Which tokens of the shard are those of ``windows`` (`argap.evaluation.windows`); None: all."""
     path: Path
 
 

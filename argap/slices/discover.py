@@ -2,11 +2,13 @@
 
 A tree of conditions (`argap.metric.condition_tree`) is grown on one half of the documents, and all figures come from
 the other half. Trees grown on other halves say how stable its leaves are. The intervals of the leaves' contributions
-hold simultaneously, as a reader looks at the largest (`argap.metric.simultaneous`). A discovered slice is still a
+hold simultaneously, as a reader looks at the largest (`argap.metric.influence`). A discovered slice is still a
 hypothesis: it was chosen among many.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +18,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
+from argap.evaluation.documents import LABELS, TOKENS, Documents
 from argap.metric.condition_tree import Feature, Node, grow
 from argap.records import COPIES, COPY, INDUCTION, INFINITE, NAMED, Gap, Part, Sample, SliceInfo
-from argap.records.columns import COPIED, LOGPROB, UNIT
+from argap.records.columns import COPIED, LOGPROB, TEXT, UNIT
 from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.slices.conditions import TABLE, connect, literal, quoted
 from argap.slices.figures import WHOLE, Key, slices_of_cells
-from argap.slices.kept_features import kept_features
 from argap.slices.of_tokens import Slice, open_tokens, score_slices
 from argap.slices.queries import query_portions
 from argap.tokens.batches import TokenReader
@@ -331,3 +333,60 @@ def _ordered(kind: str, model: str, found: list[Part]) -> list[Part]:
     """Sort the slices of a kind by absolute contribution, largest first, and number them in that order."""
     ranked = sorted(found, key=lambda part: abs(part[model].contribution or 0.0), reverse=True)
     return [part.moved(NAMED, f"{kind} {k}") for k, part in enumerate(ranked, start=1)]
+
+
+MOST_VALUES = 20
+"""Most frequent values or labels of a column that become features, counted in tokens."""
+BOUNDS = 15
+"""Maximum number of bin bounds for numbers and dates, at quantiles of the documents."""
+
+
+def kept_features(documents: Documents | None) -> list[Feature]:
+    """Return the features of kept columns: a flag per common value or label, bins for numbers and dates.
+
+    Columns of numbers or dates with a null are left out, as a token without a value falls in no bin.
+    """
+    if documents is None:
+        return []
+    features: list[Feature] = []
+    for name, of_type in documents.types.items():
+        column = documents.table[name]
+        sql = quoted(name)
+        if of_type == LABELS:
+            labels = documents.labels(name)[:MOST_VALUES]
+            features += [Feature(f"list_contains({sql}, {_literal(each)})") for each in labels]
+        elif of_type == TEXT or pa.types.is_boolean(of_type):
+            values = map(_literal, _common(column, documents.table[TOKENS]))
+            equal, other = ("IS NOT DISTINCT FROM", "IS DISTINCT FROM") if column.null_count else ("=", "<>")
+            features += [Feature(f"{sql} {equal} {value}", (), f"{sql} {other} {value}") for value in values]
+        elif not column.null_count and (highs := tuple(map(_literal, _bounds(column.to_pylist())))):
+            features.append(Feature(sql, highs, whole=False))
+    return features
+
+
+def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
+    """Return the values with the most tokens; of two values, one, as the other is its negation."""
+    sums = pa.table({"value": column, "n": tokens}).group_by("value").aggregate([("n", "sum")])
+    counts = {v: n for v, n in zip(sums["value"].to_pylist(), sums["n_sum"].to_pylist(), strict=True) if v is not None}
+    values = sorted(counts, key=lambda value: (-counts[value], value))
+    return values[:1] if len(values) == 2 and not column.null_count else values[:MOST_VALUES]
+
+
+def _bounds(values: list[Any]) -> list[Any]:
+    """Return the upper bounds of all bins except the last. As in SQL, NaN counts as greater than every number."""
+    ordered = sorted((math.nan if value != value else value for value in values), key=lambda each: (each != each, each))
+    distinct = list(dict.fromkeys(ordered))
+    if len(distinct) > BOUNDS + 1:
+        at = np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)
+        distinct = list(dict.fromkeys([*(ordered[k] for k in at.tolist()), ordered[-1]]))
+    return distinct[:-1]
+
+
+def _literal(value: Any) -> str:
+    """Return a value as an SQL literal."""
+    if isinstance(value, str | date):
+        kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
+        return kind + literal(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return literal(str(value))
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -17,11 +17,10 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
-from argap.metric.direction import contains_zero
 from argap.metric.documents import Figures, group_of, units_of
-from argap.metric.influence import Estimates
+from argap.metric.influence import Estimates, simultaneous
 from argap.metric.seeds import OverSeeds, figures_over_seeds, pool_seeds
-from argap.metric.share import gap_due_to_ar, perplexity
+from argap.metric.share import contains_zero, gap_due_to_ar, perplexity
 from argap.records import ALL, INFINITE, Estimate, Interval, Part, SliceInfo
 from argap.slices.cells import PREFIX, CellFile, models_of, parts_of
 from argap.slices.margins import Margins, sum_margins
@@ -101,7 +100,7 @@ class SliceScorer:
         """Return one part per slice: all tokens, then slices as added. The reference is each part's first model.
 
         ``together``: the start of the names of bins that are looked at as one list; the intervals of their
-        contributions hold simultaneously (`argap.metric.simultaneous`).
+        contributions hold simultaneously (`argap.metric.influence`).
         """
         n = np.stack([each.n for each in self._slices]).astype(np.float64)
         logprob = np.stack([each.logprob for each in self._slices]).astype(np.float64)
@@ -161,8 +160,6 @@ class SliceScorer:
 
 def _widened(over: OverSeeds, chosen: np.ndarray) -> Estimates:
     """Replace the intervals of the ``chosen`` contributions (bool ``[S]``) by simultaneous ones."""
-    from argap.metric.simultaneous import simultaneous
-
     wide, all_of = simultaneous(over.contribution.of(chosen)).estimates, over.figures.contribution
     low, high = all_of.low.copy(), all_of.high.copy()
     low[chosen], high[chosen] = wide.low, wide.high

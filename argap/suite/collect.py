@@ -8,11 +8,15 @@ Each size has a folder: ``gap.json``; by document ``cells.parquet``, ``positions
 A result can grow: members whose runs are not in the work folder are reused from the existing result
 (`argap.suite.earlier`). Apart from the choice of examples, the result is the same as if all members had been collected
 at once.
+
+Documents are left out by dropping whole windows, so that the others stay intact. A window belongs to the document that
+holds most of it. With packing, its other tokens are dropped or kept with it.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +25,11 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation.windows import fingerprint_of
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.lock import one_writer
 from argap.files.parquet import write_parquet
-from argap.files.staged import GAP, NEW, put_in_place
-from argap.files.staged import whole as whole_result
 from argap.metric.bins import bins_of
 from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import read_native
@@ -48,19 +51,61 @@ from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
 from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
-from argap.suite.curve import build_curve
 from argap.suite.earlier import KEPT, Earlier, open_earlier
-from argap.suite.gap import gap_of
-from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
+from argap.suite.gap import build_curve, gap_of
+from argap.suite.layout import GAP, NEW, Layout, check_finished, finished_runs, put_in_place, read_recall, trajectory
+from argap.suite.layout import whole as whole_result
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_logs, build_trajectory
 from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import Labels
-from argap.tokens.left_out import Kept, keep_others, labels_of
 from argap.tokens.runs import Run, check_ids, read_logprobs, read_token_ids
 from argap.train.records import read_train
+
+
+class Kept(NamedTuple):
+    """The windows that stay. Legend: N tokens of the whole set."""
+
+    rows: np.ndarray
+    """bool ``[N]``: the tokens of these windows."""
+    record: EvaluationRecord
+    """The record of these windows, with the fingerprint of a set that has no others."""
+
+
+def keep_others(
+    record: EvaluationRecord, tokens: np.ndarray, window: np.ndarray, document_of_window: np.ndarray, left_out: LeftOut
+) -> Kept:
+    """Return the windows that belong to none of the documents ``left_out``.
+
+    ``tokens``, ``window``: int32 ``[N]``, token ids and the window of each. ``document_of_window``: int32 ``[W]``.
+    The result does not depend on whether documents left out at the end of the text are still there.
+    """
+    stays = ~np.isin(document_of_window, left_out.documents)
+    rows = stays[window]
+    lengths = np.bincount(window, minlength=len(stays))[stays]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    others = ~np.isin(np.arange(record.documents), left_out.documents)
+    described = msgspec.structs.replace(
+        record,
+        fingerprint=fingerprint_of(tokens[rows], offsets),
+        tokens=int(lengths.sum()),
+        scored=int(lengths.sum()) - len(lengths),
+        windows=len(lengths),
+        documents=int(others.sum()),
+        left_out=left_out,
+    )
+    return Kept(rows, described)
+
+
+def labels_of(labels: Labels, kept: Kept) -> Labels:
+    """Return the labels of the tokens that stay; windows and documents keep their numbers."""
+    columns = {
+        field.name: getattr(labels, field.name) for field in fields(labels) if field.name != "document_of_window"
+    }
+    return replace(labels, **{name: each[kept.rows] for name, each in columns.items() if isinstance(each, np.ndarray)})
+
 
 EXAMPLES = 12
 MEASURED = ("loss", "grad_norm", "tokens_per_s")
@@ -78,7 +123,7 @@ def collect(
     Raises `ArgapError` if the reference is not finished or no member has a run, and `MismatchError` if a finished
     member belongs to another suite (`check_finished`), recall of pairs was measured on another test than the suite's,
     or the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. If the process is
-    killed, the earlier result stays, or the next call puts the new one in place (`argap.files.staged`).
+    killed, the earlier result stays, or the next call puts the new one in place (`argap.suite.layout`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
     entries = {entry.name: entry for entry in suite.entries(size)}

@@ -15,13 +15,12 @@ import pandas as pd
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.checksums import check_files
 from argap.files.parquet import check_columns, read_frame, read_schema
-from argap.files.staged import GAP, whole
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import COPY, INDUCTION, EvaluationRecord, Examples, Gap, read_gap, read_record
 from argap.slices.cells import KEYS, PREFIX
 from argap.suite.config import Suite
-from argap.suite.layout import check_trained, read_recall
+from argap.suite.layout import GAP, check_trained, read_recall, whole
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
 from argap.tokens.runs import Run

@@ -14,13 +14,12 @@ from argap.runtime.cluster import ray_engine
 from argap.runtime.jobs import Stop
 from argap.runtime.progress import say
 from argap.runtime.trackers import check_trackers
-from argap.suite.collect import collect, left_out_of
+from argap.suite.collect import collect, keep_others, left_out_of
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, finished_runs, open_finished
 from argap.suite.members import check_models, evaluation_set, run_members, training_index
 from argap.tokens.labels import label
-from argap.tokens.left_out import keep_others
 
 
 def run_suite(

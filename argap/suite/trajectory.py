@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +30,10 @@ def build_trajectory(
     for model, runs in trajectories.items():
         for step, run in runs.items():
             (of_hits,), n, (logprob,) = tally([hits], [read_logprobs(run)[0][scored]])
-            row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_per_step[model]}
-            for name, chosen in (("ar_hits", of_hits), ("other", ~of_hits)):
-                row[f"n_{name}"] = count = int(n[chosen].sum())
-                row[f"nll_{name}"] = -float(logprob[chosen].sum()) / count if count else np.nan
-            rows.append(row)
+            counts = [int(n[chosen].sum()) for chosen in (of_hits, ~of_hits)]
+            sums = [-float(logprob[chosen].sum()) for chosen in (of_hits, ~of_hits)]
+            means = [total / count if count else np.nan for total, count in zip(sums, counts, strict=True)]
+            rows.append((model, step, step * tokens_per_step[model], counts[0], means[0], counts[1], means[1]))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -23,24 +23,21 @@ from argap.evaluation.windows import EvaluationSet, open_evaluation_set
 from argap.files.checksums import check_files
 from argap.files.lock import one_writer
 from argap.files.parquet import read_frame
-from argap.files.staged import GAP, put_in_place
 from argap.metric.bins import bins_of
 from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
 from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
 from argap.slices.cells import PREFIX, build_cells, models_of
-from argap.suite.collect import Collected, marks, sums_of, write_result
+from argap.suite.collect import Collected, Kept, keep_others, labels_of, marks, sums_of, write_result
 from argap.suite.config import Suite
-from argap.suite.curve import build_curve
-from argap.suite.gap import gap_of, read_sums
-from argap.suite.layout import Layout
+from argap.suite.gap import build_curve, gap_of, read_sums
+from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Members
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import Labels, index_record, label
-from argap.tokens.left_out import Kept, keep_others, labels_of
 
 REMEDY = "`argap suite run` writes it again"
 TRAJECTORY = "trajectory.parquet"

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
@@ -22,7 +23,7 @@ from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json, write_json, write_text
 from argap.files.regular import check_regular
 from argap.runtime.trust import is_trusted
-from argap.text.backend import check_backend, load_backend, panics
+from argap.text.backend import LARGEST, check_backend, load_backend, panics
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -73,6 +74,14 @@ class Tokenizer:
 
         None if neither says so. A post-processor that adds nothing says nothing: transformers writes one by default.
         """
+
+    def under(self, name: str) -> "Tokenizer":
+        """Return the same tokenizer under another name, with what is computed so far."""
+        if name == self.name:
+            return self
+        other = copy(self)
+        other.name = name
+        return other
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -303,24 +312,36 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
+_LOADED: dict[bytes, tuple[tuple[int | None, int | None, bool | None], Tokenizer]] = {}
+"""The last `KEPT` tokenizers of files, by the SHA-256 of ``tokenizer.json``, each with what other files say of it."""
+KEPT = 4
+
+
 def _from_folder(folder: Path, name: str) -> Tokenizer:
-    backend = load_backend(folder / "tokenizer.json")
+    """Load a tokenizer, or take it from another folder with the same file: a command's models often share one."""
+    file = folder / "tokenizer.json"
+    check_regular(file, LARGEST)
+    digest = hashlib.sha256(file.read_bytes()).digest()
+    said, kept = _LOADED.get(digest, (None, None))
+    backend = load_backend(file) if kept is None else kept._backend
     # The BOS in ``config.json`` may be the default of another vocabulary.
     named = _setting(folder / "tokenizer_config.json", "bos_token")
     bos = backend.token_to_id(named) if isinstance(named, str) else None
     adds_bos = _setting(folder / "tokenizer_config.json", "add_bos_token")
-    made = Tokenizer(
-        backend,
-        name=name,
-        eos=_eos_of_folder(folder, backend),
-        bos=bos,
-        adds_bos=adds_bos if isinstance(adds_bos, bool) else None,
-    )
+    asked = _eos_of_folder(folder, backend), bos, adds_bos if isinstance(adds_bos, bool) else None
+    if kept is not None and said == asked:
+        return kept.under(name)
+    eos, bos, adds_bos = asked
+    made = Tokenizer(load_backend(file) if kept else backend, name=name, eos=eos, bos=bos, adds_bos=adds_bos)
     if not made.vocabulary:
         raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):
         found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
         raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")
+    _LOADED.pop(digest, None)
+    while len(_LOADED) >= KEPT:
+        _LOADED.pop(next(iter(_LOADED)), None)
+    _LOADED[digest] = asked, made
     return made
 
 

@@ -17,8 +17,14 @@ from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation.documents import Documents, build_documents
-from argap.evaluation.segments import Segments, cut_windows, find_segments, up_to_common_end
-from argap.evaluation.token_ends import TokenizedDocument, tokenized
+from argap.evaluation.segments import (
+    Segments,
+    TokenizedDocument,
+    cut_windows,
+    find_segments,
+    tokenized,
+    up_to_common_end,
+)
 from argap.evaluation.windows import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of, separator_of
 from argap.records import EvaluationRecord, EvaluationSpec
 from argap.runtime.progress import say

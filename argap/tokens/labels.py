@@ -13,6 +13,7 @@ the segment that a token ends, 0 for a token inside a segment, and null where no
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +30,6 @@ from argap.records.columns import COPIED, SEGMENTED
 from argap.runtime.threads import lazy
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.repeats import find_repeats
 from argap.tokens.runs import shards_of
 from argap.tokens.weights import SEGMENT_BYTES, last_rows, stored_weights, weights
 
@@ -324,3 +324,55 @@ def labels_of_rows(
         kept=kept,
         **{name: _unmasked(rows[name]) for name in copied_columns(record) if name in rows.column_names},
     )
+
+
+WINDOWS_AT_ONCE = 2048
+
+
+class Repeats(NamedTuple):
+    """One entry per token of the evaluation set, ``[N]``; zero at the first position of a window."""
+
+    repeated: np.ndarray
+    """bool: the bigram that ends here occurred earlier in the window."""
+    distance: np.ndarray
+    """int32: distance in tokens to the nearest earlier occurrence; 0 if not repeated."""
+    occurrences: np.ndarray
+    """int32: number of earlier occurrences."""
+
+
+def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
+    """Find the repeated bigrams of ``windows``, by default all.
+
+    Overlaps count: in ``a a a`` position 2 is repeated. A bigram that contains the separating EOS is never repeated.
+    """
+    windows = data.all if windows is None else windows
+    parts = [_find(data, windows[first : first + WINDOWS_AT_ONCE]) for first in range(0, len(windows), WINDOWS_AT_ONCE)]
+    return Repeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _find(data: EvaluationSet, windows: range) -> Repeats:
+    window = data.window_of(windows).astype(np.int64) - windows.start  # so that `key` is int64
+    return repeats_in(data.tokens[data.rows(windows)], window, data.eos)
+
+
+def repeats_in(tokens: np.ndarray, window: np.ndarray, eos: int | None = None) -> Repeats:
+    """Find the repeated bigrams of ``tokens [N]`` in the windows numbered by ``window`` (int64 ``[N]``, ascending)."""
+    repeated = np.zeros(len(tokens), dtype=bool)
+    distance = np.zeros(len(tokens), dtype=np.int32)
+    occurrences = np.zeros(len(tokens), dtype=np.int32)
+
+    ends = np.flatnonzero(np.diff(window, prepend=-1) == 0)
+    if eos is not None:
+        ends = ends[(tokens[ends] != eos) & (tokens[ends - 1] != eos)]
+    base = int(tokens.max(initial=0)) + 1
+    key = (window[ends] * base + tokens[ends - 1]) * base + tokens[ends]
+    order = np.argsort(key, kind="stable")  # stable: equal bigrams keep text order
+    ends, key = ends[order], key[order]
+    same = np.zeros(len(key), dtype=bool)  # the previous entry is the same bigram in the same window
+    same[1:] = key[1:] == key[:-1]
+    later = np.flatnonzero(same)
+    group_start = np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))
+    repeated[ends[later]] = True
+    distance[ends[later]] = ends[later] - ends[later - 1]
+    occurrences[ends[later]] = later - group_start[later]
+    return Repeats(repeated, distance, occurrences)

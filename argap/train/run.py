@@ -30,11 +30,10 @@ from argap.text.tokenizer import load_tokenizer, save_tokenizer
 from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
 from argap.train.config import TrainConfig
 from argap.train.log import TrainLog, read_log
-from argap.train.loop import Trainer
+from argap.train.loop import Trainer, Windows
 from argap.train.model import build_model, save_model
 from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
 from argap.train.tokens import TokenFile, pack_tokens
-from argap.train.windows import Windows
 
 ANOTHER = "choose another `out`, or `overwrite=True` to discard it"
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")

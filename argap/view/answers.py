@@ -3,17 +3,19 @@
 A setting is τ (exposures) and a reference; the page may choose another reference than the result's own.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import NamedTuple, cast, get_args
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import pandas as pd
 
 from argap import __version__
 from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import COPY, INDUCTION, NAMED, Gap, Part
+from argap.records import AR_HITS, COPY, INDUCTION, NAMED, OTHER, Gap, Part, Record
 from argap.records.columns import BY_MODEL, schema_of
 from argap.reports.tables.overview import colour_order
 from argap.reports.tables.result import interval_notes
@@ -24,18 +26,86 @@ from argap.results.restated import cells_at, check_setting, restate, thresholds_
 from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.cells import PREFIX, keys_of, sum_cells
 from argap.slices.conditions import hits_of
+from argap.slices.figures import WHOLE, Key, slices_of_cells
 from argap.slices.library import check_names, library
 from argap.slices.of_tokens import Slice, grouped, prepare, score_by, score_slices, with_columns
-from argap.slices.partitions import By, partition
+from argap.slices.partitions import By, hits_by_threshold, partition
 from argap.tokens.labels import check_documents
 from argap.tokens.table import TokenTable
-from argap.view.columns import describe
-from argap.view.conditions import condition_of
-from argap.view.once import Once
+from argap.view.columns import condition_of, describe
 from argap.view.records import Bar, Breakdown, Discovered, Mark, Matches, Overview, Shown, WindowScore
 from argap.view.search import find_text, lost_most
-from argap.view.thresholds import Thresholds, at_every_threshold
 from argap.view.windows import Window, WindowReader
+
+
+class AtThreshold(Record, frozen=True):
+    """The two parts of the scored tokens at one τ."""
+
+    threshold: int | None
+    """Exposures; None without training counts, where every repeated bigram is a hit."""
+    ar_hits: Part
+    other: Part
+
+
+class Thresholds(Record, frozen=True):
+    """A result at every τ against one reference."""
+
+    reference: str
+    intervals: bool
+    whole: Part
+    """All scored tokens."""
+    at: tuple[AtThreshold, ...]
+    """Ascending in τ."""
+
+
+def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, intervals: bool) -> Thresholds:
+    """Return the estimates on AR hits and other tokens at each τ of `thresholds_of`.
+
+    ``cells`` have at least ``document``, ``repeated`` and, with training counts, ``frequency``. Without ``intervals``
+    all documents count as one, which takes milliseconds. Raises the errors of `check_setting`.
+    """
+    check_setting(gap, gap.threshold, reference)
+    thresholds: tuple[int | None, ...] = thresholds_of(gap) or (None,)
+    sums = cells if intervals else cells.assign(document=0)
+    of_hits = list(hits_by_threshold(sums, gap.bins).values()) or [sums["repeated"].to_numpy()]
+    pairs = [(tau, key, hits) for tau, hits in zip(thresholds, of_hits, strict=True) for key in (AR_HITS, OTHER)]
+    masks = {Key(key, str(tau)): hits if key == AR_HITS else ~hits for tau, key, hits in pairs}
+    scored = slices_of_cells(sums, masks, reference, seeds=gap.seeds)
+    at = (AtThreshold(tau, *(scored[Key(key, str(tau))] for key in (AR_HITS, OTHER))) for tau in thresholds)
+    return Thresholds(reference, intervals, scored[WHOLE], tuple(at))
+
+
+Answer = TypeVar("Answer")
+KEPT = 64
+
+
+class Once:
+    """The last `KEPT` answers. Thread-safe: while one thread computes an answer, others that need it wait."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._answers: OrderedDict[Hashable, Any] = OrderedDict()
+        self._locks: dict[Hashable, Lock] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """Return the answer kept under ``key``, or compute it now. Errors of ``compute`` are not kept."""
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return self._answers[key]
+            own = self._locks.setdefault(key, Lock())
+        with own:
+            with self._lock:
+                if key in self._answers:
+                    return self._answers[key]
+            answer = compute()
+            with self._lock:
+                self._answers[key] = answer
+                self._locks.pop(key, None)
+                if len(self._answers) > KEPT:
+                    self._answers.popitem(last=False)
+        return answer
+
 
 LISTED = 200
 """Most tokens or windows in one list."""

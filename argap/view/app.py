@@ -23,9 +23,8 @@ from argap.results.printed import encoded
 from argap.runtime.guard import expected, fail
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
-from argap.view.asked import Asked
 from argap.view.guard import Guard
-from argap.view.keep import KINDS, keep
+from argap.view.keep import KINDS, Asked, keep
 
 LONGEST = 300
 """Seconds for an answer."""

@@ -1,12 +1,12 @@
-"""Describe the columns of the tokens for the slice box: type, meaning, and how a condition names them."""
+"""Describe the columns of the tokens for the slice box, and write parts of a breakdown as conditions over them."""
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from argap.records import Record
+from argap.records import AR_HITS, Bin, Gap, Part, Record
 from argap.records.columns import BY_MODEL
-from argap.slices.conditions import quoted
+from argap.slices.conditions import COPIED_AS, hits_of, literal, quoted
 
 MEANINGS = {
     "window": "number of the window, from 0",
@@ -64,3 +64,28 @@ def _type(of: pa.DataType) -> str:
     if pa.types.is_list(of):
         return "list of texts"
     return "number" if pa.types.is_integer(of) or pa.types.is_floating(of) else "text"
+
+
+def condition_of(part: Part, by: str, gap: Gap) -> str:
+    """Return SQL over the columns of `argap.tokens.table` that selects the tokens of ``part`` in partition ``by``."""
+    if by == "slice":
+        hits = hits_of(gap.threshold)
+        return hits if part.bin == AR_HITS else f"NOT ({hits})"
+    if by in COPIED_AS:
+        return COPIED_AS[by][part.bin]
+    if by == "domain":
+        return f"domain = {literal(part.bin)}"
+    bounds = next(each for each in getattr(gap.bins, by) if each.label == part.bin)
+    column = {"frequency": "train_count", "distance": "distance", "position": "pos"}[by]
+    within = _within(column, bounds)
+    if by != "frequency":
+        return within
+    return f"repeated AND {within}" if part.repeated else f"NOT repeated AND {within}"
+
+
+def _within(column: str, bounds: Bin) -> str:
+    if bounds.high is None:
+        return f"{column} >= {bounds.low}"
+    return (
+        f"{column} = {bounds.low}" if bounds.low == bounds.high else f"{column} BETWEEN {bounds.low} AND {bounds.high}"
+    )

@@ -1,4 +1,4 @@
-"""Export parts of the page as files: CSV and Parquet as in `argap.result.Result`, Markdown and LaTeX as printed."""
+"""Read requests, and export parts of the page as files: CSV and Parquet as in `argap.result.Result`, Markdown, TeX."""
 
 import io
 import re
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from starlette.datastructures import QueryParams
 
 from argap.errors import ArgapError
 from argap.records import Estimate, Part, Unit
@@ -17,7 +18,56 @@ from argap.results.frames import slice_frame
 from argap.runtime.interrupt import Interrupt, interruptible
 from argap.slices.conditions import hits_of
 from argap.slices.of_tokens import select
-from argap.view.asked import Asked
+from argap.view.answers import Answers, Setting
+
+
+class Asked:
+    """The parameters of a request. Raises `ArgapError` for missing or malformed ones."""
+
+    def __init__(self, given: QueryParams, answers: Answers) -> None:
+        self._given = given
+        self.answers = answers
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._given.get(name, default)
+        if value is None:
+            raise ArgapError(f"`{name}` is missing")
+        return value
+
+    def whole(self, name: str) -> int:
+        text = self.text(name)
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise ArgapError(f"`{name}` {text[:40]}: expected a whole number")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        return self.text(name, "0") == "1"
+
+    @property
+    def model(self) -> str:
+        return self.text("model")
+
+    @property
+    def models(self) -> list[str]:
+        return self._given.getlist("model")
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """Return conditions with their names."""
+        wheres, names = self._given.getlist("where"), self._given.getlist("name")
+        if not wheres or len(wheres) != len(names):
+            raise ArgapError(f"`where` and `name` come in pairs, found {len(wheres)} and {len(names)}")
+        return list(zip(names, wheres, strict=True))
+
+    @property
+    def reference(self) -> str:
+        return self.text("reference", self.answers.result.reference)
+
+    @property
+    def setting(self) -> Setting:
+        own = self.answers.result.threshold
+        return Setting(self.whole("threshold") if "threshold" in self._given else own, self.reference)
+
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",

@@ -29,8 +29,7 @@ from argap.reports.figures.mqar import pretrained_figure
 from argap.reports.figures.panels import training_count
 from argap.reports.figures.result import Drawn, written
 from argap.reports.figures.training import learning_curves, recall_along_training
-from argap.reports.tables.numbers import nats, percent, seen, short, whole
-from argap.reports.tables.overview import MANY
+from argap.reports.tables.numbers import MANY, nats, percent, seen, short, whole
 from argap.slices.cells import PREFIX
 from argap.suite.repeats import power_law
 from argap.suite.result import SizeResult

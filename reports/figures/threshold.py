@@ -25,9 +25,8 @@ from argap.reports.figures.drawing import (
     style,
 )
 from argap.reports.figures.hover import tell
-from argap.reports.tables.numbers import percent, percent_range, threshold_text
+from argap.reports.tables.numbers import gap_word, percent, percent_range, threshold_text
 from argap.reports.tables.overview import of_interest
-from argap.reports.tables.words import gap_word
 
 LOWEST = -0.5  # keep in sync with "below −50%" in the figure
 """Lower limit of plotted shares. Models far below 0 have a small gap that has little to do with recall."""

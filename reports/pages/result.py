@@ -11,13 +11,12 @@ from argap.records import COPY, INDUCTION, KNOWN, Estimate, Examples, Gap, GapRo
 from argap.reports.pages.interactive import page_data
 from argap.reports.pages.page import inline_svg, render_page
 from argap.reports.tables.by_source import source_cells, source_columns, source_notes, sources_table, sources_title
-from argap.reports.tables.context import context_table
 from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import Table
-from argap.reports.tables.numbers import DASH, nats_interval, percent, signed, threshold_text
-from argap.reports.tables.overview import MANY, by_gap, overview
+from argap.reports.tables.numbers import DASH, MANY, nats_interval, percent, signed, threshold_text
+from argap.reports.tables.overview import by_gap, overview
 from argap.reports.tables.provenance import provenance
-from argap.reports.tables.result import interval_notes, main_tables, recall_table, slices_table
+from argap.reports.tables.result import context_table, interval_notes, main_tables, recall_table, slices_table
 from argap.reports.tables.sentences import caption, headlines
 from argap.reports.tables.tokens import show_window
 from argap.results.layout import OWN_SCALES

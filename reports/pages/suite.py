@@ -6,15 +6,14 @@ from typing import NamedTuple
 
 from argap.files.atomic import write_text
 from argap.files.lock import alone_in
-from argap.files.staged import put_in_place, whole
 from argap.records import THRESHOLD, LeftOut
 from argap.reports.figures.suite import CAPTIONS, draw_suite
 from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import Table, markdown
-from argap.reports.tables.suites.rates import write_rates
-from argap.reports.tables.suites.suite import further_tables, suite_csv, tables_of_size
+from argap.reports.tables.suites.suite import further_tables, suite_csv, tables_of_size, write_rates
 from argap.suite.config import Suite
+from argap.suite.layout import put_in_place, whole
 from argap.suite.result import SizeResult, read_sizes
 
 

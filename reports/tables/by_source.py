@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from argap.metric.direction import NO_SHARE
+from argap.metric.share import NO_SHARE
 from argap.records import Gap
 from argap.reports.tables.formats import Table
-from argap.reports.tables.numbers import DASH, percent, percent_range, signed
-from argap.reports.tables.words import MANY, WORDS, gap_word
+from argap.reports.tables.numbers import DASH, MANY, WORDS, gap_word, percent, percent_range, signed
 
 if TYPE_CHECKING:
     from argap.results.by_source import BySource, ModelWithout

@@ -1,11 +1,11 @@
-"""Format numbers for tables, figures and sentences: percent, nats, perplexities and large counts.
+"""Format numbers for tables, figures and sentences (percent, nats, perplexities, large counts), and name a ΔNLL.
 
 Minus signs are U+2212, and a value that rounds to zero has none.
 """
 
 import math
 
-from argap.records import Estimate, Unit
+from argap.records import Direction, Estimate, Gap, Unit
 
 DASH = "—"
 """Shown if there is no number."""
@@ -164,3 +164,22 @@ def threshold_text(threshold: float) -> str:
 def _scaled(value: float) -> tuple[float, str]:
     """Return a count in its largest unit, and that unit."""
     return next(((value / size, unit) for size, unit in UNITS if value >= size), (value, ""))
+
+
+MANY = 4
+"""Models compared; more of them share one summary, small multiples and tables in parts."""
+WORDS: dict[Direction | None, str] = {"behind": "gap", "ahead": "lead", "level": "difference", None: "difference"}
+OF: dict[Direction, str] = {"behind": "behind", "ahead": "ahead of", "level": "level with"}
+
+
+def word(gap: Gap, model: str) -> str:
+    """Return the word for a model's ΔNLL."""
+    return WORDS[gap.directions.get(model)]
+
+
+def gap_word(gap: Gap) -> str:
+    """Return one word for the ΔNLLs of all models."""
+    known = set(gap.directions.values()) - {"level"}
+    if len(known) > 1:
+        return "gap or lead"
+    return WORDS[known.pop()] if known else "difference"

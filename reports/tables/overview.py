@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from argap.records import Gap, GapRow
-from argap.reports.tables.numbers import nats, percent, signed
+from argap.reports.tables.numbers import MANY, WORDS, nats, percent, signed
 from argap.reports.tables.result import share_cell
-from argap.reports.tables.words import MANY, WORDS
 
 COLOURS = 7
 """Colours of the figures (`argap.reports.figures.drawing.COLOURS`, which needs matplotlib)."""

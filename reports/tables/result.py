@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from argap.metric.bins import ladder_bounds
-from argap.metric.direction import NO_SHARE, contains_zero
+from argap.metric.share import NO_SHARE, contains_zero
 from argap.records import (
     COPY,
     INDUCTION,
@@ -17,6 +17,7 @@ from argap.records import (
     NEW_KEY,
     RIGHT,
     ClosedShare,
+    ContextUse,
     Estimate,
     Gap,
     GapRow,
@@ -24,13 +25,15 @@ from argap.records import (
     Part,
     Unit,
 )
-from argap.reports.tables.context import context_table
 from argap.reports.tables.fidelity import fidelity_table
 from argap.reports.tables.formats import ENDS, MARKS, Table, best_in, csv_of
 from argap.reports.tables.numbers import (
     DASH,
+    MANY,
+    gap_word,
     loss,
     loss_name,
+    mean_nll,
     parameters,
     percent,
     percent_range,
@@ -38,8 +41,7 @@ from argap.reports.tables.numbers import (
     signed_range,
     threshold_text,
 )
-from argap.reports.tables.words import MANY, gap_word
-from argap.results.ladder import ladder
+from argap.results.restated import ladder
 
 FEW = 20
 """Effective number of documents below which a note says that few decide."""
@@ -379,3 +381,37 @@ def ends_of(name: str, ends: Interval | None) -> dict[str, float | None]:
     """Return both ends of a 95% interval as fields of a CSV line."""
     low, high = ends or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}
+
+
+WHOLE = "whole window"
+
+
+def context_name(point: ContextUse) -> str:
+    """Return the context of a point in words."""
+    return WHOLE if point.context is None else f"{point.context:,} tokens"
+
+
+def context_table(gap: Gap) -> Table | None:
+    """Return one row per model and context; None for a result without passes over a short context."""
+    if not gap.context:
+        return None
+    rows = tuple(
+        (
+            each.model,
+            context_name(each),
+            mean_nll(each.nll),
+            DASH if each.gain is None else signed(each.gain),
+            signed_range(each.gain_ci95),
+            DASH if each.delta is None else signed(each.delta),
+            signed_range(each.delta_ci95),
+        )
+        for each in gap.context
+    )
+    longest = max(each.context for each in gap.context if each.context)
+    note = (
+        f"NLL on the {gap.context[0].n:,} tokens with at least {longest:,} before them. With a context of N tokens "
+        "each sees from N/2 to N − 1 of them. Gain: by how much the whole window lowers the NLL; ΔNLL: to "
+        f"{gap.reference} with the same context; in nats per token, with 95% intervals over documents."
+    )
+    titles = ("Model", "Context", "NLL", "Gain", "95% interval", "ΔNLL", "95% interval")
+    return Table(titles, rows, (note,), left=(0, 1))

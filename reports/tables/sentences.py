@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-from argap.metric.direction import contains_zero
+from argap.metric.share import contains_zero
 from argap.records import Estimate, Gap
 from argap.reports.tables.fidelity import closeness, is_near
-from argap.reports.tables.numbers import DASH, nats, percent, signed, signed_range
-from argap.reports.tables.overview import COLOURS, ENDS, MANY, shown
+from argap.reports.tables.numbers import DASH, MANY, OF, nats, percent, signed, signed_range, word
+from argap.reports.tables.overview import COLOURS, ENDS, shown
 from argap.reports.tables.result import interval_cell
-from argap.reports.tables.words import OF, word
 
 CAPTIONS = {
     "nll_by_frequency": (

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from math import exp
 
 from argap.records import EarlierOccurrence, ExampleWindow
-from argap.reports.tables.numbers import DASH
-from argap.reports.tables.overview import MANY
+from argap.reports.tables.numbers import DASH, MANY
 from argap.reports.tables.provenance import for_others
 
 NEWLINE = "↵"

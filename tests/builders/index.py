@@ -1,6 +1,7 @@
-"""Indexes of a few documents, and what their folders hold."""
+"""Indexes of a few documents, what their folders hold, and files of token ids as other tools write them."""
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,3 +29,15 @@ def build(out: Path, documents: Iterable[Any], **changes: Any) -> BigramIndex:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def megatron_pair(
+    path: Path, sequences: Sequence[np.ndarray], dtype: type[np.generic] = np.uint16, code: int = 8
+) -> None:
+    """Write ``path``, a ``.bin``, and its ``.idx``: magic, version, type code, counts, sizes, pointers, documents."""
+    np.concatenate([np.empty(0, dtype), *sequences]).astype(dtype).tofile(path)
+    sizes = np.array([len(s) for s in sequences], "<i4")
+    pointers = (np.cumsum([0, *sizes[:-1]]) * np.dtype(dtype).itemsize).astype("<i8")
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(sizes), len(sizes) + 1)
+    documents = np.arange(len(sizes) + 1, dtype="<i8")
+    path.with_suffix(".idx").write_bytes(header + sizes.tobytes() + pointers.tobytes() + documents.tobytes())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from argap.errors import MismatchError
-from argap.metric.direction import NO_SHARE
+from argap.metric.share import NO_SHARE
 from argap.records import read_gap
 from argap.results.sources import read_documents
 from argap.slices.figures import PART_UNRESOLVED

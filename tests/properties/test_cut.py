@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation.segments import Segments, cut_windows, find_segments, up_to_common_end
-from argap.evaluation.token_ends import TokenizedDocument, tokenized
+from argap.evaluation.segments import (
+    Segments,
+    TokenizedDocument,
+    cut_windows,
+    find_segments,
+    tokenized,
+    up_to_common_end,
+)
 from argap.records import EvaluationSpec
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.aligned import open_segmented_text

@@ -13,9 +13,8 @@ import pytest
 
 from argap.metric.bins import bins_of
 from argap.metric.documents import shares
-from argap.metric.influence import estimates, ratio
+from argap.metric.influence import estimates, ratio, simultaneous
 from argap.metric.seeds import figures_over_seeds, pool_seeds
-from argap.metric.simultaneous import simultaneous
 from argap.slices.cells import PREFIX, ar_hits
 
 ROOT = Path(__file__).parents[2]

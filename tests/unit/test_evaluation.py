@@ -15,7 +15,7 @@ from argap.errors import ArgapError
 from argap.evaluation.windows import build_evaluation_set, check_spec
 from argap.records import LONGEST_WINDOW, EvaluationSpec
 from argap.text.tokenizer import Tokenizer, load_tokenizer
-from tests.builders.token_files import megatron_pair
+from tests.builders.index import megatron_pair
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from argap.evaluation.windows import EvaluationSet
 from argap.records import ExampleWindow, IndexRecord, LabelsRecord
 from argap.results.example_windows import AFTER, BEFORE, FARTHEST, LEAD, SNIPPET, add_models, choose_examples
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.labels import Labels
-from argap.tokens.repeats import find_repeats
+from argap.tokens.labels import Labels, find_repeats
 
 EOS = 0
 NO_INDEX = IndexRecord("", "words", "", 0, 0, 0, False)

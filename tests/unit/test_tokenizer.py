@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from argap.errors import ArgapError, FormatError
+from argap.files.atomic import write_text
+from argap.text import tokenizer as module
 from argap.text.tokenizer import load_tokenizer, save_tokenizer
+from tests.conftest import word_tokenizer
 
 
 @pytest.fixture
@@ -32,6 +35,32 @@ def test_copying_a_shared_tokenizer_copies_its_files(checkpoint, tmp_path, token
     save_tokenizer(checkpoint, tmp_path / "copy")
     assert (tmp_path / "copy" / "tokenizer.json").is_file()
     assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+
+def test_equal_files_are_loaded_once_and_named_apart(tmp_path, monkeypatch):
+    loaded, load = [], module.load_backend
+    monkeypatch.setattr(module, "_LOADED", {})
+    monkeypatch.setattr(module, "load_backend", lambda path: loaded.append(path.parent.name) or load(path))
+    folders = [tmp_path / name for name in "abcd"]
+    for folder in folders[:3]:
+        word_tokenizer(["<e>", "x", "<u>"], unknown="<u>", eos="<e>").save(folder)
+    word_tokenizer(["<e>", "x", "<u>"], unknown="<u>", eos="<u>").save(folders[3])
+    a = load_tokenizer(folders[0])
+    assert a.pieces[1].strip() == "x"
+    b, c = map(load_tokenizer, folders[1:3])
+    assert load_tokenizer(folders[0]) is a
+    d = load_tokenizer(folders[3])
+    assert loaded == ["a", "d"]
+    assert [each.name for each in (a, b, c, d)] == list(map(str, folders))
+    assert [each.eos for each in (a, b, c, d)] == [0, 0, 0, 2]
+    assert c.pieces is a.pieces
+    write_text(folders[1] / "tokenizer.json", (folders[1] / "tokenizer.json").read_text().replace('"x"', '"y"'))
+    assert load_tokenizer(folders[1]).vocabulary != a.vocabulary
+    for k in range(module.KEPT):
+        word_tokenizer(["<e>", str(k)], unknown="<e>", eos="<e>").save(tmp_path / "more")
+        load_tokenizer(tmp_path / "more")
+    assert load_tokenizer(folders[0]) is not a
+    assert loaded == ["a", "d", "b", *["more"] * module.KEPT, "a"]
 
 
 def test_an_own_tokenizer_wins_over_the_pointer(checkpoint, tokenizer):

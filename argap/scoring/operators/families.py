@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from argap.checkpoints.cpu_functions import choice_of
-from argap.checkpoints.rebinding import bind, called, rebind
+from argap.checkpoints.rebinding import bind, called, choice_of, rebind
 from argap.runtime.progress import say
 from argap.scoring.confirmed import confirmed
-from argap.scoring.operators.delta import gated_delta_rule
 from argap.scoring.operators.mamba import causal_conv1d, falcon_h1_layer, mamba2_scan, mamba_block, mamba_scan
-from argap.scoring.operators.recurrences import lightning_attention, mlstm, mlstm_in_float32, rg_lru, rwkv4
+from argap.scoring.operators.recurrences import (
+    gated_delta_rule,
+    lightning_attention,
+    mlstm,
+    mlstm_in_float32,
+    rg_lru,
+    rwkv4,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,4 +1,4 @@
-"""Mixers whose family writes out a loop over positions or chunks: lightning attention, mLSTM, RWKV-4 and RG-LRU.
+"""Mixers whose family writes out a loop over positions or chunks: lightning attention, mLSTM, RWKV-4, RG-LRU, deltas.
 
 Each function takes the family's own function or method first, then, for a method, the module.
 
@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels.fused.gated_product import gated_product
+from argap.kernels.recurrent.delta_rule import delta_rule
 from argap.kernels.recurrent.linear_attention import linear_attention
 from argap.kernels.recurrent.wkv import wkv
 from argap.kernels.scan.diagonal_scan import diagonal_scan
+from argap.scoring.operators.mamba import handed_on
 
 Plain = Callable[..., Any]
 IN_CACHE = 64
@@ -136,3 +138,41 @@ def rg_lru(
         return plain(**given, recurrent_states=recurrent_states, **options)
     starts = reset[..., 0].expand(hidden_states.shape[:2])
     return diagonal_scan(recurrent_gate, hidden_states, starts=starts, state=recurrent_states)
+
+
+SMALLEST_SQUARE = 1e-6
+"""Added to the squared norm of queries and keys."""
+
+
+def gated_delta_rule(
+    plain: Callable[..., Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    chunk_size: int = 64,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Run `argap.kernels.recurrent.delta_rule` with the arguments of flash-linear-attention's functions.
+
+    B sequences, T positions, H heads: ``query`` and ``key [B, T, G, K]``, each group for H / G heads, ``value
+    [B, T, H, V]``, log decays ``g [B, T, H]``, or ``[B, T, H, K]`` for Kimi delta attention, ``beta [B, T, H]``.
+    Returns ``[B, T, H, V]`` and the last state ``[B, H, K, V]``.
+    """
+    if handed_on(options):
+        given = {"chunk_size": chunk_size, "initial_state": initial_state, "output_final_state": output_final_state}
+        given["use_qk_l2norm_in_kernel"] = use_qk_l2norm_in_kernel
+        return plain(query, key, value, g=g, beta=beta, **given, **options)
+    y, state = delta_rule(
+        *(part.transpose(1, 2) for part in (query, key, value, beta)),
+        log_decay=g.transpose(1, 2),
+        normalize=use_qk_l2norm_in_kernel,
+        norm_eps=SMALLEST_SQUARE,
+        scale=query.shape[-1] ** -0.5,
+        state=initial_state,
+    )
+    return y.transpose(1, 2).contiguous(), state if output_final_state else None

@@ -6,6 +6,7 @@ data differ from its training data.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,20 @@ def _tree_chance(config: tree.TreeConfig) -> float:
 
 FULL = {"shortest": None}
 MOST = {"fewest": None}
-CHAINS = {"build": chains.build, "longer": MOST, "chance": lambda c: 1 / (c.symbols - (c.asked == "path"))}
-STRINGS = {"build": strings.build_copy, "longer": FULL, "chance": lambda c: 1 / (c.vocab_size - 2)}
-GROUPS: dict[str, Any] = {
-    "build": state_tracking.build,
-    "own_position": lambda _: True,
-    "longer": {"asked": "last"},
-    "chance": lambda c: 1 / c.vocab_size,
-}
+of_chains = partial(
+    Task, chains.ChainsConfig, chains.build, longer=MOST, chance=lambda c: 1 / (c.symbols - (c.asked == "path"))
+)
+of_strings = partial(
+    Task, strings.StringConfig, strings.build_copy, longer=FULL, chance=lambda c: 1 / (c.vocab_size - 2)
+)
+of_groups = partial(
+    Task,
+    state_tracking.StateTrackingConfig,
+    state_tracking.build,
+    own_position=lambda _: True,
+    longer={"asked": "last"},
+    chance=lambda c: 1 / c.vocab_size,
+)
 
 TASKS: dict[str, Task] = {
     "in_context_recall": Task(ContextRecallConfig, context_recall.build, chance=_recall_chance),
@@ -116,8 +123,8 @@ TASKS: dict[str, Task] = {
     ),
     "forgetting_mqar": Task(keyed.ForgettingConfig, keyed.build_forgetting, longer=MOST, chance=lambda c: 1 / c.half),
     "joint_recall": Task(keyed.JointRecallConfig, keyed.build_joint, longer=MOST, chance=lambda c: 0.5 / c.quarter),
-    "stacked_mqar": Task(chains.ChainsConfig, preset={"asked": "path", "hops": 2}, **CHAINS),
-    "multi_hop": Task(chains.ChainsConfig, **CHAINS),
+    "stacked_mqar": of_chains({"asked": "path", "hops": 2}),
+    "multi_hop": of_chains(),
     "continuous_mqar": Task(
         continuous.ContinuousConfig,
         continuous.build,
@@ -126,16 +133,16 @@ TASKS: dict[str, Task] = {
         chance=lambda c: 1 / c.vocab_size,
     ),
     "tree_recall": Task(tree.TreeConfig, tree.build, chance=_tree_chance),
-    "copy": Task(strings.StringConfig, **STRINGS),
-    "reverse": Task(strings.StringConfig, preset={"order": "reversed"}, **STRINGS),
-    "palindrome": Task(strings.StringConfig, preset={"order": "reversed", "vocab_size": 66}, **STRINGS),
+    "copy": of_strings(),
+    "reverse": of_strings({"order": "reversed"}),
+    "palindrome": of_strings({"order": "reversed", "vocab_size": 66}),
     "ngram_lookup": Task(strings.NgramConfig, strings.build_ngram, longer=FULL, chance=lambda c: 1 / c.symbols),
     "phonebook": Task(strings.PhonebookConfig, strings.build_phonebook, longer=FULL, chance=lambda _: 0.1),
-    "parity": Task(state_tracking.StateTrackingConfig, preset={"group": "Z2"}, **GROUPS),
-    "modular_addition": Task(state_tracking.StateTrackingConfig, preset={"group": "Z5"}, **GROUPS),
-    "s3": Task(state_tracking.StateTrackingConfig, preset={"group": "S3"}, **GROUPS),
-    "s5": Task(state_tracking.StateTrackingConfig, preset={"group": "S5"}, **GROUPS),
-    "a5": Task(state_tracking.StateTrackingConfig, preset={"group": "A5"}, **GROUPS),
+    "parity": of_groups({"group": "Z2"}),
+    "modular_addition": of_groups({"group": "Z5"}),
+    "s3": of_groups({"group": "S3"}),
+    "s5": of_groups({"group": "S5"}),
+    "a5": of_groups({"group": "A5"}),
     "brackets": Task(brackets.BracketsConfig, brackets.build_brackets, longer=FULL, chance=lambda c: 1 / c.kinds),
     "stack_machine": Task(
         brackets.StackMachineConfig, brackets.build_stack_machine, longer=FULL, chance=lambda c: 1 / c.values

@@ -1,4 +1,10 @@
-"""Train runs that differ in seed or learning rate side by side, and score each once on its test set."""
+"""Train runs that differ in seed or learning rate side by side, and score each once on its test set.
+
+On a GPU, a step of all runs is one CUDA graph in which each run has its own stream. A step of a small model is a few
+hundred kernels that each occupy a few multiprocessors for some microseconds: launching them from Python takes longer
+than running them. With a CUDA graph, a step of all models is one launch, and the branches of the graph run in parallel.
+Mixers need no support for this: the graph records the kernels of autograd as they are launched.
+"""
 
 import threading
 import time
@@ -14,9 +20,8 @@ import torch
 from argap.errors import ArgapError
 from argap.models.cost import cost
 from argap.records import Record, as_json
-from argap.runtime.progress import progress
+from argap.runtime.progress import progress, say
 from argap.synthetics.training.config import RunConfig
-from argap.synthetics.training.cuda_graph import TrainerGroup
 from argap.synthetics.training.supervision import Supervision, supervision
 from argap.synthetics.training.trainer import (
     LengthAccuracy,
@@ -217,3 +222,63 @@ def _matmul_precision(device: torch.device):
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+WARM_UP = 3
+"""Steps before the capture, in which libraries and the optimizer allocate their state."""
+
+
+class TrainerGroup:
+    """Runs that take their steps together."""
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        self.trainers = list(trainers)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.steps = 0
+        self.use_graph = self.trainers[0].stream is not None
+
+    def keep_only(self, trainers: Sequence[Trainer]) -> None:
+        """Continue with only these runs."""
+        if len(trainers) != len(self.trainers):
+            self.trainers, self.graph = list(trainers), None
+
+    def step(self) -> None:
+        """Take one step in every run."""
+        self.steps += 1
+        if self.graph is None and self.use_graph and self.steps > WARM_UP:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._step_each()
+
+    def _step_each(self) -> None:
+        """Take one step in every run, on its own stream if there are streams."""
+        for trainer in self.trainers:
+            if trainer.stream is None:
+                trainer.step()
+                continue
+            main = torch.cuda.current_stream()
+            trainer.stream.wait_stream(main)
+            with torch.cuda.stream(trainer.stream):
+                trainer.step()
+        for trainer in self.trainers:
+            if trainer.stream is not None:
+                torch.cuda.current_stream().wait_stream(trainer.stream)
+
+    def _capture(self) -> None:
+        """Record a step of all runs. If a step synchronizes with the GPU, continue without a graph."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph):
+                self._step_each()
+        except RuntimeError as error:
+            self.use_graph = False
+            for trainer in self.trainers:
+                trainer.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.synchronize()
+            reason = str(error).splitlines()[0]
+            say(f"{self.trainers[0].config.name}: no CUDA graph of its step ({reason}); it runs kernel by kernel")
+            return
+        self.graph = graph

@@ -28,7 +28,7 @@ export const thresholds = () => known.get(reference());
 /** The estimate of a model on a part. */
 export const of = (part, model) => part.models.find((each) => each.model === model);
 
-/** Whether a model is behind, ahead or level, as `argap.metric.direction`; null for the reference, and without a finite ΔNLL. */
+/** Whether a model is behind, ahead or level, as `argap.metric.share`; null for the reference, and without a finite ΔNLL. */
 export function directionOf(whole) {
   if (whole.delta === null) return null;
   const ends = whole.delta_ci95;

@@ -3,7 +3,7 @@
 import { ask, Superseded } from "./api.js";
 import { announce, fill, h, name } from "./dom.js";
 import { signed, whole } from "./numbers.js";
-import { shade } from "./shade.js";
+import { shade } from "./text.js";
 import { against, link, live, model, natsPer, state, threshold, update } from "./state.js";
 import { keepers } from "./table.js";
 

@@ -1,7 +1,6 @@
 // A window as running text: every token an element of its own, so that it can be looked at with mouse, finger or keys.
 
 import { h, svg } from "./dom.js";
-import { shade } from "./shade.js";
 
 const DRAWN = 6000; // tokens in the page at once; longer windows are shown in parts
 
@@ -183,4 +182,21 @@ export function text({ moved, looked, leave }) {
       return true;
     },
   };
+}
+
+/** Nats between the shades. */
+export const STEPS = [0.25, 0.75, 1.5, 3];
+
+/** The shade of a difference, −4 (better) … 4 (worse). */
+export function shade(delta) {
+  if (delta === null) return 0;
+  const steps = STEPS.filter((step) => Math.abs(delta) >= step).length;
+  return delta < 0 ? -steps : steps;
+}
+
+/** What a shade stands for, in words. */
+export function range(k) {
+  if (k === 0) return `less than ${STEPS[0]} nats`;
+  const [from, to] = [STEPS[Math.abs(k) - 1], STEPS[Math.abs(k)]];
+  return `${k < 0 ? "better" : "worse"} by ${to ? `${from} to ${to}` : `${from} or more`} nats`;
 }

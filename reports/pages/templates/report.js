@@ -14,6 +14,11 @@
     return element;
   }
 
+  /** Items of a list of notes; what stands in backticks is code, as `_note` of page.py sets it. */
+  function noteItems(notes) {
+    return notes.map((note) => build("li", {}, ...note.split(/`([^`]+)`/).map((text, k) => (k % 2 ? build("code", {}, text) : text))));
+  }
+
   // ── sorting ──
 
   const UNITS = { k: 1e3, M: 1e6, B: 1e9 };
@@ -106,7 +111,7 @@
       const cells = made.rows[row.dataset.row];
       cells.forEach((text, j) => j && (row.cells[j].textContent = text));
     }
-    byId(`notes-${k}`).replaceChildren(...made.notes.map((note) => build("li", {}, note)));
+    byId(`notes-${k}`).replaceChildren(...noteItems(made.notes));
     for (const cell of table.querySelectorAll(".best")) cell.classList.remove("best");
     const rows = new Map([...table.tBodies[0].rows].map((row) => [Number(row.dataset.row), row]));
     for (const [row, column] of made.best) rows.get(row).cells[column].classList.add("best");
@@ -118,7 +123,7 @@
       const [value, interval] = text.split("\n");
       if (j) rows[k].cells[j].replaceChildren(value, ...(interval ? [build("br", {}), build("small", {}, interval)] : []));
     }));
-    document.querySelector("#slices .notes").replaceChildren(...made.notes.map((note) => build("li", {}, note)));
+    document.querySelector("#slices .notes").replaceChildren(...noteItems(made.notes));
   }
 
   function showOverview(made) {

@@ -1,15 +1,21 @@
-"""Show a suite as tables: the gap in the form of the paper's Table 1, each member's cost, and the published shares."""
+"""Show a suite as tables: the gap in the form of the paper's Table 1, each member's cost, and the published shares.
+
+Further tables show windows longer than those of training, and which learning rate suits each member
+(`argap.suite.rates`).
+"""
 
 from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from argap.files.atomic import write_text
 from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.metric.threshold import PAPER_THRESHOLD
-from argap.records import Gap
-from argap.reports.tables.formats import Table, best_in, csv_of
+from argap.records import Gap, Part
+from argap.reports.tables.formats import Table, best_in, csv_of, markdown
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
@@ -24,8 +30,9 @@ from argap.reports.tables.result import (
     share_cell,
     where_table,
 )
-from argap.reports.tables.suites.length import length_table
 from argap.slices.cells import PREFIX
+from argap.suite.config import Suite
+from argap.suite.rates import TAIL, Rates, read_rates
 from argap.suite.result import SeedScores, SizeResult
 from argap.suite.trajectory import share_along
 
@@ -292,3 +299,91 @@ def _published(label: str, scale: str, check: GapCheck | None) -> str:
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
     value = implied(by_model[label], by_model[REFERENCE])[1].value if label in by_model else None
     return DASH if value is None else f"({percent(value)})"
+
+
+def length_table(result: SizeResult) -> Table | None:
+    """Return NLL by position and by distance: within the training length, within twice that, and beyond.
+
+    None if windows are no longer than those of training.
+    """
+    trained = result.member(result.reference).train.config["seq_len"]
+    if result.seq_len <= trained:
+        return None
+    groups, models = _groups(result, trained), result.gap.models
+    nll = {
+        (title, model): sum(part.n * (part[model].nll or 0.0) for part in parts) / sum(part.n for part in parts)
+        for title, parts in groups.items()
+        for model in models
+    }
+
+    def cell(title: str, model: str) -> str:
+        over = nll[title, model] - nll[title, result.reference]
+        return nats(nll[title, model]) + ("" if model == result.reference else f" ({signed(over)})")
+
+    rows = [(model, *(cell(title, model) for title in groups)) for model in models]
+    compared = {column: [nll[title, model] for model in models] for column, title in enumerate(groups, 1)}
+    counts = ", ".join(f"{sum(part.n for part in parts):,}" for parts in groups.values())
+    note = (
+        f"NLL in nats (over {result.reference}'s) by position in windows of {result.seq_len:,} tokens, and on repeated "
+        f"bigrams by how far back they last occurred; models were trained on windows of {trained:,}. {counts} tokens."
+    )
+    return Table(("Model", *groups), rows, (note,), best_in(rows, compared))
+
+
+def _groups(result: SizeResult, trained: int) -> dict[str, list[Part]]:
+    """Return the parts of each column, whose bins end at multiples of the training length."""
+    groups: dict[str, list[Part]] = {}
+    for partition, first in (("position", 0), ("distance", 1)):
+        lows = {bin_.label: bin_.low for bin_ in getattr(result.gap.bins, partition)}
+        ends = [trained + first, 2 * trained + first]
+        names = [f"below {ends[0]:,}", f"{ends[0]:,} to {ends[1] - 1:,}", f"from {ends[1]:,}"]
+        for part in result.gap.parts(partition):
+            if (low := lows[part.bin]) > 0 and part.n:  # not above 0: the bigram is not repeated
+                name = names[sum(low >= end for end in ends)]
+                groups.setdefault(f"Position {name}" if partition == "position" else f"{name} back", []).append(part)
+    return groups
+
+
+DIVERGED = "diverged"
+
+
+def rates_table(rates: Rates, size: str) -> Table:
+    """Return one row per member: its loss at each rate, its best rate, and how much lower the loss is there.
+
+    The best loss of each row is bold.
+    """
+    first, columns = rates.rows[0], rates.rates
+    rows, bold = [], set()
+    for number, member in enumerate(rates.members):
+        losses, best = rates.losses(member), rates.best(member)
+        cells = [DASH if lr not in losses else _loss(losses[lr]) for lr in columns]
+        if best is not None:
+            bold.add((number, 1 + columns.index(best)))
+        rows.append((member, *cells, DASH if best is None else f"{best:g}", _gain(losses, best, rates.rate)))
+    notes = (
+        f"Mean training loss in nats per token over the last {percent(TAIL, 0)} of {first.steps:,} steps "
+        f"({first.tokens:,} tokens, {rates.passes:.2f} passes over the text), by learning rate. Warm-up and decay are "
+        "those of the whole training, shortened alike. All members see the same windows; one seed.",
+        f"Gain: how much lower the loss is than at {rates.rate:g}, the suite's rate, in nats.",
+        f"Trained on {', '.join(sorted({row.device for row in rates.rows}))}.",
+    )
+    titles = ("Model", *(f"{lr:g}" for lr in columns), "Best rate", "Gain")
+    return Table(titles, rows, notes, frozenset(bold), title=f"{size}, learning rates")
+
+
+def _loss(value: float | None) -> str:
+    return DIVERGED if value is None else nats(value)
+
+
+def _gain(losses: dict[float, float | None], best: float | None, rate: float) -> str:
+    usual, lowest = losses.get(rate), losses.get(best) if best is not None else None
+    return DASH if usual is None or lowest is None or best == rate else signed(usual - lowest)
+
+
+def write_rates(suite: Suite, out: Path) -> list[Table]:
+    """Write ``rates.md`` to ``out``, with a table for each size that has a ``rates.json``; return the tables."""
+    paths = {size: out / size / "rates.json" for size in suite.sizes}
+    tables = [rates_table(read_rates(path), size) for size, path in paths.items() if path.is_file()]
+    if tables:
+        write_text(out / "rates.md", "\n".join(map(markdown, tables)))
+    return tables

@@ -18,12 +18,11 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json, remove_leftovers, write_json
 from argap.files.checksums import write_checksums
 from argap.files.parquet import read_frame, write_parquet
-from argap.files.staged import NEW, put_in_place
 from argap.records import as_json, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
 from argap.suite.earlier import Earlier, open_earlier
-from argap.suite.layout import Layout
+from argap.suite.layout import NEW, Layout, put_in_place
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.tokens.labels import label
@@ -327,7 +326,10 @@ def test_a_member_without_its_reference_is_refused_before_training(place, tmp_pa
 
 def test_a_member_is_trained_beside_a_result_that_it_continues_or_that_is_not_there(add, place, tmp_path):
     """With a threshold that is known only once the training text is counted, or from the result."""
-    shutil.copy(place / "suite.yaml", tmp_path)
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    values["train"]["checkpoint_every"] = values["train"]["steps"] = 2
+    del values["mqar"]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
     (tmp_path / "out" / "tiny").mkdir(parents=True)
     scaled = ["--threshold", "scaled"]
     result = command(tmp_path, "run", "--member", "attention", *scaled)
@@ -337,7 +339,7 @@ def test_a_member_is_trained_beside_a_result_that_it_continues_or_that_is_not_th
     assert result.exit_code == 0, result.output
     assert read_gap(tmp_path / "out" / "tiny").models == ["attention", "base_conv"]
     changed(tmp_path / "out" / "tiny", "gap.json", fingerprint="f" * 64)
-    shutil.rmtree(tmp_path / "work")
+    shutil.rmtree(tmp_path / "work" / "tiny" / "runs")
     assert command(tmp_path, "run", "--member", "base_conv", "--no-collect").exit_code == 0  # looks at no result
 
 
@@ -370,7 +372,7 @@ KILLS = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
 from typing import Any
-from argap.files.staged import put_in_place
+from argap.suite.layout import put_in_place
 
 def killing(function, calls, last):
     def call(*arguments, **options):

@@ -6,7 +6,7 @@ import pytest
 
 from argap.errors import ArgapError, MismatchError
 from argap.records import write_record
-from argap.reports.tables.suites.rates import rates_table, write_rates
+from argap.reports.tables.suites.suite import rates_table, write_rates
 from argap.suite.config import load_suite
 from argap.suite.layout import Layout
 from argap.suite.rates import RateRow, Rates, collect_rates, read_rates, run_rates, shortened

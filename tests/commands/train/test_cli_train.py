@@ -11,8 +11,7 @@ import torch
 import yaml
 
 from argap.files.atomic import read_json
-from argap.train.loop import Trainer
-from argap.train.windows import Windows
+from argap.train.loop import Trainer, Windows
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from argap.metric.bins import distance_bins, frequency_bins, position_bins
-from argap.metric.direction import NO_SHARE
+from argap.metric.share import NO_SHARE
 from argap.records import (
     ALL,
     AR_HITS,

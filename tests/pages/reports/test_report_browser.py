@@ -1,5 +1,6 @@
-"""The page's script in a real browser, opened as a file. Skipped where no Chromium is installed."""
+"""The page and its script in a real browser, from a file and as printed. Skipped where no Chromium is installed."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page
 
-from argap.records import NAMED, SliceInfo
+from argap.records import NAMED, Gap, SliceInfo
 from argap.reports.pages.interactive import at_thresholds, main_tables, page_data
 from argap.reports.pages.result import slices_rows
 from argap.reports.pages.write import write_report
@@ -16,12 +17,20 @@ from argap.reports.tables.numbers import percent_range, signed
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
-from tests.builders.browser import expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
+from tests.builders.browser import PAPER, expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
 
 
 @pytest.fixture(scope="module")
-def report(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(token_result, tmp_path_factory.mktemp("report"))
+def sliced(result: Result) -> Gap:
+    """The result with a slice of all tokens, whose note names a command."""
+    whole = result.record.on_all.moved(NAMED, "whole").estimates.values()
+    about = SliceInfo("whole", where="n = 1", note="of `argap slice`", ar_hits=0.5)
+    return replace(result.record, slices=(about,), estimates=(*result.record.estimates, *whole))
+
+
+@pytest.fixture(scope="module")
+def report(sliced: Gap, token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(token_result, tmp_path_factory.mktemp("report"), gap=sliced)
 
 
 @pytest.fixture
@@ -53,16 +62,13 @@ def test_nothing_moves_without_a_curve(result: Result) -> None:
     assert at_thresholds(result.record.replaced({"threshold": ()})) == []
 
 
-def test_recorded_slices_follow_the_threshold_but_for_their_hits(result: Result) -> None:
-    whole = result.record.on_all.moved(NAMED, "whole").estimates.values()
-    about = SliceInfo("whole", ar_hits=0.5)
-    record = replace(result.record, slices=(about,), estimates=(*result.record.estimates, *whole))
-    states = page_data(record, {}, slices_rows).states
-    for state, gap in zip(states, at_thresholds(record), strict=True):
+def test_recorded_slices_follow_the_threshold_but_for_their_hits(sliced: Gap) -> None:
+    states = page_data(sliced, {}, slices_rows).states
+    for state, gap in zip(states, at_thresholds(sliced), strict=True):
         assert state.slices is not None
         hits, of_whole, *_ = state.slices.rows
         assert hits[:2] == ("ar_hits", f"{gap.on_hits.n:,}")
-        assert of_whole[-1] == ("50.0%" if gap.threshold == record.threshold else "—")
+        assert of_whole[-1] == ("50.0%" if gap.threshold == sliced.threshold else "—")
         assert f"at most {state.tau} times" in state.slices.notes[0]
 
 
@@ -77,6 +83,7 @@ def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
 
 def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Result) -> None:
     before = cells(page)
+    code = "[...document.querySelectorAll('#slices .notes code')].map((each) => each.textContent)"
     page.evaluate("document.getElementById('tau').focus()")
     at = "document.querySelector('#figure-share_by_threshold .at-tau').getAttribute('x1')"
     lines = {page.evaluate(at)}
@@ -100,6 +107,7 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Resul
         assert page.inner_text("#finding .number").split("\n") == [first.number, first.unit]
         hits = "each.classList.contains('hit') !== (Number(each.dataset.count) <= TAU)".replace("TAU", str(tau))
         assert page.evaluate(f"[...document.querySelectorAll('.t[data-count]')].some((each) => {hits})") is False
+        assert page.evaluate(code) == ["argap slice"]
         lines.add(page.evaluate(at))
         page.keyboard.press("ArrowRight")
     assert len(lines) == 4  # the result's own τ, 2, is one of them
@@ -200,3 +208,44 @@ def test_paper_has_the_chosen_threshold_without_its_slider(page: Page) -> None:
     wait_for(page, "document.querySelector('#tau-bar.moved') !== null")
     expect_printable(page)
     assert page.inner_text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(ROOT / "results" / "table1-mini" / "7m", tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture
+def unfolded(browser: Browser, sixteen: Path) -> Page:
+    """The page of sixteen models with its folded tables open."""
+    page = new_page(browser)
+    page.goto(sixteen.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    return page
+
+
+def test_paper_is_black_on_white_whole_and_without_controls(unfolded: Page) -> None:
+    expect_printable(unfolded)
+
+
+def test_the_frequency_table_keeps_all_columns_and_one_foot(unfolded: Page) -> None:
+    resize(unfolded, PAPER, 900, media="print")
+    expect(unfolded, "innerWidth", PAPER)
+    titles = unfolded.evaluate(
+        "[...document.querySelectorAll('#parts details:first-of-type thead th')]"
+        f".filter((head) => head.getBoundingClientRect().right <= {PAPER} + .5).map((head) => head.textContent)"
+    )
+    gaps = [title for title in titles if title.startswith("ΔNLL, ")]
+    assert len(set(gaps)) == len(gaps) == 15
+    assert unfolded.evaluate("[...document.querySelectorAll('#parts tfoot')].every((foot) => foot.rows.length === 1)")
+
+
+def test_a_table_that_stays_folded_is_not_printed(unfolded: Page) -> None:
+    unfolded.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = false; })")
+    resize(unfolded, PAPER, 900, media="print")
+    expect(unfolded, "document.querySelector('#parts').checkVisibility()", False)
+    made = unfolded.pdf(prefer_css_page_size=True, format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) <= 12

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.reports.figures.lengths import length_figure, write_lengths
 from argap.reports.figures.mqar import write_sweep
-from argap.reports.figures.tasks import best_by_task, task_figure, task_table
+from argap.reports.figures.tasks import MAD_TASKS, PUBLISHED, best_by_task, task_figure, task_table
 from argap.reports.tables.formats import markdown
 from argap.synthetics.sweeps.lengths import accuracy_by_length
-from argap.synthetics.sweeps.mad_scores import MAD_TASKS, PUBLISHED
 from argap.synthetics.sweeps.sweep import load_sweep
 from argap.synthetics.tasks.registry import TASKS
 from argap.synthetics.training.models import MEMBERS

@@ -17,9 +17,9 @@ from argap.errors import ArgapError
 from argap.records import Estimate
 from argap.reports.tables.numbers import loss, loss_name
 from argap.result import open_result
+from argap.view.answers import KEPT, Once
 from argap.view.app import PAGE
 from argap.view.folder import folder_app, results_in
-from argap.view.once import KEPT, Once
 from argap.view.serve import serve
 from tests.conftest import copied, copied_without_tokens
 from tests.pages.view.conftest import ORIGIN, PORT, TOKEN, client_of

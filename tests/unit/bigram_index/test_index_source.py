@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import copy
 
 import numpy as np
 import pytest
@@ -16,8 +17,7 @@ from argap.bigram_index.sources.token_source import TokenSource
 from argap.corpus import megatron, open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.text.tokenizer import load_tokenizer
-from tests.builders.index import contents
-from tests.builders.token_files import megatron_pair
+from tests.builders.index import contents, megatron_pair
 from tests.conftest import flip_bit, index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
@@ -141,6 +141,7 @@ def test_kept_tokens_of_other_text_are_refused(tokenizer, text, tmp_path, monkey
 
 
 def test_keeping_needs_an_eos(tokenizer, text, tmp_path):
+    tokenizer = copy(tokenizer)
     tokenizer.eos = None
     with pytest.raises(ArgapError, match="no EOS"):
         from_source(tokenizer, tmp_path / "index", text, keep=True)
@@ -225,6 +226,7 @@ def test_text_and_token_files_can_be_mixed(tokenizer, text, tmp_path):
 
 
 def test_token_file_without_eos_is_one_document_of_the_first_shard(tokenizer, tmp_path):
+    tokenizer = copy(tokenizer)
     tokenizer.eos = None
     np.array([1, 2, 3, 0, 4], dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     shards = [from_source(tokenizer, tmp_path / f"{i}", tmp_path / "tokens.bin", shard=f"{i}/2") for i in range(2)]

@@ -8,7 +8,7 @@ import pytest
 from argap.corpus import open_corpus, shards, tokenize
 from argap.errors import ArgapError, FormatError
 from argap.text.tokenizer import load_tokenizer
-from tests.builders.token_files import megatron_pair
+from tests.builders.index import megatron_pair
 
 
 def ids(corpus, tokenizer) -> list[list[int]]:

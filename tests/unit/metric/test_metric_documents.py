@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from argap.metric.direction import NO_SHARE, contains_zero, direction
 from argap.metric.documents import GROUPS, Figures, group_of, leave_one_source_out
 from argap.metric.influence import (
     EMPTY,
@@ -23,6 +22,7 @@ from argap.metric.influence import (
     ratio_of_figures,
 )
 from argap.metric.seeds import figures_over_seeds
+from argap.metric.share import NO_SHARE, contains_zero, direction
 from argap.records import INFINITE
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from argap.metric.direction import directions
 from argap.metric.documents import Figures, behind, effective_documents, shares
-from argap.metric.influence import EMPTY, INFINITE, Component, Figure, estimates, ratio
+from argap.metric.influence import EMPTY, INFINITE, Component, Figure, estimates, ratio, simultaneous
 from argap.metric.seeds import SEEDS_NOT_COVERED, figures_over_seeds, pool_seeds, seed_range
-from argap.metric.simultaneous import simultaneous
+from argap.metric.share import directions
 
 
 def figures(n: np.ndarray, logprob: np.ndarray, reference: int) -> Figures:

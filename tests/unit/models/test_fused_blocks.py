@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from argap.models import modeling
 from argap.models.block import GELUMLP, SwiGLU
 from argap.models.modeling import ArgapForCausalLM, ArgapModel
-from argap.models.presets import ARCHITECTURES, build_config
+from argap.models.presets import build_config
+from tests.unit.models.test_modeling import VARIED
 
 LENGTH = 40
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH) % 32
@@ -45,7 +46,7 @@ def plain_mlp(mlp: SwiGLU | GELUMLP, x: torch.Tensor) -> torch.Tensor:
     return mlp.down(F.silu(mlp.gate(x)) * mlp.up(x))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", VARIED)
 def test_logits_are_those_of_a_plain_composition(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(architecture)
     for gradients in (True, False):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.api.instance import Instance
+from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
@@ -92,7 +93,7 @@ RULES = {
 def test_the_rule_is_read_from_the_post_processor_else_the_configuration(place, tmp_path, name: str) -> None:
     processor, config, adds = RULES[name]
     folder = Path(shutil.copytree(place / "plain", tmp_path / "own"))
-    backend = load_tokenizer(folder)._backend
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
     if processor is not None:
         backend.post_processor = processor
     backend.save(str(folder / "tokenizer.json"))
@@ -109,7 +110,7 @@ def test_the_rule_is_read_from_the_post_processor_else_the_configuration(place, 
 
 def test_a_template_names_the_bos_that_no_file_names(place, tmp_path) -> None:
     folder = Path(shutil.copytree(place / "plain", tmp_path / "own"))
-    backend = load_tokenizer(folder)._backend
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.post_processor = template("<bos> $A", bos=7)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text("{}")
@@ -123,7 +124,7 @@ def test_a_template_names_the_bos_that_no_file_names(place, tmp_path) -> None:
 def glm(place) -> Path:
     """A Llama whose tokenizer puts two tokens before a text, as ChatGLM's puts [gMASK]<sop>."""
     folder = Path(shutil.copytree(place / "plain", place / "glm"))
-    backend = load_tokenizer(folder)._backend
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.post_processor = template("<mask> <sop> $A", mask=GLM[0], sop=GLM[1])
     backend.save(str(folder / "tokenizer.json"))
     return folder

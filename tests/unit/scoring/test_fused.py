@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaCon
 from transformers.models.llama import modeling_llama
 
 import argap.scoring.fused as fusion
+from argap.scoring import fused
 from argap.scoring.confirmed import confirmed
 from argap.scoring.fused import fuse, fuse_by_liger, fuse_rotary, fuse_windows, liger_patches
-from argap.scoring.operators import windows
 
 pytest.importorskip("liger_kernel")
 monkey_patch = liger_patches()
@@ -193,10 +193,8 @@ def test_attention_in_windows_is_the_family_s(family: str, monkeypatch: pytest.M
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes)).eval()
     ids = torch.randint(3, 32, (3, 40))
     padded = torch.arange(40) < torch.tensor([40, 20, 30])[:, None]
-    calls, kernel = [], windows.sliding_attention
-    monkeypatch.setattr(
-        windows, "sliding_attention", lambda *given, **named: calls.append(1) or kernel(*given, **named)
-    )
+    calls, kernel = [], fused.sliding_attention
+    monkeypatch.setattr(fused, "sliding_attention", lambda *given, **named: calls.append(1) or kernel(*given, **named))
     given = {"all": (ids, None), "one": (ids[:1], None), "padded": (ids, padded.long())}
     with torch.inference_mode():
         plain = {name: model(each, attention_mask=mask).logits for name, (each, mask) in given.items()}

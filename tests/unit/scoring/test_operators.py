@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING
 from transformers.models.mamba import modeling_mamba
 from transformers.models.mamba2 import modeling_mamba2
 
-from argap.checkpoints.cpu_functions import use_torch_on_cpu
+from argap.checkpoints.rebinding import use_torch_on_cpu
 from argap.scoring.batches import Batches
 from argap.scoring.fused import fuse
 from argap.scoring.operators import families

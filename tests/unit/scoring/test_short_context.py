@@ -13,13 +13,12 @@ from transformers import AutoModelForCausalLM
 import argap
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
-from argap.evaluation.strided import strided, tokens_read
-from argap.evaluation.windows import build_evaluation_set
+from argap.evaluation.windows import build_evaluation_set, strided, tokens_read
 from argap.models import ArgapConfig
 from argap.records import read_gap
-from argap.reports.figures.context import context_use as draw_context_use
+from argap.reports.figures.result import context_use as draw_context_use
 from argap.reports.pages.result import render
-from argap.reports.tables.context import context_table
+from argap.reports.tables.result import context_table
 from argap.results.printed import result_json
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, short_passes

@@ -1,19 +1,22 @@
-"""Slices that are refused: conditions, functions, names, files and statements, each in one line."""
+"""Slices that are refused, each in one line, and queries that are stopped from another thread."""
 
 import os
 import signal
 import threading
 from dataclasses import replace
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace as replace_fields
 
 import argap
-from argap.errors import ArgapError
-from argap.slices.conditions import connect, shortened
+from argap.errors import ArgapError, Interrupted
+from argap.runtime.interrupt import Interrupt, interruptible, raising_interrupts
+from argap.slices.conditions import TABLE, connect, shortened, streamed
 from argap.slices.library import read_slices
+from argap.tokens.batches import TokenReader
 from tests.conftest import copied_without_tokens
 
 
@@ -198,3 +201,54 @@ def test_a_threshold_needs_training_counts_and_is_none_below_0(result):
     uncounted = replace(result, record=replace_fields(result.record, index=None, threshold=None))
     with pytest.raises(ArgapError, match=r"^`threshold` 5: the result has no training counts; add them with `argap la"):
         uncounted.gap({}, threshold=5)
+
+
+def test_a_running_query_is_stopped():
+    interrupt, over = Interrupt(), threading.Event()
+
+    def stop() -> None:
+        while not over.wait(0.05):  # DuckDB forgets an interrupt that comes before the query has begun
+            interrupt.set()
+
+    stopper = threading.Thread(target=stop)
+    with duckdb.connect() as connection, interrupt.watching(connection):
+        stopper.start()
+        with pytest.raises(duckdb.InterruptException):
+            connection.execute("SELECT sum(sqrt(i)) FROM range(1000000000000) t(i)").fetchall()
+        over.set()
+        stopper.join()
+    with pytest.raises(Interrupted):
+        interrupt.check()
+
+
+class Pressed:
+    """Rows that Ctrl-C interrupts as DuckDB asks for them."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_duckdb_reads_rows_is_no_error_of_the_query(result, monkeypatch):
+    with connect() as connection, pytest.raises(KeyboardInterrupt), raising_interrupts():
+        connection.register(TABLE, Pressed())
+    monkeypatch.setattr(TokenReader, "batch", lambda self, rows: Pressed().__arrow_c_stream__())
+    with pytest.raises(KeyboardInterrupt), streamed(result.token_table, ["pos"], {}) as connection:
+        connection.execute(f"SELECT max(pos) FROM {TABLE}")
+
+
+def test_no_further_batch_is_read(result, monkeypatch):
+    interrupt, read = Interrupt(), []
+    batch = TokenReader.batch
+
+    def counted(self, rows):
+        read.append(len(rows.pos))
+        interrupt.set()
+        return batch(self, rows)
+
+    monkeypatch.setattr(TokenReader, "batch", counted)
+    with pytest.raises(Interrupted), interruptible(interrupt):
+        result.gap({"starts": "word_start"})
+    assert len(read) == 1
+    with pytest.raises(Interrupted), interruptible(interrupt):
+        result.gap({"starts": "word_start"})
+    assert len(result.gap({"starts": "word_start"})) == 9  # nobody waits for another Interrupt

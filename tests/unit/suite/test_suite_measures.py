@@ -8,8 +8,8 @@ import pytest
 
 from argap.corpus import open_corpus
 from argap.evaluation.windows import build_evaluation_set
-from argap.metric.rank import rank_correlation
 from argap.reports.figures.suite import frontier
+from argap.reports.tables.suites.mqar_link import rank_correlation
 from argap.suite.repeats import build_prevalence, expected_log, fit_exponents, power_law
 from argap.suite.trajectory import COLUMNS, LOG_COLUMNS, build_logs, share_along
 from argap.text.content import content_bigrams, has_letters

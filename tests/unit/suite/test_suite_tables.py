@@ -12,12 +12,10 @@ import pytest
 from argap.metric.bins import bins_of
 from argap.metric.share import gap_due_to_ar
 from argap.records import Bin, Estimate, Part
-from argap.reports.tables.suites.length import length_table
 from argap.reports.tables.suites.mqar_link import cells_of, link_rows, link_table
-from argap.reports.tables.suites.suite import paper_table, rare_table, seeds_table, trajectory_table
+from argap.reports.tables.suites.suite import length_table, paper_table, rare_table, seeds_table, trajectory_table
 from argap.slices.cells import PREFIX, mean_over_seeds
-from argap.suite.curve import build_curve, fine_bounds
-from argap.suite.gap import _alike
+from argap.suite.gap import _alike, build_curve, fine_bounds
 from argap.suite.result import SizeResult, read_size
 from argap.tokens.labels import Labels
 

@@ -13,7 +13,7 @@ from argap.synthetics.tasks.automata import AutomataConfig
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
 from argap.synthetics.training.config import learning_rate
-from argap.synthetics.training.cuda_graph import TrainerGroup
+from argap.synthetics.training.loop import TrainerGroup
 from argap.synthetics.training.models import MEMBERS
 from argap.synthetics.training.supervision import Supervision, batch_order, stream_seed, supervise, supervision
 from argap.synthetics.training.trainer import Trainer, accuracy_by_slice

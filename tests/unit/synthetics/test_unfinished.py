@@ -17,8 +17,7 @@ from argap.errors import FormatError
 from argap.synthetics.sweeps.store import UNFINISHED, write_run
 from argap.synthetics.training import loop
 from argap.synthetics.training.config import RunConfig
-from argap.synthetics.training.cuda_graph import TrainerGroup
-from argap.synthetics.training.loop import RunResult, train_group
+from argap.synthetics.training.loop import RunResult, TrainerGroup, train_group
 from argap.synthetics.training.unfinished import keep, path_of
 from tests.builders.sweeps import CPU, TINY, task_run
 

@@ -13,8 +13,8 @@ from argap.errors import FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.records import LeftOut
 from argap.records.columns import COPIED
+from argap.suite.collect import keep_others, labels_of
 from argap.tokens.labels import label, label_portions, read_labels, with_counts, write_labels
-from argap.tokens.left_out import keep_others, labels_of
 from tests.conftest import index_of
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15

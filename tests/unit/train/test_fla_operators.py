@@ -31,9 +31,8 @@ from argap.models.presets import build_config
 from argap.records import read_record, write_record
 from argap.runtime.torchrun import Parallel
 from argap.train import load_config, train
-from argap.train.loop import Objective, Trainer
+from argap.train.loop import Objective, Trainer, Windows
 from argap.train.records import TrainRecord
-from argap.train.windows import Windows
 from tests.builders.weights import redraw
 
 WIDTH, LENGTH = 128, 21

@@ -10,9 +10,9 @@ import pytest
 from argap.errors import ArgapError, FormatError
 from argap.text.tokenizer import load_tokenizer
 from argap.train.config import DataSource
+from argap.train.loop import Windows, epoch_order
 from argap.train.tokens import pack_tokens
-from argap.train.windows import Windows, epoch_order
-from tests.builders.token_files import megatron_pair
+from tests.builders.index import megatron_pair
 from tests.conftest import flip_bit
 
 

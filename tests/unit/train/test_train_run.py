@@ -19,9 +19,8 @@ from argap.files.atomic import read_json
 from argap.records import as_json
 from argap.runtime.device import deterministic_algorithms
 from argap.train import TrainConfig, load_config, read_log, train
-from argap.train.loop import Trainer
+from argap.train.loop import Trainer, Windows
 from argap.train.records import StepLine
-from argap.train.windows import Windows
 from tests.builders.processes import begin
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.integrations.hub_kernels import use_kernel_func_from_hub_with_fallback
 
-from argap.checkpoints.cpu_functions import use_torch_on_cpu
+from argap.checkpoints.rebinding import use_torch_on_cpu
 
 FAMILIES = ["qwen3_next", "olmo_hybrid", "kimi_linear"]
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from argap.evaluation.windows import EvaluationSet
-from argap.scoring.batches import Batches
-from argap.scoring.sharing import depends_on_length
+from argap.scoring.batches import Batches, depends_on_length
 from tests.unit.models.hub.families import by_hand, tiny, windows
 
 LENGTHS = (50, 11, 15, 35, 15)
@@ -51,7 +50,7 @@ def test_longrope_takes_windows_of_equal_length(capsys, bos: int | None) -> None
 
 
 def test_in_half_precision_the_configuration_decides_where_the_probe_cannot(monkeypatch) -> None:
-    monkeypatch.setattr("argap.scoring.sharing.DIFFERENT_HALF", 100.0)
+    monkeypatch.setattr("argap.scoring.batches.DIFFERENT_HALF", 100.0)
     assert scored(longrope().bfloat16(), windows(*LENGTHS), 4)[0].sharing == "equal"
     assert scored(longrope().bfloat16(), windows(30, 12, 9), 4)[0].sharing == "any"  # all have the short factors
     assert scored(tiny("phi3").bfloat16(), windows(*LENGTHS), 4)[0].sharing == "any"

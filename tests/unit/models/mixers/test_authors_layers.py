@@ -30,7 +30,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 from transformers.models.recurrent_gemma import modeling_recurrent_gemma as griffin
 from transformers.models.xlstm import modeling_xlstm as xlstm
 
-from argap.checkpoints.cpu_functions import use_torch_on_cpu
+from argap.checkpoints.rebinding import use_torch_on_cpu
 from argap.models.mixer import Mixer
 from argap.models.mixers.attention import Attention
 from argap.models.mixers.gated_attention import GatedAttention
