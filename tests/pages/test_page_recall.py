@@ -152,14 +152,14 @@ def test_recall_of_todays_mixers():
         for label, hits, *cells in table(readme, "", "AR hits"):
             for link, at_distances, golds in zip(result.link, cells[::2], cells[1::2], strict=True):
                 if label.startswith("Pearson"):
-                    yield golds, (link.at_distances if "at distances" in label else link).pearson_gold
+                    yield golds, (link.at_distances if "at distances" in label else link).pearson_gold or 0.0
                     continue
                 (point,) = (point for point in link.points if point.model == label)
                 flip = gaps[label, link.task[:3]]
                 assert point.gold_gap_nll == flip.gold_gap
                 yield hits, point.ar_gap_nll
-                yield at_distances, point.ar_gap_at_distances
-                yield golds, flip.gold_gap, *(flip.gold_gap_ci95 or ())
+                yield at_distances, point.ar_gap_at_distances or 0.0
+                yield golds, flip.gold_gap or 0.0, *(flip.gold_gap_ci95 or ())
 
     assert unlike(checks()) == []
     assert len(table(readme, "", "SWDE form: contains")) == len(result.models) - 1 + 2  # without copy, with attention
