@@ -24,7 +24,7 @@ SUITES = (
     "today-7m",
     "today-7m-length",
 )
-RECALL = {"recall": ("demo", "table1-7m"), "link": ("table1-7m", "table1-50m")}
+RECALL = {"recall": ("demo", "table1-7m", "today-7m"), "link": ("table1-7m", "table1-50m", "today-7m")}
 """The results with each figure of `argap.reports.figures.recall`."""
 
 

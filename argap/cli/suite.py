@@ -181,6 +181,7 @@ def weights(
     suite: SuiteFile,
     to: Annotated[Path | None, typer.Option(help="Pack the weights in the work folder into archives here.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Unpack archives from here.")] = None,
+    published: Annotated[str | None, typer.Option(metavar="URL", help="Note where the archives can be had.")] = None,
     size: SizeOption = None,
     work: WorkOption = None,
     out: OutOption = None,
@@ -189,12 +190,12 @@ def weights(
     from argap.errors import ArgapError
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
-    from argap.suite.weights import export_weights, import_weights
+    from argap.suite.weights import export_weights, import_weights, note_published
 
     loaded, layout = load_suite(suite, to_run=False), Layout(work or Path("runs") / suite.stem)
     folder = out or Path("results") / suite.stem
-    if (to is None) == (source is None):
-        raise ArgapError("expected one of `to` and `from`")
+    if [to, source, published].count(None) != 2:
+        raise ArgapError("expected one of `to`, `from` and `published`")
     for each in size or loaded.sizes:
         if to is not None:
             for asset in export_weights(loaded, suite.stem, each, layout, to, folder / each).assets:
@@ -202,6 +203,8 @@ def weights(
         elif source is not None:
             for model in import_weights(loaded, each, layout, source, folder / each):
                 typer.echo(f"{layout.work / each / model}")
+        elif published is not None:
+            note_published(folder / each, published)
 
 
 @app.command(short_help="Rebuild tables and figures without running models.")

@@ -7,8 +7,8 @@ from argap.recall.examples import TaskData
 from argap.recall.link import GapLink
 from argap.recall.prompts import Protocol
 from argap.recall.samples import Sample
-from argap.recall.scores import Score
-from argap.records import Record, read_record
+from argap.recall.scores import Score, gold_interval, gold_nll
+from argap.records import Interval, Record, read_record
 
 FORMAT = 1
 
@@ -29,6 +29,10 @@ class Flips(Record, frozen=True):
     p_value: float
     """McNemar's exact test of no difference."""
     lost_ids: list[str]
+    gold_gap: float | None = None
+    """NLL of the golds' tokens over the reference's, in nats; None without log-probs, and if the file omits it."""
+    gold_gap_ci95: Interval | None = None
+    """By the bootstrap over documents, paired; None for a single document, too."""
 
 
 class RecallResult(Record, frozen=True):
@@ -62,6 +66,7 @@ def flips(model: str, task: str, samples: Sequence[Sample], reference: Sequence[
     from scipy.stats import binomtest
 
     pairs = [(a.contains, b.contains) for a, b in zip(samples, reference, strict=True)]
+    own, other = gold_nll(samples), gold_nll(reference)
     gained, lost = pairs.count((True, False)), pairs.count((False, True))
     return Flips(
         model=model,
@@ -73,4 +78,6 @@ def flips(model: str, task: str, samples: Sequence[Sample], reference: Sequence[
         difference=(gained - lost) / len(pairs),
         p_value=float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0,
         lost_ids=[a.id for a, pair in zip(samples, pairs, strict=True) if pair == (False, True)],
+        gold_gap=None if own is None or other is None else own - other,
+        gold_gap_ci95=gold_interval(samples, reference),
     )

@@ -83,6 +83,8 @@ class Score(Record, frozen=True):
     by_key: list[Group]
     failures: Failures | None = None
     """None if the file omits them."""
+    gold_ci95: Interval | None = None
+    """Interval of ``gold_nll``; None for a single document or without log-probs, and if the file omits it."""
 
 
 def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
@@ -105,13 +107,14 @@ def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
         truncated=sum(s.truncated_tokens > 0 for s in samples) / n,
         gold_absent=sum(not s.gold_in_text for s in samples),
         gold_survived=sum(s.gold_survived for s in samples) / n,
-        gold_nll=_gold_nll(samples),
+        gold_nll=gold_nll(samples),
         gold_first_rank_0=float(np.mean([rank == 0 for rank in ranks])) if ranks else None,
         stops=StopCounts(stops.count("stop"), stops.count("eos"), stops.count("length")),
         by_distance=_binned(samples, [s.distance for s in samples], DISTANCES),
         by_gold_length=_binned(samples, [len(s.gold_tokens) for s in samples], GOLD_LENGTHS),
         by_key=by_key(samples),
         failures=Failures(**Counter(why(s) for s in samples if not s.contains)),
+        gold_ci95=gold_interval(samples),
     )
 
 
@@ -142,10 +145,27 @@ def chance(samples: Sequence[Sample]) -> float | None:
     return hits / (n * (n - 1))
 
 
-def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
-    """Compute the 95% percentile bootstrap over documents, from the sum of each; None for a single document."""
+def gold_interval(samples: Sequence[Sample], reference: Sequence[Sample] | None = None) -> Interval | None:
+    """Compute the interval of the golds' mean NLL, or of its gap to ``reference`` on the same examples, in nats.
+
+    None for a single document or without log-probs.
+    """
+    lost, tokens = [], []
+    for own, other in zip(samples, samples if reference is None else reference, strict=True):
+        if own.gold_logprobs is None or other.gold_logprobs is None:
+            return None
+        lost.append((0.0 if reference is None else sum(other.gold_logprobs)) - sum(own.gold_logprobs))
+        tokens.append(len(own.gold_logprobs))
+    return interval(np.array(lost), [sample.document for sample in samples], np.array(tokens))
+
+
+def interval(values: np.ndarray, documents: Sequence[str], weights: np.ndarray | None = None) -> Interval | None:
+    """Compute the 95% percentile bootstrap over documents of Σ values / Σ weights; None for a single document.
+
+    ``weights``: one per value; None: 1 each, which makes it the mean.
+    """
     _, member = np.unique(np.array(documents, dtype=object).astype(str), return_inverse=True)
-    sums, sizes = np.bincount(member, weights=hits), np.bincount(member)
+    sums, sizes = np.bincount(member, weights=values), np.bincount(member, weights=weights)
     if len(sums) < 2:
         return None
     bootstrap = intervals.DocumentBootstrap(len(sums))
@@ -178,10 +198,10 @@ def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequ
 
 def _group(name: str, members: Sequence[Sample]) -> Group:
     hits = np.array([s.contains for s in members], dtype=float)
-    return Group(name, len(members), float(hits.mean()), _stderr(hits), _gold_nll(members))
+    return Group(name, len(members), float(hits.mean()), _stderr(hits), gold_nll(members))
 
 
-def _gold_nll(samples: Sequence[Sample]) -> float | None:
+def gold_nll(samples: Sequence[Sample]) -> float | None:
     """Return the mean NLL of all gold tokens; None without log-probs."""
     logprobs = [p for s in samples if s.gold_logprobs is not None for p in s.gold_logprobs]
     return -float(np.mean(logprobs)) if logprobs else None

@@ -9,12 +9,15 @@ import io
 import tarfile
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing, replacing_folder
 from argap.files.checksums import sha256_of
 from argap.records import Record, read_record, write_record
 from argap.suite.config import Suite
 from argap.suite.layout import Layout
+from argap.train.records import read_train
 
 FILES = (
     "config.json", "generation_config.json", "log.jsonl", "model.safetensors", "tokenizer.json",
@@ -32,21 +35,26 @@ class Asset(Record, frozen=True):
     sha256: str
     weights: str
     """SHA-256 of its ``model.safetensors``."""
+    git: str | None
+    """Commit of argap that trained the model; None if its ``train.json`` has none."""
 
 
 class Weights(Record, frozen=True):
     """``SIZE/weights.json``."""
 
     assets: tuple[Asset, ...]
+    published: str | None
+    """Where the archives can be downloaded; None while they are not published."""
 
 
 def export_weights(suite: Suite, name: str, size: str, layout: Layout, folder: Path, out: Path) -> Weights:
     """Write an archive to ``folder`` for each model of ``size`` with weights in the work folder; list it in ``out``.
 
     ``name``: of the suite. Models listed in ``out`` earlier stay listed if their weights are not in the work folder.
-    Raises `ArgapError` if there are no weights.
+    A list that changes is not published any more. Raises `ArgapError` if there are no weights.
     """
-    listed = {asset.model: asset for asset in _listed(out)}
+    before = _read(out)
+    listed = {asset.model: asset for asset in before.assets}
     entries = {entry.name: entry for entry in suite.entries(size)}
     found = {model: layout.checkpoint(entry) for model, entry in entries.items()}
     found = {model: place for model, place in found.items() if (place / "model.safetensors").is_file()}
@@ -56,11 +64,20 @@ def export_weights(suite: Suite, name: str, size: str, layout: Layout, folder: P
         path = folder / f"{name}-{size}-{model}.tar"
         with replacing(path) as temporary:
             temporary.write_bytes(_archive(place))
-        weights = sha256_of(place / "model.safetensors")
-        listed[model] = Asset(model, path.name, path.stat().st_size, sha256_of(path), weights)
-    made = Weights(tuple(listed[model] for model in entries if model in listed))
+        weights, git = sha256_of(place / "model.safetensors"), read_train(place).git
+        listed[model] = Asset(model, path.name, path.stat().st_size, sha256_of(path), weights, git)
+    assets = tuple(listed[model] for model in entries if model in listed)
+    made = before if assets == before.assets else Weights(assets, published=None)
     write_record(out / "weights.json", made)
     return made
+
+
+def note_published(out: Path, address: str) -> None:
+    """Note in ``out`` where its archives can be downloaded. Raises `ArgapError` if it lists none."""
+    listed = _read(out)
+    if not listed.assets:
+        raise ArgapError(f"{out / 'weights.json'}: lists no archives; pack them first (`to`)")
+    write_record(out / "weights.json", replace(listed, published=address))
 
 
 def import_weights(suite: Suite, size: str, layout: Layout, folder: Path, out: Path) -> list[str]:
@@ -70,9 +87,11 @@ def import_weights(suite: Suite, size: str, layout: Layout, folder: Path, out: P
     `ArgapError` if ``folder`` has none.
     """
     entries = {entry.name: entry for entry in suite.entries(size)}
-    assets = [asset for asset in _listed(out) if asset.model in entries and (folder / asset.file).is_file()]
+    listed = _read(out)
+    assets = [asset for asset in listed.assets if asset.model in entries and (folder / asset.file).is_file()]
     if not assets:
-        raise ArgapError(f"{folder}: has none of the archives that {out / 'weights.json'} lists")
+        where = f"download them from {listed.published}" if listed.published else "they are not published"
+        raise ArgapError(f"{folder}: has none of the archives that {out / 'weights.json'} lists; {where}")
     unpacked = []
     for asset in assets:
         path, place = folder / asset.file, layout.checkpoint(entries[asset.model])
@@ -99,6 +118,6 @@ def _archive(place: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _listed(out: Path) -> tuple[Asset, ...]:
+def _read(out: Path) -> Weights:
     path = out / "weights.json"
-    return read_record(path, Weights).assets if path.is_file() else ()
+    return read_record(path, Weights) if path.is_file() else Weights((), None)

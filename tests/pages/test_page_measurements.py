@@ -3,14 +3,14 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from argap.recall.link import GapLink
+from argap.recall.link import GapLink, LinkPoint, link_to_gap, read_ar_nlls
 from argap.recall.result import open_recall
 from tests.builders.page_tables import ROOT, Check, on_one_line, table, unlike
 
@@ -195,8 +195,12 @@ def answers(page: Path, rows: dict[tuple[str, str], Any]) -> Iterator[Check]:
 
 
 def pearson(link: GapLink, *, seeds: bool = True) -> tuple[float, float, float]:
+    """`correlated` on the points of a link, with or without attention's own seeds."""
+    return correlated([point for point in link.points if seeds or not point.model.startswith("attention")])
+
+
+def correlated(points: Sequence[LinkPoint]) -> tuple[float, float, float]:
     """Pearson's r of the gaps on the golds with the AR gaps at their distances, and its 95% interval by Fisher."""
-    points = [point for point in link.points if seeds or not point.model.startswith("attention")]
     pairs = [(point.ar_gap_at_distances or 0.0, point.gold_gap_nll or 0.0) for point in points]
     r = float(np.corrcoef(np.array(pairs).T)[0, 1])
     z, half = np.arctanh(r), 1.959964 / (len(points) - 3) ** 0.5
@@ -303,3 +307,45 @@ def test_recall_of_trained_models():
         "fda": 9,
         "squad": 8,
     }
+
+
+def test_recall_of_todays_mixers():
+    """Attention's rows are those of Table 1's page; with its first seed as reference, the points of both are pooled."""
+    readme = ROOT / "results" / "recall" / "today-7m" / "README.md"
+    result, earlier = open_recall(readme.parent), open_recall(readme.parent.with_name("table1-7m"))
+    assert (result.protocol, result.tasks) == (earlier.protocol, earlier.tasks)
+    attention = [row for row in earlier.rows if row.model.startswith("attention")]
+    rows = {(row.model, row.task[:3]): row for row in [*attention, *result.rows]}
+    gaps = {(flip.model, flip.task[:3]): flip for flip in result.flips}
+
+    def checks() -> Iterator[Check]:
+        yield from answers(readme, rows)
+        for label, hits, *cells in table(readme, "", "AR hits"):
+            for link, at_distances, golds in zip(result.link, cells[::2], cells[1::2], strict=True):
+                if label.startswith("Pearson"):
+                    yield golds, (link.at_distances if "at distances" in label else link).pearson_gold or 0.0
+                    continue
+                (point,) = (point for point in link.points if point.model == label)
+                flip = gaps[label, link.task[:3]]
+                assert point.gold_gap_nll == flip.gold_gap
+                yield hits, point.ar_gap_nll
+                yield at_distances, point.ar_gap_at_distances or 0.0
+                yield golds, flip.gold_gap or 0.0, *(flip.gold_gap_ci95 or ())
+
+    assert unlike(checks()) == []
+    assert len(table(readme, "", "SWDE form: contains")) == len(result.models) - 1 + 2  # without copy, with attention
+    assert len(table(readme, "", "AR hits")) == len(result.models) - 2 + 2  # without copy and the reference; Pearson's
+    nlls = read_ar_nlls(ROOT / "results" / "today-7m" / "7m", "attention")
+    theirs = link_to_gap([*attention, *result.rows], nlls, "attention-seed1")
+    pooled = [
+        correlated([*old.points, *(each for each in new.points if each.gold_gap_nll and each.model in result.models)])
+        for old, new in zip(earlier.link, theirs, strict=True)
+    ]
+    copied = [100 * row.contains for row in result.rows if row.model == "copy"]
+    for said in (
+        "answers {:.0f}, {:.0f} and {:.1f}%".format(*copied),
+        "r is {:.2f} ({:.2f} to {:.2f}), {:.2f} ({:.2f} to {:.2f}) and {:.2f} ({:.2f} to {:.2f})".format(
+            *(end for each in pooled for end in each)
+        ),
+    ):
+        assert said in on_one_line(readme)

@@ -21,8 +21,9 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
-from argap.suite.weights import export_weights, import_weights
+from argap.suite.weights import export_weights, import_weights, note_published
 from argap.tokens import runs
+from argap.train.records import read_train
 from tests.builders.processes import said, torchrun
 from tests.commands.suite.conftest import command, text
 from tests.conftest import estimates_in, word_tokenizer
@@ -250,6 +251,7 @@ def test_ray_gives_the_same_result(place, tmp_path):
 
 IN_SMALL_SHARDS = """
 from argap.tokens import runs
+from argap.train.records import read_train
 from argap.cli import main
 runs.SHARD_TOKENS = 512
 main()
@@ -391,6 +393,7 @@ def test_weights_travel_as_archives_with_their_hashes(place, tmp_path):
     assert [each.file for each in made.assets][:2] == ["suite-tiny-attention.tar", "suite-tiny-base_conv.tar"]
     again = export_weights(suite, "suite", "tiny", work, tmp_path / "again", tmp_path / "out2")
     assert again == made  # equal checkpoints, equal archives
+    assert made.assets[0].git == read_train(place / "work" / "tiny" / "attention").git
     (tmp_path / "assets" / "suite-tiny-base_conv.tar").unlink()  # only what is there is unpacked
     result = command(tmp_path, "weights", "--from", str(tmp_path / "assets"))
     assert result.output.split() == [
@@ -404,7 +407,17 @@ def test_weights_travel_as_archives_with_their_hashes(place, tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(FormatError, match=r"suite-tiny-base_conv.tar: SHA-256 \w{12}, expected .*; download it again"):
         import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "again", out)
-    with pytest.raises(ArgapError, match=r"has none of the archives that .* lists"):
-        import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "nowhere", out)
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(ArgapError, match=r"has none of the archives that .* lists; they are not published"):
+        import_weights(suite, "tiny", Layout(tmp_path / "work"), nowhere, out)
+    command(tmp_path, "weights", "--published", "https://example.org")
+    with pytest.raises(ArgapError, match=r"lists; download them from https://example\.org"):
+        import_weights(suite, "tiny", Layout(tmp_path / "work"), nowhere, out)
+    assert export_weights(suite, "suite", "tiny", work, tmp_path / "assets", out).published == "https://example.org"
+    (tmp_path / "work" / "tiny" / "attention" / "log.jsonl").write_text("")  # another archive
+    changed = export_weights(suite, "suite", "tiny", Layout(tmp_path / "work"), tmp_path / "assets", out)
+    assert (changed.published, len(changed.assets)) == (None, len(made.assets))
+    with pytest.raises(ArgapError, match="lists no archives; pack them first"):
+        note_published(tmp_path / "empty", "https://example.org")
     with pytest.raises(ArgapError, match="no weights in"):
         export_weights(suite, "suite", "tiny", Layout(tmp_path / "empty"), tmp_path / "assets", out)

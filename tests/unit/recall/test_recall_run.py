@@ -22,7 +22,7 @@ from argap.recall.prompts import Protocol
 from argap.recall.result import RecallResult, flips, open_recall
 from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import HitRule, Sample, task_folder
-from argap.recall.scores import Failures, by_key, chance, interval, why
+from argap.recall.scores import Failures, by_key, chance, gold_interval, gold_nll, interval, why
 from argap.records import as_json
 from argap.reports.figures.recall import recall_figure
 from argap.reports.pages.recall import (
@@ -248,6 +248,22 @@ def test_the_interval_resamples_documents() -> None:
     assert interval(hits, ["a", "a", "a", "a"]) is None
     assert interval(hits, ["a", "a", "b", "b"]) == (0.0, 1.0)  # a resample may hold a or b alone
     assert interval(hits, ["a", "b", "a", "b"]) == (0.5, 0.5)  # every document has one of two
+
+
+def test_the_gap_on_the_golds_is_per_token_and_paired_by_document() -> None:
+    # Over documents a (1 token) and b (3): NLL (1 + 3·2) / 4; 0.5 less in a and 1 less in b with the reference.
+    own, other = (
+        [
+            a_sample(id=name, document=name, gold_tokens=[0] * n, gold_logprobs=[-lost] * n)
+            for name, n, lost in (("a", 1, nll_a), ("b", 3, nll_b))
+        ]
+        for nll_a, nll_b in ((1.0, 2.0), (0.5, 1.0))
+    )
+    result = flips("m", "t", own, other)
+    assert (result.gold_gap, result.gold_gap_ci95) == (3.5 / 4, (0.5, 1.0))  # a resample may hold a or b alone
+    assert (gold_nll(own), gold_interval(own)) == (7 / 4, (1.0, 2.0))
+    without = [msgspec.structs.replace(sample, gold_logprobs=None) for sample in other]
+    assert (flips("m", "t", own, without).gold_gap, gold_interval(without)) == (None, None)
 
 
 def test_a_gap_without_the_reference_is_refused_before_a_model_is_asked(tmp_path) -> None:

@@ -57,7 +57,7 @@ def test_in_half_precision_the_configuration_decides_where_the_probe_cannot(monk
 
 
 def test_float32_tells_rounding_from_dependence_on_the_batch(monkeypatch) -> None:
-    monkeypatch.setattr("argap.scoring.sharing.DIFFERENT_HALF", -1.0)  # all that half precision finds is a difference
+    monkeypatch.setattr("argap.scoring.batches.DIFFERENT_HALF", -1.0)  # all that half precision finds is a difference
     model = tiny("llama").bfloat16()
     assert scored(model, windows(*LENGTHS), 4)[0].sharing == "any"
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
