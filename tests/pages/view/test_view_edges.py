@@ -1,5 +1,6 @@
 """Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
 
+import csv
 import json
 import shutil
 
@@ -28,8 +29,15 @@ def test_hostile_texts_are_answered_as_visible_text(hostile_result):
     assert shown["control"] == "␀␇␛[31m"
     assert shown["lines"] == "one↵\n→two↵\n"
     assert shown["long"] == "x" * 400 + "…"
-    assert window["cut"] == {"7": 100_000, "15": 100_000}
+    assert window["cut"] == {"7": 100_000, "16": 100_000}
     assert "\u200d" not in shown["emoji"]  # a joiner is a format character, and visible as one
+
+
+def test_a_formula_is_text_in_kept_tokens(hostile_result):
+    kept = client_of(hostile_result).get("/api/keep/tokens?where=true&model=m2&format=csv").text
+    cells = {cell for row in csv.reader(kept.splitlines(keepends=True)) for cell in row}
+    assert f"'{HOSTILE['formula']}" in cells
+    assert [cell for cell in cells if cell.startswith("=")] == []
 
 
 def test_one_token(tmp_path, tokenizer):
