@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +16,8 @@ from argap.files.parquet import write_parquet
 from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
+from argap.view.app import COMPUTED
+from argap.view.asked import Asked
 from argap.view.serve import listen, serve
 from argap.view.windows import _piece
 from tests.conftest import copied, copied_without_tokens, flip_bit
@@ -241,6 +245,22 @@ def test_a_mistake_is_an_answer_and_a_line_in_the_terminal(token_result, tmp_pat
     )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("argap: internal error (KeyError: 'key'), please report it; the traceback is in")
+
+
+def test_an_answer_that_takes_too_long_is_ended(token_result, monkeypatch):
+    ended = threading.Event()
+
+    def search(ask: Asked, stop: Interrupt) -> None:
+        for _ in range(500):
+            if stop.asked:
+                return ended.set()
+            time.sleep(0.01)
+
+    monkeypatch.setattr("argap.view.app.LONGEST", 0.05)
+    monkeypatch.setitem(COMPUTED, "search", search)
+    answer = client_of(token_result).get("/api/search?text=a")
+    assert answer.json() == {"error": "not answered within 0.05 s; ask for less"}
+    assert ended.wait(10)
 
 
 def test_a_taken_port_is_one_line():
