@@ -167,6 +167,19 @@ def test_a_text_is_not_looked_for_among_damaged_tokens(token_result, tmp_path, r
     assert ("damaged between bytes" if recorded else "token is null in 1 rows") in error
 
 
+def test_a_text_is_found_in_the_highest_window_of_its_type(token_result, tmp_path, monkeypatch):
+    copied(token_result, tmp_path / "out")
+    (tmp_path / "out" / "ref" / "checksums.json").unlink()
+    part = sorted((tmp_path / "out" / "ref" / "tokens").glob("*.parquet"))[-1]
+    table = pq.read_table(part)
+    windows, highest = table["window"].to_numpy().copy(), 2 ** (table.schema.field("window").type.bit_width - 1) - 1
+    windows[windows == windows[-1]] = highest
+    pq.write_table(table.set_column(table.column_names.index("window"), "window", pa.array(windows)), part)
+    monkeypatch.setattr("argap.view.answers.LISTED", 10**6)
+    found = client_of(tmp_path / "out").get("/api/search?text=e").json()
+    assert highest in {match["window"] for match in found["matches"]}
+
+
 def test_changed_cells_are_not_summed(token_result, tmp_path):
     copied(token_result, tmp_path / "out")
     cells = tmp_path / "out" / "cells.parquet"
