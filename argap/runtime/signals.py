@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-_Unraisable = SimpleQueue["sys.UnraisableHookArgs | None"]
-
 
 @dataclass
 class StopRequest:
@@ -135,7 +133,8 @@ def keeping_interrupts() -> Iterator[None]:
     interrupt inside a hook written in Python would be printed as well, so the hook is a method in C, and a thread does
     the rest.
     """
-    print_it, waiting = sys.unraisablehook, _Unraisable()
+    print_it = sys.unraisablehook
+    waiting: SimpleQueue[sys.UnraisableHookArgs | None] = SimpleQueue()
     threading.Thread(target=_raise_again, args=(waiting, print_it), daemon=True).start()
     sys.unraisablehook = waiting.put
     try:
@@ -145,7 +144,9 @@ def keeping_interrupts() -> Iterator[None]:
         waiting.put(None)
 
 
-def _raise_again(waiting: _Unraisable, print_it: Callable[["sys.UnraisableHookArgs"], object]) -> None:
+def _raise_again(
+    waiting: "SimpleQueue[sys.UnraisableHookArgs | None]", print_it: Callable[["sys.UnraisableHookArgs"], object]
+) -> None:
     while raised := waiting.get():
         if issubclass(raised.exc_type, KeyboardInterrupt):
             time.sleep(0.01)
