@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import json
 import os
+import signal
 import struct
 import sys
 import tempfile
@@ -27,7 +28,9 @@ from argap.errors import ArgapError
 
 BATCH = 200
 SECONDS = 20
-"""For one example, on a busy machine."""
+"""Of processor time for one example."""
+WAIT = 600
+"""Seconds for one example, on a busy machine."""
 LONGEST = 2000
 PAGES_LIMIT = 3 * 2**30
 """Bytes of memory of a batch."""
@@ -267,14 +270,17 @@ def run_batch(name: str, number: int, current: Path) -> None:
     @given(target.drawn)
     def tried(example: Any) -> None:
         current.write_text(repr(example)[:10_000], encoding="utf-8", errors="backslashreplace")
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        faulthandler.dump_traceback_later(WAIT, exit=True)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 target.read(example, Path(folder))
             except ArgapError as refused:
                 _check(refused)
         faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
+    faulthandler.register(signal.SIGPROF, chain=True)  # and then the signal ends the process
     tried()
 
 

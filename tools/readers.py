@@ -254,7 +254,7 @@ ROWS = (
             "argap/models/hub/registry.py::fla_models",
             "argap/models/speed.py::_peak_rss",
             "argap/files/atomic.py::_settle",
-            "argap/runtime/streams.py::_open_closed",
+            "argap/runtime/streams.py::_open",
             "argap/view/bundle.py::_write_page",
             "argap/recall/lm_eval_tasks.py::_evaluate",
             "reports/pages/page.py::render_page",

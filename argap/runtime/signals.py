@@ -5,9 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 
 @dataclass
@@ -128,20 +129,28 @@ def _end_after(reader: int) -> None:
 def keeping_interrupts() -> Iterator[None]:
     """Raise an interrupt again that arrives in a destructor or a weak reference's callback inside the block.
 
-    Python cannot raise there: it prints the interrupt's traceback and continues.
+    Python cannot raise there: it hands the interrupt to a hook, which prints its traceback, and continues. A second
+    interrupt inside a hook written in Python would be printed as well, so the hook is a method in C, and a thread does
+    the rest.
     """
     print_it = sys.unraisablehook
-
-    def raise_later(raised: "sys.UnraisableHookArgs") -> None:
-        if issubclass(raised.exc_type, KeyboardInterrupt):
-            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
-        else:
-            print_it(raised)
-
-    sys.unraisablehook = raise_later
+    waiting: SimpleQueue[sys.UnraisableHookArgs | None] = SimpleQueue()
+    threading.Thread(target=_raise_again, args=(waiting, print_it), daemon=True).start()
+    sys.unraisablehook = waiting.put
     try:
         yield
     finally:
         sys.unraisablehook = print_it
+        waiting.put(None)
+
+
+def _raise_again(
+    waiting: "SimpleQueue[sys.UnraisableHookArgs | None]", print_it: Callable[["sys.UnraisableHookArgs"], object]
+) -> None:
+    while raised := waiting.get():
+        if issubclass(raised.exc_type, KeyboardInterrupt):
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            print_it(raised)
+        del raised

@@ -112,6 +112,8 @@ def is_unicode(stream: object) -> bool:
 def guard_streams() -> None:
     """Let stdout and stderr show control characters, and write what their encoding lacks as ASCII."""
     _open_closed()
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):  # `python -u`, which drops what a disk cuts off
+        _open("stdout", 1, "w", sys.stdout.encoding, sys.stdout.errors)
     codecs.register_error(HANDLER, _replaced)
     codecs.register(_visible)
     with suppress(OSError, ValueError, AttributeError):
@@ -135,9 +137,14 @@ def _open_closed() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number
         if getattr(sys, name) is None:
-            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
+            _open(name, number, mode)
+
+
+def _open(name: str, number: int, mode: str, encoding: str = "utf-8", errors: str | None = None) -> None:
+    """Open a descriptor as a standard stream of Python, which writes each line when it ends."""
+    stream = open(number, mode, 1, encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
@@ -208,6 +215,10 @@ def ending_with_pipe() -> Iterator[None]:
             yield
         except SystemExit:
             _flush()
+            raise
+        except BaseException:
+            with suppress(OSError):
+                _flush()
             raise
         _flush()
     except (BrokenPipeError, SystemExit) as end:

@@ -112,6 +112,11 @@ def test_a_pickle_that_imports_anything_is_refused_by_name_and_not_run(
         ({"a": torch.ones(1), "epoch": 3}, "'epoch' is a int; expected tensors only"),
         ([torch.ones(1)], "holds a list; expected a state dict of tensors"),
         ({"a": torch.ones(2).to_sparse()}, "a is sparse or quantised"),
+        ({"a": torch.ones(2, device="meta")}, "a is on the meta device, without values"),
+        ({"a": torch.ones(1).expand(10**6)}, "a repeats 4 stored bytes to 4,000,000"),
+        (dict.fromkeys(map(str, range(99)), torch.ones(10**4)), "its tensors would take 3,960,000 bytes"),
+        ({3: torch.ones(1)}, "a key is a int; expected names of tensors"),
+        ({"a" * 1001: torch.ones(1)}, "a name of 1,001 characters; expected at most 1,000"),
     ],
 )
 def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, content: Any, said: str) -> None:

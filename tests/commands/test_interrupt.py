@@ -60,16 +60,23 @@ def test_an_interrupt_of_the_first_imports_is_no_traceback(tmp_path):
 
 
 IN_A_DESTRUCTOR = """
-import os, signal, time
+import os, signal, sys, time
 from argap import cli
+
+def again(frame, event, argument):
+    if event == "call":  # in what Python code then answers the first
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
 
 class Interrupted:
     def __del__(self):
+        sys.setprofile(again)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.001)  # it is raised here
 
 def command(**given):
     Interrupted()
+    sys.setprofile(None)
     time.sleep(60)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,7 +86,7 @@ cli.main()
 """
 
 
-def test_an_interrupt_in_a_destructor_is_not_lost():
+def test_an_interrupt_in_a_destructor_is_not_lost_nor_a_second_printed():
     done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -49,6 +49,11 @@ def raising(error: BaseException) -> Callable[..., None]:
             1,
             "argap: a name or text contains '\\udce9', which is not Unicode; expected UTF-8",
         ),
+        (
+            type("PanicException", (BaseException,), {})("range end"),
+            1,
+            "argap: a library could not handle what it was given (PanicException: range end)",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +78,22 @@ def test_a_full_disk_is_one_line() -> None:
         command = [sys.executable, "-m", "argap", "--version"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "argap: No space left on device\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["paper"]])
+def test_a_disk_that_fills_up_is_one_line(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
+    with open(tmp_path / "printed", "wb") as printed:
+        done = subprocess.run(
+            [sys.executable, "-m", "argap", *arguments],
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        )
+    assert (done.returncode, done.stderr) == (1, "argap: File too large\n")
 
 
 def test_streams_that_the_caller_closed_are_no_error() -> None:

@@ -26,6 +26,7 @@ HOSTILE = {
     "control": "\x00\x07\x1b[31m",
     "lines": "one\n\ttwo\n",
     "long": "x" * 100_000,
+    "formula": '=HYPERLINK("http://x")',
 }
 """Tokens that must be shown as text."""
 

@@ -1,7 +1,10 @@
 """Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
 
+import csv
 import json
 import shutil
+import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +16,8 @@ from argap.files.parquet import write_parquet
 from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
+from argap.view.app import COMPUTED
+from argap.view.asked import Asked
 from argap.view.serve import listen, serve
 from argap.view.windows import _piece
 from tests.conftest import copied, copied_without_tokens, flip_bit
@@ -28,8 +33,15 @@ def test_hostile_texts_are_answered_as_visible_text(hostile_result):
     assert shown["control"] == "␀␇␛[31m"
     assert shown["lines"] == "one↵\n→two↵\n"
     assert shown["long"] == "x" * 400 + "…"
-    assert window["cut"] == {"7": 100_000, "15": 100_000}
+    assert window["cut"] == {"7": 100_000, "16": 100_000}
     assert "\u200d" not in shown["emoji"]  # a joiner is a format character, and visible as one
+
+
+def test_a_formula_is_text_in_kept_tokens(hostile_result):
+    kept = client_of(hostile_result).get("/api/keep/tokens?where=true&model=m2&format=csv").text
+    cells = {cell for row in csv.reader(kept.splitlines(keepends=True)) for cell in row}
+    assert f"'{HOSTILE['formula']}" in cells
+    assert [cell for cell in cells if cell.startswith("=")] == []
 
 
 def test_one_token(tmp_path, tokenizer):
@@ -155,6 +167,19 @@ def test_a_text_is_not_looked_for_among_damaged_tokens(token_result, tmp_path, r
     assert ("damaged between bytes" if recorded else "token is null in 1 rows") in error
 
 
+def test_a_text_is_found_in_the_highest_window_of_its_type(token_result, tmp_path, monkeypatch):
+    copied(token_result, tmp_path / "out")
+    (tmp_path / "out" / "ref" / "checksums.json").unlink()
+    part = sorted((tmp_path / "out" / "ref" / "tokens").glob("*.parquet"))[-1]
+    table = pq.read_table(part)
+    windows, highest = table["window"].to_numpy().copy(), 2 ** (table.schema.field("window").type.bit_width - 1) - 1
+    windows[windows == windows[-1]] = highest
+    pq.write_table(table.set_column(table.column_names.index("window"), "window", pa.array(windows)), part)
+    monkeypatch.setattr("argap.view.answers.LISTED", 10**6)
+    found = client_of(tmp_path / "out").get("/api/search?text=e").json()
+    assert highest in {match["window"] for match in found["matches"]}
+
+
 def test_changed_cells_are_not_summed(token_result, tmp_path):
     copied(token_result, tmp_path / "out")
     cells = tmp_path / "out" / "cells.parquet"
@@ -233,6 +258,22 @@ def test_a_mistake_is_an_answer_and_a_line_in_the_terminal(token_result, tmp_pat
     )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("argap: internal error (KeyError: 'key'), please report it; the traceback is in")
+
+
+def test_an_answer_that_takes_too_long_is_ended(token_result, monkeypatch):
+    ended = threading.Event()
+
+    def search(ask: Asked, stop: Interrupt) -> None:
+        for _ in range(500):
+            if stop.asked:
+                return ended.set()
+            time.sleep(0.01)
+
+    monkeypatch.setattr("argap.view.app.LONGEST", 0.05)
+    monkeypatch.setitem(COMPUTED, "search", search)
+    answer = client_of(token_result).get("/api/search?text=a")
+    assert answer.json() == {"error": "not answered within 0.05 s; ask for less"}
+    assert ended.wait(10)
 
 
 def test_a_taken_port_is_one_line():
