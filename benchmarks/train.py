@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python benchmarks/train.py [--rows "attention native,gla fla"] [--json benchmarks/results/train.json]
     PYTHONPATH=. python benchmarks/train.py --lengths [2048,4096] [--json benchmarks/results/train-lengths.json]
+    PYTHONPATH=. python benchmarks/train.py --seeds cpu [--json benchmarks/results/train-seeds.json]
 
 A speed row is one architecture at the size ``360m`` with one backend: bfloat16, 8 windows of 2,048 random tokens per
 step. ``tokens_per_s`` comes from the median step after warm-up; ``ratio`` divides it by attention's in the same run.
@@ -13,6 +14,9 @@ parity row trains a smaller model on text for 200 steps with each backend, from 
 ``--lengths`` measures speed rows over lengths, with equal tokens per step (arXiv 2406.06484, figure 4), each
 as a ratio to attention at its length. All models take their first steps at once, which is where the time goes, and are
 then timed one after another. A repeated command with the same ``--json`` measures what is missing.
+
+``--seeds`` trains small models on Python's standard library, all from one seed: two in each setting of
+``deterministic`` and of the number of CPU threads. A row says how far apart two are that differ in one thing or none.
 
 Each model has a process and a time limit of its own, and the results are written after each row. Without ``--lengths``,
 the next one imports and builds its model on the CPU while a row is measured. A whole run takes up to twenty minutes on
@@ -35,7 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 from measured import DEMO, machine, parser, save, seconds_since_start
-from train_rows import by_length, one_by_one, path_of
+from train_rows import SEEDS, by_length, one_by_one, path_of, seeds
 
 from argap.files.atomic import read_json, write_json
 from argap.models import ArgapForCausalLM
@@ -102,6 +106,7 @@ def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--rows", help=f"comma-separated; default: {', '.join(ROWS)}")
     flags.add_argument("--lengths", nargs="?", const=LENGTHS, help=f"comma-separated [{LENGTHS}]")
+    flags.add_argument("--seeds", metavar="DEVICE", help=f"trainings apart; --rows: architectures [{','.join(SEEDS)}]")
     flags.add_argument("--limit", type=float, default=1200, help="seconds after which no further row starts [1200]")
     flags.add_argument("--cpu-check", action="store_true", help="tiny sizes on a CPU, to check that everything runs")
     flags.add_argument("--row", help=argparse.SUPPRESS)
@@ -113,11 +118,13 @@ def main() -> None:
         measure_row(arguments.row, lengths, sizes, arguments.out)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes of the rows, too
-    default = LENGTH_ROWS if lengths else ROWS
+    default = SEEDS if arguments.seeds else LENGTH_ROWS if lengths else ROWS
     names = [name.strip() for name in arguments.rows.split(",")] if arguments.rows else list(default)
     rows = measured_before(arguments.json) if lengths else []
     with tempfile.TemporaryDirectory() as folder:
-        if lengths:
+        if arguments.seeds:
+            found = seeds(names, arguments.seeds, Path(folder), arguments.cpu_check)
+        elif lengths:
             done = {(row["row"], row["shape"]) for row in rows}
             missing = {name: [each for each in lengths if (name, sizes.shape(each)) not in done] for name in names}
             found = by_length(missing, Path(folder), arguments.cpu_check, arguments.limit)

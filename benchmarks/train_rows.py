@@ -1,4 +1,4 @@
-"""Run the processes behind the rows of ``benchmarks/train.py``: one by one, or all ready before any is timed."""
+"""Run the processes behind the rows of ``benchmarks/train.py``: one by one, all ready before any is timed, or pairs."""
 
 import os
 import signal
@@ -7,18 +7,29 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from measured import seconds_since_start
+from measured import DEMO, seconds_since_start
+from safetensors.torch import load_file
 
-from argap.files.atomic import read_json
+from argap.files.atomic import read_json, write_json
+from argap.train.log import read_log
+from argap.train.records import StepLine
 
 SCRIPT = Path(__file__).with_name("train.py")
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
 """Seconds that a row may take, by its type."""
 PREPARING, TIMING = 0.75, 60
 """With ``--lengths``: the share of ``--limit`` in which the models must be ready, and seconds that a row may take."""
+
+SEEDS = "attention", "gated_delta_net"
+SEED_SIZES = {
+    "cpu": {"hidden_size": 64, "num_layers": 2, "seq_len": 128, "batch_size": 8, "steps": 40},
+    "cuda": {"hidden_size": 256, "num_layers": 6, "seq_len": 1024, "batch_size": 64, "steps": 300},
+    "check": {"hidden_size": 16, "num_layers": 1, "seq_len": 128, "batch_size": 32, "steps": 20},
+}
 
 
 class RowProcess:
@@ -107,3 +118,60 @@ def by_length(
                     yield row.name, row.figures(length, TIMING)
         if seconds_since_start() > limit:
             print(f"stopped after {limit:.0f} s", flush=True)
+
+
+class Training(NamedTuple):
+    """One training of ``--seeds``."""
+
+    threads: int
+    deterministic: bool
+    turn: int
+
+    def __str__(self) -> str:
+        """Return the setting, without the turn."""
+        return f"{'deterministic' if self.deterministic else 'default'}, {self.threads} threads"
+
+
+def seeds(architectures: list[str], device: str, folder: Path, check: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield how far apart two trainings of an architecture are that differ in one thing or in none."""
+    sizes, threads = SEED_SIZES["check" if check else device], (1, 2) if device == "cpu" else (1,)
+    shape = "width {hidden_size}, {num_layers} layers, B {batch_size}, T {seq_len}, {steps} steps".format(**sizes)
+    several = [Training(*each) for each in product(threads, (False, True), (1, 2))]
+    for architecture in architectures:
+        runs = {}
+        for each in several:
+            runs[each] = folder / f"{architecture}-{each}-{each.turn}"
+            config = {
+                **sizes,
+                "architecture": architecture,
+                "lr": 2e-3,
+                "deterministic": each.deterministic,
+                "tokenizer": str(DEMO / "tokenizer"),
+                "data": ["stdlib:train"],
+            }
+            write_json(folder / "train.yaml", config, seal=False)  # JSON is YAML
+            command = [sys.executable, "-m", "argap", "train", str(folder / "train.yaml"), "--out", str(runs[each])]
+            command += ["--device", device, "--tokens", str(folder / "tokens")]
+            subprocess.run(
+                command, check=True, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(each.threads)}
+            )
+        for one, other in combinations(runs, 2):
+            if one.turn == 1 and sum(mine != its for mine, its in zip(one, other, strict=True)) == 1:
+                pair = {"shape": shape, "device": device, "pair": [str(one), str(other)]}
+                yield f"seeds {architecture}", pair | distance(runs[one], runs[other])
+
+
+def distance(one: Path, other: Path) -> dict[str, Any]:
+    """Return how far apart two trained models are; losses in nats."""
+    ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    lines = [[line for line in read_log(run / "log.jsonl") if isinstance(line, StepLine)] for run in (one, other)]
+    apart = [abs(a.loss - b.loss) for a, b in zip(*lines, strict=True)]
+    ends = [read_json(run / "train.json")["finished"] for run in (one, other)]
+    return {
+        "equal": all(bool((ours[name] == theirs[name]).all()) for name in ours),
+        "largest_weight_difference": max(float((ours[name] - theirs[name]).abs().max()) for name in ours),
+        "first_line_apart": next((line.step for line, loss in zip(lines[0], apart, strict=True) if loss), None),
+        "largest_loss_difference": max(apart),
+        "losses": [end["loss"] for end in ends],
+        "tokens_per_s": [round(end["tokens_per_s"]) for end in ends],
+    }
