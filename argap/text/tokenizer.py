@@ -21,6 +21,7 @@ import numpy as np
 
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json, write_json, write_text
+from argap.files.checksums import sha256_of
 from argap.files.regular import check_regular
 from argap.runtime.trust import is_trusted
 from argap.text.backend import LARGEST, check_backend, load_backend, panics
@@ -312,7 +313,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
-_LOADED: dict[bytes, tuple[tuple[int | None, int | None, bool | None], Tokenizer]] = {}
+_LOADED: dict[str, tuple[tuple[int | None, int | None, bool | None], Tokenizer]] = {}
 """The last `KEPT` tokenizers of files, by the SHA-256 of ``tokenizer.json``, each with what other files say of it."""
 KEPT = 4
 
@@ -321,7 +322,7 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     """Load a tokenizer, or take it from another folder with the same file: a command's models often share one."""
     file = folder / "tokenizer.json"
     check_regular(file, LARGEST)
-    digest = hashlib.sha256(file.read_bytes()).digest()
+    digest = sha256_of(file)
     said, kept = _LOADED.get(digest, (None, None))
     backend = load_backend(file) if kept is None else kept._backend
     # The BOS in ``config.json`` may be the default of another vocabulary.

@@ -47,10 +47,10 @@ def test_every_causal_mixer_is_a_member() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
 def test_some_steps_lower_the_loss(entry: Entry, place: Path) -> None:
-    """From ln 64 = 4.2 to about 1 nat after all 50 of the suite: 8 of a sentence's 12 words follow from the one before,
-    and each of its names and values is one of 20 to a model that recalls nothing, 4·ln 20 / 12 = 1.0."""
+    """From ln 64 = 4.2 to below the frequencies of the words, 8·ln 12 / 12 + 4·ln 120 / 12 = 3.25: 8 of a sentence's 12
+    words follow from the one before, and 2 are one of 20 names, 2 one of 20 values."""
     assert entry.config.total_steps == 50
-    train(replace(entry.config, steps=25), place / entry.name, device="cpu", tokens=place / "tokens")
+    train(replace(entry.config, steps=16, log_every=4), place / entry.name, device="cpu", tokens=place / "tokens")
     losses = [line.loss for line in read_log(place / entry.name / "log.jsonl") if isinstance(line, StepLine)]
     assert losses[0] > 3.5
-    assert losses[-1] < 2.5
+    assert losses[-1] < 3.0
