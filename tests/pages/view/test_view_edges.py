@@ -9,7 +9,6 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from argap.view.asked import Asked
 
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import write_checksums
@@ -18,6 +17,7 @@ from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 from argap.view.answers import Answers
 from argap.view.app import COMPUTED
+from argap.view.keep import Asked
 from argap.view.serve import listen, serve
 from argap.view.windows import _piece
 from tests.conftest import copied, copied_without_tokens, flip_bit
