@@ -26,7 +26,7 @@ from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_files, write_checksums
 from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
-from argap.records.columns import COPIED, SEGMENTED
+from argap.records.columns import COPIED, SEGMENTED, TEXT
 from argap.runtime.threads import lazy
 from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer
@@ -306,7 +306,7 @@ def labels_of_rows(
     rows: pa.Table, record: LabelsRecord, document_of_window: np.ndarray, kept: Documents | None
 ) -> Labels:
     """Build labels from rows of ``labels.parquet``, all or those of some windows."""
-    domain = rows["domain"].unify_dictionaries().combine_chunks()
+    domain = rows["domain"].cast(TEXT).unify_dictionaries().combine_chunks()  # other writers have plain strings
     names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
     stored = rows[SEGMENT_BYTES].fill_null(-1).to_numpy() if SEGMENT_BYTES in rows.column_names else None
     return Labels(

@@ -107,6 +107,17 @@ def test_a_count_of_exactly_the_threshold_is_a_hit(example):
     assert np.flatnonzero(labels.ar_hit(0)).tolist() == [11]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_domains_are_read_as_other_writers_have_them(example, tmp_path, tokenizer, kind):
+    write_labels(label(*example), tokenizer, tmp_path / "labels")
+    path = tmp_path / "labels" / "labels.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index("domain"), "domain", table["domain"].cast(kind)), path)
+    (tmp_path / "labels" / "checksums.json").unlink()
+    again = read_labels(tmp_path / "labels")
+    assert [again.domains[d] for d in again.domain] == ["prose"] * 5 + ["code"] * 7
+
+
 def test_domains_are_each_tokens_own_and_the_window_has_one_document(example):
     labels = label(*example)
     assert [labels.domains[d] for d in labels.domain] == ["prose"] * 5 + ["code"] * 7
