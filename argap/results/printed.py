@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from argap.records import ContextUse, Estimate, Fidelity, Gap, Part
-from argap.results.restated import ladder
+from argap.results.ladder import ladder
 from argap.runtime.trackers import Trackers
 from argap.slices.conditions import COPIED_AS
 

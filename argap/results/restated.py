@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from argap.errors import ArgapError
 from argap.metric.bins import bins_of, ladder_bounds, recorded_bins
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import AR_HITS, THRESHOLD, Bins, Gap, Part, SliceInfo, estimates_of
+from argap.records import Bins, Gap, estimates_of
 from argap.results.summary import gap_rows
 from argap.slices.cells import PREFIX, sum_by
-from argap.slices.conditions import hits_of
 from argap.slices.figures import slices_of_cells
 from argap.slices.partitions import hits_and_others
 
@@ -105,25 +104,3 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
         context=gap.context if reference == gap.reference else (),
         estimates=estimates_of([scored.values(), points]),
     )
-
-
-def ladder(gap: Gap) -> dict[int | None, Part]:
-    """Return the AR hits at each rung, ascending in τ; None, the last: every repeated bigram.
-
-    A τ is missing if the cells, such as a suite's, have no bound there. Without training counts, and for results
-    restated against another reference, only the last or only the result's own τ may be known.
-    """
-    points = {int(part.bin): part for part in gap.curve}
-    if gap.index is None:
-        return {None: _named(gap.on_hits, None)}
-    if not points:
-        return {gap.threshold: _named(gap.on_hits, gap.threshold)}
-    most = max(points)  # its hits are all repeated bigrams: the curve ends there
-    rungs = sorted({0, *ladder_bounds(gap.index), gap.threshold or 0})
-    known = {tau: points[min(tau, most)] for tau in rungs if tau in points or tau > most}
-    return {tau: _named(part, tau) for tau, part in [*known.items(), (None, points[most])]}
-
-
-def _named(hits: Part, threshold: int | None) -> Part:
-    name = "repeated" if threshold is None else f"{AR_HITS} at {threshold}"
-    return Part(hits.moved(THRESHOLD, name).estimates.values(), SliceInfo(name, hits_of(threshold)))

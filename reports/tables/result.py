@@ -41,7 +41,7 @@ from argap.reports.tables.numbers import (
     signed_range,
     threshold_text,
 )
-from argap.results.restated import ladder
+from argap.results.ladder import ladder
 
 FEW = 20
 """Effective number of documents below which a note says that few decide."""

@@ -12,7 +12,8 @@ from argap.errors import FormatError
 from argap.metric.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.metric.intervals import DocumentBootstrap, _drawn
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, SliceInfo
-from argap.results.restated import ladder, restate
+from argap.results.ladder import ladder
+from argap.results.restated import restate
 from argap.results.summary import summarize
 from argap.slices.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.slices.figures import Key, SliceScorer

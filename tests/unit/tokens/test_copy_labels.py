@@ -20,7 +20,8 @@ from argap.records import LabelsRecord, read_gap, read_record, write_record
 from argap.records.columns import COPIED
 from argap.reports.tables.result import recall_table
 from argap.results.compare import label_result, write_gap
-from argap.results.restated import ladder, thresholds_of
+from argap.results.ladder import ladder
+from argap.results.restated import thresholds_of
 from argap.slices.conditions import COPIED_AS
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.copies import Copies, find_copies
