@@ -14,7 +14,7 @@ from argap.kernels.fused.weighted_rows import weighted_rows
 
 
 def takes_experts(module: Any) -> bool:
-    """Return whether ``module`` has the weights and options of the experts that `grouped_experts` computes.
+    """Return whether PyTorch has grouped products and ``module`` the weights and options that `grouped_experts` takes.
 
     Those are of transformers' experts (``use_experts_implementation``): SiLU of the gate times the value, all without
     biases, and no norm after them.
@@ -26,7 +26,8 @@ def takes_experts(module: Any) -> bool:
     set_there = {"has_gate": True, "has_bias": False, "is_concatenated": True}
     later = ("has_post_expert_norm", "_is_expert_parallel")  # attributes of newer versions
     return (
-        all(isinstance(each, nn.Parameter) and each.dim() == 3 for each in weights)
+        hasattr(torch.nn.functional, "grouped_mm")
+        and all(isinstance(each, nn.Parameter) and each.dim() == 3 for each in weights)
         and all(getattr(module, name, None) is value for name, value in set_there.items())
         and not any(getattr(module, name, False) for name in later)
         and isinstance(getattr(module, "is_transposed", None), bool)
@@ -42,9 +43,9 @@ def grouped_experts(
 
     A weight of 0 leaves its expert out, as that of an expert of another device is.
 
-    Runs the module's own form where PyTorch has no grouped product, or another dtype is given than that of the weights.
+    Runs the module's own form where another dtype is given than that of the weights.
     """
-    if not hasattr(torch.nn.functional, "grouped_mm") or x.dtype != module.gate_up_proj.dtype or x.dim() != 2:
+    if x.dtype != module.gate_up_proj.dtype or x.dim() != 2:
         return plain(x, experts, weights)
     K = experts.shape[1]
     sorted_experts, order = experts.flatten().sort()

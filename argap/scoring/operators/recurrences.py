@@ -1,4 +1,4 @@
-"""Mixers whose family writes out a loop over positions or chunks: lightning attention, mLSTM, RWKV-4, RG-LRU, deltas.
+"""Mixers whose family writes out a loop over positions or chunks: lightning attention, RWKV-4, RG-LRU and others.
 
 Each function takes the family's own function or method first, then, for a method, the module.
 
