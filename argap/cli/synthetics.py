@@ -245,6 +245,10 @@ def sweep(
 @app.command()
 def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a sweep.")],
+    gap: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Folder with gap.json, to rank mixers by AR gap beside accuracy. Repeatable."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plot a sweep and print its table.
@@ -254,7 +258,7 @@ def plot(
     """
     from argap.reports.figures.mqar import write_sweep
 
-    table, text = write_sweep(run)
+    table, text = write_sweep(run, gap or [])
     typer.echo(table.to_json(orient="records", indent=2) if as_json else text)
 
 

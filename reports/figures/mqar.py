@@ -1,6 +1,6 @@
 """Draw and tabulate MQAR sweeps, and draw pretrained models on MQAR."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
+from argap.errors import ArgapError
 from argap.files.atomic import write_json, write_text
-from argap.records import Interval, as_json
+from argap.records import Interval, as_json, read_gap
 from argap.reports.figures.drawing import (
     WIDTH,
     decades,
@@ -32,6 +33,7 @@ from argap.reports.figures.tasks import write_tasks
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
 from argap.reports.tables.numbers import DASH, percent, perplexity
 from argap.reports.tables.provenance import between_pairs
+from argap.reports.tables.suites.mqar_link import link_rows, link_table
 from argap.synthetics.pretrained.records import PretrainedScores, ScoreRow
 from argap.synthetics.sweeps.selection import across_seeds, best_runs, smallest_solving
 
@@ -46,16 +48,19 @@ MEASURES = {
 METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the answers"))
 
 
-def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
+def write_sweep(out: Path, gaps: Sequence[Path] = ()) -> tuple[pd.DataFrame, str]:
     """Draw a sweep's figures into its folder and write its tables; return the first table, and all as text.
 
-    The tables are ``solve.csv`` and, for several seeds, ``seeds.csv`` and ``seeds.md``. A sweep over tasks gets the
-    table and figure of `argap.reports.figures.tasks` instead, and those of `argap.reports.figures.lengths` if runs are
-    tested at multiples of their length.
+    The tables are ``solve.csv`` and, for several seeds, ``seeds.csv`` and ``seeds.md``; with ``gaps``, folders with
+    ``gap.json``, also ``gaps.md``: accuracies beside the AR gaps of the models that have the mixers' names. A sweep
+    over tasks gets the table and figure of `argap.reports.figures.tasks` instead, and those of
+    `argap.reports.figures.lengths` if runs are tested at multiples of their length.
     """
     from argap.synthetics.sweeps.store import read_runs, read_sweep
 
-    sweep, runs = read_sweep(out), read_runs(out)
+    sweep, runs, measured = read_sweep(out), read_runs(out), [read_gap(folder) for folder in gaps]
+    if sweep.tasks and gaps:
+        raise ArgapError(f"`gap`: {out} is a sweep over tasks; expected one of MQAR alone")
     if sweep.tasks:
         table, text = write_tasks(out, runs)
         lengths = write_lengths(out)
@@ -72,6 +77,13 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
         write_text(out / "seeds.csv", csv_of_frame(seeds))
         table = markdown(seeds_table(seeds))
         write_text(out / "seeds.md", table)
+        text += f"\n\n{table}"
+    if measured:
+        rows, cells = link_rows(runs, measured)
+        if not rows:
+            raise ArgapError(f"`gap`: no model of {', '.join(map(str, gaps))} has the name of a mixer of {out}")
+        table = markdown(link_table(rows, cells))
+        write_text(out / "gaps.md", table)
         text += f"\n\n{table}"
     return solved, text
 

@@ -9,7 +9,7 @@ import pandas as pd
 from argap.records import Gap
 from argap.reports.tables.formats import Table
 from argap.reports.tables.numbers import percent, signed, signed_range
-from argap.synthetics.sweeps.selection import best_runs
+from argap.synthetics.sweeps.selection import SOLVED, best_runs
 
 FEWEST = 4
 """Pairs below which there is no interval."""
@@ -63,27 +63,34 @@ def cells_of(runs: pd.DataFrame) -> list[tuple[int, int]]:
     return sorted(set.intersection(*of))
 
 
-def link_rows(runs: pd.DataFrame, gaps: Sequence[Gap]) -> list[LinkRow]:
-    """Return the mixers that both the sweep and one of ``gaps`` have, the first gap that has them, by AR gap.
+def link_rows(runs: pd.DataFrame, gaps: Sequence[Gap]) -> tuple[list[LinkRow], list[tuple[int, int]]]:
+    """Return the mixers that both the sweep and one of ``gaps`` have, by AR gap, and the cells that they all have.
 
-    The gaps must share reference and text. The reference, whose gap is 0 by definition, is not among them.
+    A mixer has the gap of the first of ``gaps`` with it. The gaps must share reference and text. The reference, whose
+    gap is 0 by definition, is not among them.
     """
-    best = best_runs(runs).set_index(["name", "length", "width"])["accuracy"].to_dict()
-    rows = []
+    found = {}
     for name in dict.fromkeys(runs["name"]):
-        found = next((gap for gap in gaps if name in [row.model for row in gap.compared]), None)
-        if found is None or (hits := found.on_hits[name]).delta is None:
-            continue
-        accuracies = tuple(best[name, length, width] for length, width in cells_of(runs))
-        rows.append(LinkRow(name, accuracies, hits.delta, hits.delta_ci95))
-    return sorted(rows, key=lambda row: row.gap)
+        gap = next((gap for gap in gaps if name in [row.model for row in gap.compared]), None)
+        if gap is not None and (hits := gap.on_hits[name]).delta is not None:
+            found[name] = hits.delta, hits.delta_ci95
+    runs = runs[runs["name"].isin(found)]
+    if runs.empty:
+        return [], []
+    best, cells = best_runs(runs).set_index(["name", "length", "width"])["accuracy"].to_dict(), cells_of(runs)
+    rows = [LinkRow(name, tuple(best[name, *cell] for cell in cells), *gap) for name, gap in found.items()]
+    return sorted(rows, key=lambda row: row.gap), cells
 
 
 def correlations(rows: Sequence[LinkRow]) -> list[RankCorrelation | None]:
-    """Return the correlation of error with AR gap in each cell, then of the mean error."""
+    """Return the correlation of error with AR gap in each cell, then of the mean error.
+
+    Accuracies from `SOLVED` on are ties, because training ends soon after it.
+    """
     gaps = [row.gap for row in rows]
-    errors = [[1 - accuracy for accuracy in each] for each in zip(*(row.accuracies for row in rows), strict=True)]
-    return [rank_correlation(each, gaps) for each in [*errors, [1 - row.mean for row in rows]]]
+    errors = [[1 - min(x, SOLVED) for x in each] for each in zip(*(row.accuracies for row in rows), strict=True)]
+    means = [sum(each) / len(each) for each in zip(*errors, strict=True)]
+    return [rank_correlation(each, gaps) for each in [*errors, means]]
 
 
 def link_table(rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]]) -> Table:
@@ -103,7 +110,7 @@ def link_table(rows: Sequence[LinkRow], cells: Sequence[tuple[int, int]]) -> Tab
     note = (
         f"MQAR accuracy on the test set beside the gap to the reference on AR hits of text, in nats; {len(rows)} "
         "mixers. Intervals of ρ (Bonett and Wright) take the mixers as a sample of independent ones, which they are "
-        "not: read them as at least so wide. A cell in which many mixers solve the task has many ties."
+        f"not: read them as at least so wide. For ρ accuracies of {percent(SOLVED, 0)} and more are ties."
     )
     return Table(titles, body, (note,))
 

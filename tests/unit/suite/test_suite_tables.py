@@ -12,7 +12,7 @@ import pytest
 from argap.metric.bins import bins_of
 from argap.metric.share import gap_due_to_ar
 from argap.records import Bin, Estimate, Part
-from argap.reports.tables.suites.mqar_link import cells_of, link_rows, link_table
+from argap.reports.tables.suites.mqar_link import LinkRow, correlations, link_rows, link_table
 from argap.reports.tables.suites.suite import length_table, paper_table, rare_table, seeds_table, trajectory_table
 from argap.slices.cells import PREFIX, mean_over_seeds
 from argap.suite.gap import _alike, build_curve, fine_bounds
@@ -119,15 +119,23 @@ def test_recall_of_pairs_beside_ar_gaps():
         hits = {name: SimpleNamespace(delta=delta, delta_ci95=(0.0, delta)) for name, delta in deltas.items()}
         return SimpleNamespace(compared=[SimpleNamespace(model=name) for name in deltas], on_hits=hits)
 
-    rows = link_rows(runs, [gap_with(a=0.1, b=0.3, c=0.4), gap_with(a=9.0, d=0.5)])
+    rows, cells = link_rows(runs, [gap_with(a=0.1, b=0.3, c=0.4), gap_with(a=9.0, d=0.5)])
     assert [(row.name, row.accuracies, row.gap) for row in rows] == [
         ("a", (0.9,), 0.1), ("b", (0.5,), 0.3), ("c", (0.8,), 0.4), ("d", (0.2,), 0.5),
     ]  # fmt: skip
-    table = link_table(rows, cells_of(runs))
+    table = link_table(rows, cells)
     assert table.columns == ("Mixer", "AR hits, ΔNLL", "95% interval", "N 64, width 64", "Mean")
     assert table.rows[0] == ("a", "+0.100", "+0.000 to +0.100", "90.0%", "90.0%")
     # Ranks of error 1 3 2 4: Σ d² = 2, ρ = 1 − 6·2 / (4·15) = 0.8.
     assert table.rows[-1][3].startswith("0.80 (−")
+    # Two that solve the task are ties: ranks 1.5 1.5 3 against 1 2 3, ρ = 1.5 / √(1.5 · 2).
+    solved = [
+        LinkRow(name, (a,), gap, None) for name, a, gap in [("a", 0.995, 1.0), ("b", 0.999, 2.0), ("c", 0.5, 3.0)]
+    ]
+    (found, _) = correlations(solved)
+    assert found is not None
+    assert found.rho == pytest.approx(3**0.5 / 2)
+    assert link_rows(runs, [gap_with(z=0.1)]) == ([], [])
 
 
 ROOT = Path(__file__).parents[3]
