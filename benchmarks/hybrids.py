@@ -1,10 +1,11 @@
 """Scoring with transformers' models whose mixers are not attention alone, compared with transformers itself.
 
-    PYTHONPATH=. python benchmarks/hybrids.py [--models "mamba2;OLMoE 1B-7B"] [--json benchmarks/results/hybrids.json]
+    PYTHONPATH=. python benchmarks/hybrids.py [--models "mamba2;OLMoE 1B-7B"] [--without-peers] [--json FILE]
 
 On a GPU: random weights in bfloat16, 8 windows of 2,048 tokens (4 for the mixtures of `PUBLISHED`). argap's batch
 (trunk, head, log-prob and most likely token of every position) is compared with the model's own logits, as transformers
 computes them in PyTorch and, where flash-linear-attention or another package with kernels is installed, with that.
+argap is also measured in the batch that its scorer takes by itself, 64 windows, for as many windows as the others.
 Times are lowest medians after a first call that never counts; a way whose second call takes over `SLOW_MS` is measured
 by that call. Memory is the peak above the weights. The limit is the time of the products with the weights at the rate
 of a large matrix product measured in the same run. The error is that of the log-probs of one window against the same
@@ -28,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from argap.checkpoints.rebinding import called, choice_of, rebind, use_torch_on_cpu
 from argap.models.hub.registry import give_back
-from argap.scoring.batches import Batches
+from argap.scoring.batches import AUTO_BATCH_TOKENS, Batches
 
 BATCH, LENGTH, CHECKED = 8, 2048, 1
 SMOKE_LAYERS, SMOKE_BATCH, SMOKE_LENGTH, SMOKE_VOCABULARY = 4, 2, 96, 512
@@ -197,6 +198,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, int]]] = {
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--models", help="rows, separated by semicolons; default: all")
+    flags.add_argument("--without-peers", action="store_true", help="measure argap alone")
     flags.add_argument("--smoke", action="store_true", help="a few layers on the CPU")
     arguments = flags.parse_args()
     names = arguments.models.split(";") if arguments.models else [*ROWS, *(() if arguments.smoke else PUBLISHED)]
@@ -207,7 +209,7 @@ def main() -> None:
         rows.append({"model": name})
         try:
             with torch.inference_mode():
-                rows[-1] |= measured(name, device, rate)
+                rows[-1] |= measured(name, device, rate, peers=not arguments.without_peers)
         except Exception as error:  # goes on to the next row
             rows[-1]["failed"] = reason(error)
             print(f"{name:16} {rows[-1]['failed']}", flush=True)
@@ -227,7 +229,7 @@ def config_of(name: str, *, smoke: bool) -> PretrainedConfig:
     return type(plain)(**common | own | ({"vocab_size": SMOKE_VOCABULARY} if smoke else {}))
 
 
-def measured(name: str, device: str, rate: float) -> dict[str, Any]:
+def measured(name: str, device: str, rate: float, *, peers: bool = True) -> dict[str, Any]:
     """Return the row of a model; a way that fails, by want of memory or otherwise, says why in one line."""
     batch, length = (BATCH, LENGTH) if device == "cuda" else (SMOKE_BATCH, SMOKE_LENGTH)
     batch = PUBLISHED_BATCH if name in PUBLISHED else batch
@@ -245,7 +247,7 @@ def measured(name: str, device: str, rate: float) -> dict[str, Any]:
     row["limit_ms"] = 1e3 * products() / (COUNTED * rate) * ids.numel()
     print(f"{name:16} {row['parameters'] / 1e6:.0f}M parameters, limit {row['limit_ms']:.3g} ms", flush=True)
     exact = logprobs_in_float32(model, ids)
-    for way, run in ways(name, model, ids):
+    for way, run in ways(name, model, ids, peers=peers):
         try:
             row[way] = run(exact)
             told = " ".join(f"{key} {value:.4g}" for key, value in row[way].items())
@@ -264,15 +266,16 @@ def reason(error: Exception) -> str:
 Run = Callable[[torch.Tensor], dict[str, float]]
 
 
-def ways(name: str, model: Any, ids: torch.Tensor) -> Iterator[tuple[str, Run]]:
+def ways(name: str, model: Any, ids: torch.Tensor, *, peers: bool) -> Iterator[tuple[str, Run]]:
     """Yield each implementation; the last one patches ``model`` in place."""
 
     def own(some: Any, exact: torch.Tensor) -> dict[str, float]:
         return timed(lambda: by_all_logits(some, ids)) | accuracy(by_all_logits(some, ids[:CHECKED]), exact)
 
-    yield "transformers", partial(own, in_pytorch(model))
+    if peers:
+        yield "transformers", partial(own, in_pytorch(model))
     others = packages(model)
-    if others and ids.is_cuda:
+    if peers and others and ids.is_cuda:
         yield "with " + ", ".join(sorted(others)), partial(own, model)
 
     def argap(exact: torch.Tensor) -> dict[str, float]:
@@ -281,9 +284,21 @@ def ways(name: str, model: Any, ids: torch.Tensor) -> Iterator[tuple[str, Run]]:
         trunk = timed(lambda: model.base_model(input_ids=ids, use_cache=False))
         head = {} if batches.head is None else {"head_ms": timed(head_of(batches, ids))["ms"]}
         found |= accuracy(batches.logprobs(ids[:CHECKED]).logprob[:, : exact.shape[1]], exact)
-        return found | {"trunk_ms": trunk["ms"]} | head
+        return found | {"trunk_ms": trunk["ms"]} | head | in_own_batch(batches, ids)
 
     yield "argap", argap
+
+
+def in_own_batch(batches: Batches, ids: torch.Tensor) -> dict[str, float]:
+    """Measure the batch that the scorer takes by itself, whose work hides that of launching kernels.
+
+    Milliseconds for as many windows as ``ids`` has; empty on the CPU.
+    """
+    if not ids.is_cuda:
+        return {}
+    times = AUTO_BATCH_TOKENS["cuda"] // ids.numel()
+    found = timed(lambda: batches.logprobs(ids.repeat(times, 1)))
+    return {"own_batch_ms": found["ms"] / times, "own_batch_gb": found["peak_gb"]}
 
 
 def packages(model: Any) -> set[str]:
