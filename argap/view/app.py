@@ -1,10 +1,11 @@
 """Route requests: the page's files at ``/``, answers in JSON below ``/api/``, downloads below ``/api/keep/``.
 
-Each answer is computed in a thread; if the browser disconnects first, the query is interrupted.
+Each answer is computed in a thread, `AT_ONCE` at a time; if the browser disconnects first, the query is interrupted.
 """
 
 import mimetypes
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from argap.errors import ArgapError
 from argap.results.printed import encoded
 from argap.runtime.guard import expected, fail
 from argap.runtime.interrupt import Interrupt
+from argap.runtime.threads import available_cores
 from argap.view.answers import Answers
 from argap.view.guard import Guard
 from argap.view.keep import KINDS, Asked, keep
 
 LONGEST = 300
-"""Seconds for an answer."""
+"""Seconds for an answer, from when it is begun."""
+AT_ONCE = max(4, available_cores())
+"""Answers of a result that are computed at once; others wait their turn, so that each still ends in its time."""
 PAGE = Path(__file__).parent / "page"
 mimetypes.add_type("text/javascript", ".js")  # some systems register text/plain, which browsers refuse
 Compute = Callable[[Asked, Interrupt], Any]
@@ -85,9 +89,10 @@ def answered(compute: Callable[[], Any]) -> Callable[[Request], Response]:
 
 
 def _routes(answers: Answers) -> list[Any]:
-    routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
-    routes += [Route(f"/api/{name}", _endpoint(_json(do), answers), methods=["POST"]) for name, do in CHANGES.items()]
-    routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
+    endpoint = partial(_endpoint, answers=answers, turns=anyio.CapacityLimiter(AT_ONCE))
+    routes: list[Any] = [Route(f"/api/{name}", endpoint(_json(each))) for name, each in COMPUTED.items()]
+    routes += [Route(f"/api/{name}", endpoint(_json(do)), methods=["POST"]) for name, do in CHANGES.items()]
+    routes += [Route(f"/api/keep/{kind}", endpoint(_file(kind), refused=400)) for kind in KINDS]
     return [*routes, Route("/api/{rest:path}", _unknown)]
 
 
@@ -104,8 +109,10 @@ def _file(kind: str) -> Respond:
     return respond
 
 
-def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Callable[[Request], Any]:
-    """Run ``respond`` in a thread; interrupt it if the browser disconnects or the server stops.
+def _endpoint(
+    respond: Respond, answers: Answers, turns: anyio.CapacityLimiter, *, refused: int = 200
+) -> Callable[[Request], Any]:
+    """Run ``respond`` in a thread when its turn comes; interrupt it if the browser disconnects or the server stops.
 
     ``refused``: the status of an `ArgapError`. The page treats a refusal as an answer, so its console need not log it.
     """
@@ -126,8 +133,10 @@ def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Call
             async with anyio.create_task_group() as group:
                 group.start_soon(watch)
                 try:
-                    with anyio.fail_after(LONGEST):
-                        made = await anyio.to_thread.run_sync(answer, request, interrupt, abandon_on_cancel=True)
+                    async with turns:
+                        with anyio.fail_after(LONGEST):
+                            run = anyio.to_thread.run_sync
+                            made = await run(answer, request, interrupt, abandon_on_cancel=True)
                 except TimeoutError:
                     interrupt.set()
                     return JSONResponse({"error": f"not answered within {LONGEST} s; ask for less"}, refused)

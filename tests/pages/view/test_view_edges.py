@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -274,6 +275,25 @@ def test_an_answer_that_takes_too_long_is_ended(token_result, monkeypatch):
     answer = client_of(token_result).get("/api/search?text=a")
     assert answer.json() == {"error": "not answered within 0.05 s; ask for less"}
     assert ended.wait(10)
+
+
+def test_few_answers_are_computed_at_once_and_all_are_given(token_result, monkeypatch):
+    running, most = [], []
+
+    def search(ask: Asked, stop: Interrupt) -> str:
+        running.append(ask)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.remove(ask)
+        return ask.text("text")
+
+    monkeypatch.setattr("argap.view.app.AT_ONCE", 2)
+    monkeypatch.setattr("argap.view.app.LONGEST", 0.5)  # not counted while an answer waits
+    monkeypatch.setitem(COMPUTED, "search", search)
+    with client_of(token_result) as client, ThreadPoolExecutor(24) as pool:
+        given = pool.map(lambda k: client.get(f"/api/search?text={k}").json(), range(24))
+        assert list(given) == [str(k) for k in range(24)]
+    assert max(most) == 2
 
 
 def test_a_taken_port_is_one_line():
