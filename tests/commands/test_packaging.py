@@ -149,7 +149,7 @@ def in_a_fresh_interpreter(code: str, installed: Path, cwd: Path) -> str:
 
 def test_importing_argap_adds_no_other_top_level_package(installed, tmp_path):
     code = (
-        "import argap.models, argap.kernels.head.linear_logprob\n"
+        "import argap.kernels.head.linear_logprob\n"
         "import argap.reports.tables.result, argap.bigram_index.store\n"
         "print(argap.__file__)\n"
         f"paths = [str(sys.modules[name].__path__) for name in {FOLDERS!r} if name in sys.modules]\n"
