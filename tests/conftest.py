@@ -336,7 +336,7 @@ def chromium():
     if program is None:
         pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        browser = playwright.chromium.launch(executable_path=program, args=["--disable-gpu"])
         yield browser
         browser.close()
 
