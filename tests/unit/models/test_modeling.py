@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArgu
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.configuration import MixerSpec, as_spec
+from argap.models.configuration import as_spec
 from argap.models.mixers.base_conv import BaseConv
 from argap.models.presets import ARCHITECTURES, build_config
 from tests.builders.processes import begin, said
