@@ -336,6 +336,7 @@ def chromium():
     if program is None:
         pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
     with sync_playwright() as playwright:
+        # Where there is no GPU, a process that stands for one takes a sixth of the time.
         browser = playwright.chromium.launch(executable_path=program, args=["--disable-gpu"])
         yield browser
         browser.close()
