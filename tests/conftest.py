@@ -28,6 +28,8 @@ MAX_WORKERS = 8
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+os.fsync = lambda fd: None  # no test cuts the power
+
 import torch  # noqa: E402
 
 # Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
@@ -334,7 +336,8 @@ def chromium():
     if program is None:
         pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        # Where there is no GPU, a process that stands for one takes a sixth of the time.
+        browser = playwright.chromium.launch(executable_path=program, args=["--disable-gpu"])
         yield browser
         browser.close()
 

@@ -7,6 +7,7 @@ the errors for users, and accepts two shorthands in files: one value for a list,
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -53,7 +54,7 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
         raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
     if missing := [name for name, required in known.items() if required and values.get(name) is None]:
         raise ArgapError(f"{', '.join(missing)}: missing")
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
 
 
@@ -62,13 +63,13 @@ def check_ranges(config: Any) -> None:
 
     NaN is outside every range.
     """
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
+    for name, hint in _hints(type(config)).items():
         check_value(name, getattr(config, name), hint)
 
 
 def check_field(kind: type[Any], name: str, value: Any, option: str) -> None:
     """Raise `ArgapError`, one line that starts with ``option``, for a value that `build` would refuse for a field."""
-    hint = get_type_hints(kind, include_extras=True).get(name)
+    hint = _hints(kind).get(name)
     if hint is None:
         raise ArgapError(f"{option}: unknown key; known are {', '.join(_required(kind))}")
     _convert(option, value, hint)
@@ -87,6 +88,11 @@ def unmet(value: Any, hint: Any) -> str | None:
     except msgspec.ValidationError as error:
         return _expected(str(error), hint)
     return None
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:

@@ -156,13 +156,18 @@ def finish(folder: Path, record: AnyRecord, result: Record) -> AnyRecord:
 
 def environment() -> Environment:
     """Return the package versions and git revision of this installation."""
+    return {"versions": {**_versions()}, "git": _git_revision()}
+
+
+@cache
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in VERSIONS:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {"versions": versions, "git": _git_revision()}
+    return versions
 
 
 @cache

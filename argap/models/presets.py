@@ -229,6 +229,8 @@ def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int
     compare at equal parameters.
     """
     with torch.device("meta"):
-        in_mixers = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())
+        distinct = {str(mixer): mixer for mixer in mixers}
+        built = {key: build_mixer(as_spec(mixer), width, seq_len) for key, mixer in distinct.items()}
+    in_mixers = sum(p.numel() for mixer in mixers for p in built[str(mixer)].parameters())
     in_mlps = 3 * width * default_intermediate_size(width) * len(mixers) + 4 * width**2 * len(mixers) - in_mixers
     return max(1, round(in_mlps / (matrices * width * len(mixers)) / 32)) * 32

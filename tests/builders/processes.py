@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 IMPORTED = [
@@ -16,12 +16,18 @@ ROOT = str(Path(__file__).resolve().parents[2])
 COMMAND = "from argap.cli import main; main()"
 
 
+def fork_server(method: str = "forkserver") -> ForkServerContext:
+    """Return the server's context, in place of that of a start ``method`` whose processes import torch anew."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(IMPORTED)
+    return server
+
+
 def begin(code: str, *arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> ForkServerProcess:
     """Start a process that runs ``code`` with ``arguments`` in ``folder``; what it says goes to files there."""
     if ROOT not in sys.path:  # pytest imports tests by their paths, a new process by sys.path
         sys.path.append(ROOT)
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(IMPORTED)
+    server = fork_server()
     home = {"ARGAP_HOME": os.environ["ARGAP_HOME"]}
     process = server.Process(target=_run, args=(code, arguments, folder, home | {**(environment or {})}))
     process.start()

@@ -148,8 +148,10 @@ def in_a_fresh_interpreter(code: str, installed: Path, cwd: Path) -> str:
 
 
 def test_importing_argap_adds_no_other_top_level_package(installed, tmp_path):
+    at_top = re.compile(rf"^ *(?:from|import) (?:{'|'.join(FOLDERS)})\b", re.MULTILINE)
+    assert [path for path in installed.rglob("*.py") if at_top.search(path.read_text(encoding="utf-8"))] == []
     code = (
-        "import argap.models, argap.kernels.head.linear_logprob\n"
+        "import argap.kernels.head.linear_logprob\n"
         "import argap.reports.tables.result, argap.bigram_index.store\n"
         "print(argap.__file__)\n"
         f"paths = [str(sys.modules[name].__path__) for name in {FOLDERS!r} if name in sys.modules]\n"

@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from argap.files.configs import build
+from argap.files.plain_yaml import read_yaml
 from argap.metric.share import direction, perplexity
 from argap.records import Estimate, Interval
 from argap.results.sources import read_documents
@@ -25,7 +27,7 @@ from argap.slices.partitions import hits_and_others
 from argap.suite.result import read_size
 from argap.synthetics.sweeps.selection import best_runs
 from argap.synthetics.sweeps.store import read_results, read_runs
-from argap.synthetics.sweeps.sweep import load_sweep
+from argap.synthetics.sweeps.sweep import Sweep
 from tests.builders.page_tables import ROOT, Check, on_one_line, table, tables, unlike
 
 STEPS = 300
@@ -308,7 +310,7 @@ def test_accuracy_against_pairs_and_state():
 
 def test_counts_of_finished_runs():
     counts = {
-        (len(read_runs(folder)), len(load_sweep(ROOT / "suites/mqar" / f"{folder.name}.yaml").configs()))
+        (len(read_runs(folder)), len(build(Sweep, read_yaml(ROOT / f"suites/mqar/{folder.name}.yaml")).configs()))
         for folder in MQAR.glob("*/")
     }
     wrong = []

@@ -59,7 +59,7 @@ def by_duckdb(where: str) -> list[bool | None]:
         return [row for (row,) in connection.execute(f"SELECT ({where}) FROM tokens").fetchall()]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(parts=st.lists(st.tuples(st.booleans(), st.sampled_from(ATOMS), st.sampled_from(["AND", "OR"])), min_size=1))
 def test_arrow_gives_what_duckdb_gives(parts):
     terms = [f"{'NOT ' * negated}({atom}) {join}" for negated, atom, join in parts]

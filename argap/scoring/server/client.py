@@ -114,7 +114,7 @@ class Client:
             headers["Authorization"] = f"Bearer {self._key}"
         self._http = httpx2.Client(
             headers=headers,
-            verify=ssl.create_default_context(),
+            verify=address.startswith("https:") and ssl.create_default_context(),
             trust_env=False,  # no proxy, which would read the key
             timeout=httpx2.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_connections=None),

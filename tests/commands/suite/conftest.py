@@ -22,8 +22,11 @@ def text(seed: int) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _figures_sketched():
-    with figures_sketched():
+def _no_figures(place):
+    """Commands draw none, which takes most of their time; those of ``place`` are sketched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.reports.pages.suite.draw_suite", lambda result, folder: {})
+        patch.setattr("argap.reports.figures.result.draw_all", lambda gap, folder, formats: {})
         yield
 
 

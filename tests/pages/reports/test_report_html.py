@@ -172,6 +172,7 @@ def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     assert "What it looks like in text" not in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: Maker) -> None:
     losses = {"bad": 1.4, "good": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
     gap = make_gap(losses)

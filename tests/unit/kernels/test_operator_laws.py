@@ -175,8 +175,13 @@ def test_alone_and_cut_short_a_sequence_has_the_same_bits(law: str, given: Given
         assert_near(leaves(call(**cut(given, length, last=last)))[:1], [shorter], 0)
 
 
-@pytest.mark.parametrize("length", [48, 54])
-@pytest.mark.parametrize("law", [law for law in SEQUENCES if SEQUENCES[law][0] in LONG_SEQUENCES])
+@pytest.mark.parametrize(
+    ("law", "length"),
+    [
+        *((law, 54) for law in SEQUENCES if SEQUENCES[law][0] in LONG_SEQUENCES),
+        *((law, 48) for law in ("SSD", "selective scan")),
+    ],
+)
 def test_long_sequences_run_by_segments(
     law: str, length: int, given: Given, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,11 +18,14 @@ def reference(x: Any, taps: Any, gate: Any = 1, skip: Any = 0, bias: Any = 0) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
-@pytest.mark.parametrize("extras", [(), ("gate",), ("bias",), ("gate", "skip"), ("gate", "skip", "bias")])
 @pytest.mark.parametrize(
-    ("batch", "length", "taps"),
-    [(1, 1, 1), (3, 5, 5), (70, 16, 9), (33, 63, 63), (65, 65, 40), (3, 100, 80), (2, LONGEST, LONGEST)],
-)
+    ("batch", "length", "taps", "extras"),
+    [
+        *((*size, ("gate", "skip", "bias")) for size in (
+            (1, 1, 1), (3, 5, 5), (70, 16, 9), (33, 63, 63), (65, 65, 40), (3, 100, 80), (2, LONGEST, LONGEST))),
+        *((33, 63, 40, extras) for extras in ((), ("gate",), ("bias",), ("gate", "skip"))),
+    ],
+)  # fmt: skip
 def test_it_and_its_gradients_are_the_references(
     batch: int, length: int, taps: int, extras: tuple[str, ...], dtype: torch.dtype, device: torch.device
 ) -> None:

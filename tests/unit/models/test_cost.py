@@ -50,7 +50,7 @@ def test_matrix_products_are_as_torch_counts_them(architecture: str) -> None:
     assert cost(config, length).flops == expected
 
 
-@pytest.mark.parametrize(("width", "layers"), [(64, 3), (128, 4), (256, 6), (512, 8), (1024, 24)])
+@pytest.mark.parametrize(("width", "layers"), [(64, 3), (256, 6), (1024, 8)])
 def test_architectures_of_a_width_have_equal_parameters(width: int, layers: int) -> None:
     counts = [
         cost(build_config(a, hidden_size=width, num_hidden_layers=layers, vocab_size=8192, seq_len=1024), 8).parameters

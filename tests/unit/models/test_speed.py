@@ -28,6 +28,7 @@ from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, Mode, Speed, SpeedCa
 from argap.records import as_json
 from argap.reports.figures.drawing import save
 from argap.reports.tables.suites.speed import SpeedResult, read_speed, speed, write_speed
+from tests.builders.processes import fork_server
 
 CASE = SpeedCase("attention", "training", 16, 2, 32, 2, 64, "cpu", "float32")
 
@@ -67,8 +68,9 @@ def test_generation_counts_every_token_after_a_warm_up(monkeypatch: pytest.Monke
     assert found.graph is False  # on a CPU
 
 
-def test_memory_is_that_of_a_process_of_its_own() -> None:
+def test_memory_is_that_of_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 M weights with their gradient and two moments are 128 MiB, whatever this process held before."""
+    monkeypatch.setattr(speed_module, "get_context", fork_server)
     held = torch.ones(100 * 2**20)  # 400 MiB, which would hide them
     row = measure_apart(replace(CASE, hidden_size=8, vocab_size=2**20, length=2, batch=1))
     assert held[0] == 1

@@ -50,10 +50,10 @@ def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Deco
     assert len({answer.text for answer in answers}) > 1
 
 
-@pytest.mark.parametrize("name", ["attention", "base_conv", "hybrid"])
+@pytest.mark.parametrize("name", ["attention", "hybrid"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_same_answers_in_fixed_storage(name: str, device: str, prompts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's checkpoints, whose storage grows within an answer; on a GPU the steps are recorded."""
+    """Checkpoints of the demo, whose storage grows within an answer; on a GPU the steps are recorded."""
     monkeypatch.setattr(steps, "ROOM", 8)
     monkeypatch.setattr(steps, "BLOCK", 4)
     folder = CHECKPOINTS / name

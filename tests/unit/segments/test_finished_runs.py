@@ -112,9 +112,17 @@ def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_
         score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
 
 
-@pytest.mark.parametrize("packing", ["packed", "document"])
-@pytest.mark.parametrize("limits", [{}, {"limit_tokens": 90}, {"limit_document_tokens": 25}])
-@pytest.mark.parametrize("first", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("first", "packing", "limits"),
+    [
+        ("gpt2", "packed", {}),
+        ("gpt2", "document", {"limit_tokens": 90}),
+        ("gpt2", "packed", {"limit_document_tokens": 25}),
+        ("llama", "document", {}),
+        ("llama", "packed", {"limit_tokens": 90}),
+        ("llama", "document", {"limit_document_tokens": 25}),
+    ],
+)
 def test_reference_and_model_may_be_exchanged(place, tmp_path, capsys, packing, limits, first):
     """Limits count the tokens of the reference that was scored, the coarser or the finer ones."""
     second = "llama" if first == "gpt2" else "gpt2"

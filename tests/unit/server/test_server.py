@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -385,6 +386,14 @@ def test_an_address_is_completed() -> None:
     given = ("http://h:8000", "HTTP://h:8000/", "http://h:8000/v1/", "http://h:8000/v1/completions")
     assert {parse_address(url) for url in given} == {"http://h:8000/v1"}
     assert parse_address("https://[::1]/proxy/v1") == "https://[::1]/proxy/v1"
+
+
+def test_certificates_are_checked_where_there_are_any(monkeypatch) -> None:
+    made, default = [], ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(default()) or made[-1])
+    for scheme in ("http", "https"):
+        Client(parse_address(f"{scheme}://host/v1"))
+    assert [context.verify_mode for context in made] == [ssl.CERT_REQUIRED]
 
 
 def test_models_and_servers_are_counted(server, place, tmp_path) -> None:

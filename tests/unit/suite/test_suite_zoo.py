@@ -50,7 +50,8 @@ def test_some_steps_lower_the_loss(entry: Entry, place: Path) -> None:
     """From ln 64 = 4.2 to below the frequencies of the words, 8·ln 12 / 12 + 4·ln 120 / 12 = 3.25: 8 of a sentence's 12
     words follow from the one before, and 2 are one of 20 names, 2 one of 20 values."""
     assert entry.config.total_steps == 50
-    train(replace(entry.config, steps=16, log_every=4), place / entry.name, device="cpu", tokens=place / "tokens")
+    config = replace(entry.config, batch_size=4, steps=16, log_every=4)
+    train(config, place / entry.name, device="cpu", tokens=place / "tokens")
     losses = [line.loss for line in read_log(place / entry.name / "log.jsonl") if isinstance(line, StepLine)]
     assert losses[0] > 3.5
     assert losses[-1] < 3.0

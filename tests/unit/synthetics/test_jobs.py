@@ -1,7 +1,6 @@
 """Jobs of a sweep: resumed, on several devices, and on Ray. All engines write the same files."""
 
 import itertools
-import multiprocessing
 import os
 import socket
 import sys
@@ -27,7 +26,7 @@ from argap.synthetics.sweeps import jobs
 from argap.synthetics.sweeps.jobs import Job, pending_jobs, run_sweep
 from argap.synthetics.sweeps.store import TABLE, read_results, read_runs, write_run
 from argap.synthetics.sweeps.sweep import Sweep, load_sweep
-from tests.builders.processes import IMPORTED
+from tests.builders.processes import fork_server
 from tests.builders.sweeps import CPU, HERE
 
 TWO = partial(run_on, [CPU, CPU])
@@ -111,9 +110,7 @@ def sweep(sweep_file) -> Sweep:
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Processes that are forked from a server, as in `tests.builders.processes`; with ``spawn`` each imports torch."""
-    multiprocessing.set_forkserver_preload(IMPORTED)
-    monkeypatch.setattr(engines, "START_METHOD", "forkserver")
+    monkeypatch.setattr(engines, "START_METHOD", fork_server().get_start_method())
 
 
 def one_member(sweep: Sweep, mixer: str, **run) -> Sweep:
