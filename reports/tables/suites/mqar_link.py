@@ -74,9 +74,9 @@ def link_rows(runs: pd.DataFrame, gaps: Sequence[Gap]) -> tuple[list[LinkRow], l
         gap = next((gap for gap in gaps if name in [row.model for row in gap.compared]), None)
         if gap is not None and (hits := gap.on_hits[name]).delta is not None:
             found[name] = hits.delta, hits.delta_ci95
-    runs = runs[runs["name"].isin(found)]
-    if runs.empty:
+    if not found:
         return [], []
+    runs = runs.loc[runs["name"].isin(list(found))]
     best, cells = best_runs(runs).set_index(["name", "length", "width"])["accuracy"].to_dict(), cells_of(runs)
     rows = [LinkRow(name, tuple(best[name, *cell] for cell in cells), *gap) for name, gap in found.items()]
     return sorted(rows, key=lambda row: row.gap), cells
