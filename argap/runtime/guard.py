@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from argap.errors import ArgapError, with_flags
+from argap.errors import ArgapError, first_line, is_short_of_threads, with_flags
 from argap.runtime.trust import own_files
 
 INTERNAL = 70
@@ -76,9 +76,8 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
-    if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
-        reason = (str(error).splitlines() or [""])[0]
-        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if (line := _shortage(error)) is not None:
+        return line
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
     if type(error).__name__ == "PanicException":  # a BaseException, of a library in Rust
@@ -97,6 +96,16 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     if own := [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own_files]:
         where = f"{own[-1].filename}, line {own[-1].lineno}"
         return f"{where}: {_reason(error)}; ARGAP_TRACEBACK=1 shows the traceback"
+    return None
+
+
+def _shortage(error: BaseException) -> str | None:
+    """Return the line for a failure because memory or threads are short; None for any other."""
+    if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
+        reason = (str(error).splitlines() or [""])[0]
+        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if is_short_of_threads(error):
+        return f"no thread could be started ({first_line(error)}); raise the limits `ulimit -u` and `ulimit -v`"
     return None
 
 

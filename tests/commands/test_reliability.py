@@ -54,6 +54,11 @@ def raising(error: BaseException) -> Callable[..., None]:
             1,
             "argap: a library could not handle what it was given (PanicException: range end)",
         ),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "argap: no thread could be started (can't start new thread); raise the limits `ulimit -u` and `ulimit -v`",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

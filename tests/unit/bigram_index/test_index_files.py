@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +18,7 @@ from argap.bigram_index.counting.sorted_runs import Rows, write_array
 from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError
+from argap.files.parquet import readable
 from tests.builders.index import build
 
 
@@ -60,6 +62,7 @@ from pathlib import Path
 import numpy as np
 from argap.bigram_index import build
 from argap.errors import ArgapError
+from argap.files.parquet import readable
 from tests.builders import index as indexes
 build.chunk_tokens = lambda memory, vocab_size: int(sys.argv[2])
 documents = np.random.default_rng(0).integers(0, 500, (40, 1000))
@@ -99,6 +102,17 @@ def test_rows_are_mapped_only_where_the_disk_has_room(index, monkeypatch, tmp_pa
     with pytest.raises(ArgapError, match=r"csr: could not be written \(No space left on device\)"):
         csr.write(index.folder, index.manifest, tmp_path / "csr", "identity")
     assert list(tmp_path.glob("csr*")) == list(tmp_path.glob(".csr*")) == []
+
+
+def test_a_file_is_not_called_damaged_where_threads_are_short(index, monkeypatch):
+    def fails(*_, **__):
+        raise pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails)
+    with pytest.raises(pa.ArrowException, match="Failed to launch"):
+        csr.load(index.folder, index.manifest)
+    with pytest.raises(pa.ArrowException, match="Failed to launch"), readable(index.folder / "part-00000.parquet"):
+        fails()
 
 
 @pytest.mark.parametrize("header", [b"(((('descr'", b"{'descr': '|V0'", b"{'descr': '<f8'"])
