@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from argap.errors import ArgapError, first_line, is_short_of_threads, with_flags
+from argap.runtime.signals import was_interrupted
 from argap.runtime.trust import own_files
 
 INTERNAL = 70
@@ -59,6 +60,8 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
         return 130
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
         print(_traceback(error), file=sys.stderr)
+    if was_interrupted():
+        return 130
     code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
