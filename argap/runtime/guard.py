@@ -37,6 +37,8 @@ TOO_LARGE = re.compile(
     r"|array is too big"
 )
 """How NumPy, and torch where it raises no ``OutOfMemoryError``, refuse a size."""
+OF_PATHS = {"Symlink loop from": "remove the link", "Could not determine home directory": "set HOME"}
+"""What pathlib's own `RuntimeError` begins with, and what to do."""
 LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
 """How torch's process groups report that another process is gone."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
@@ -79,7 +81,7 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
-    if (line := _shortage(error)) is not None:
+    if (line := _of_machine(error)) is not None:
         return line
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
@@ -102,14 +104,15 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     return None
 
 
-def _shortage(error: BaseException) -> str | None:
-    """Return the line for a failure because memory or threads are short; None for any other."""
+def _of_machine(error: BaseException) -> str | None:
+    """Return the line for a failure because memory or threads are short, or paths lead nowhere; None for any other."""
     if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
         reason = (str(error).splitlines() or [""])[0]
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if is_short_of_threads(error):
         return f"no thread could be started ({first_line(error)}); raise the limits `ulimit -u` and `ulimit -v`"
-    return None
+    remedy = next((do for start, do in OF_PATHS.items() if str(error).startswith(start)), None)
+    return f"{str(error).rstrip('.')}; {remedy}" if isinstance(error, RuntimeError) and remedy else None
 
 
 def _is_nowhere() -> bool:
