@@ -11,6 +11,9 @@ from contextlib import contextmanager
 MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 """A parameter in a message: `` `name` `` or `` `name=value` ``."""
 
+NO_THREAD = re.compile(r"can't start new thread|Failed to launch worker thread|Resource temporarily unavailable")
+"""How Python, pyarrow and the system say that there are no more threads, or no memory for one."""
+
 
 class ArgapError(Exception):
     """An expected failure: the message is all that a user needs to see.
@@ -56,6 +59,11 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
         return flags[name] if value in (None, "True") else f"{flags[name]} {value}"
 
     return MARKED.sub(flag, message)
+
+
+def is_short_of_threads(error: BaseException) -> bool:
+    """Return whether the system started no thread or process for Python or a library, whatever they then say."""
+    return NO_THREAD.search(str(error)) is not None
 
 
 def first_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import REBUILD, Part
-from argap.errors import FormatError
+from argap.errors import FormatError, is_short_of_threads
 from argap.files import checksums
 from argap.files.parquet import for_pyarrow
 from argap.runtime.threads import map_ahead
@@ -154,6 +154,8 @@ class ParquetRun:
         try:
             table = file.read_row_group(group, columns=list(columns))
         except (OSError, pa.ArrowException) as error:
+            if is_short_of_threads(error):
+                raise
             raise FormatError(f"{path}: row group {group} is damaged ({error}); {REBUILD}") from error
         return [as_numpy(table[column]) for column in columns]
 

@@ -18,6 +18,7 @@ READING = frozenset(
         *("from_pretrained", "ParquetFile", "read_table", "read_schema", "read_metadata", "read_csv", "open_csv"),
         *("hf_hub_download", "snapshot_download", "load_dataset", "file_exists", "list_repo_files", "ZipFile"),
         *("open_file", "open_stream", "memory_map", "input_stream", "stream", "Config", "partial_download"),
+        "read_magic",
     )
 )
 """Functions and methods that read; ``load`` too, of NumPy, torch and unpicklers."""
@@ -79,7 +80,6 @@ ROWS = (
         "unit/bigram_index/test_index_files.py",
         (
             "bigram_index/counting/csr.py::load",
-            "bigram_index/counting/csr.py::_map",
             "bigram_index/store.py::BigramIndex._csr",
             "bigram_index/store.py::write_index",
             "bigram_index/sources/token_cache.py::_open",
@@ -97,7 +97,7 @@ ROWS = (
     Row(
         "texts: plain, JSON, CSV, compressed or not",
         "a file, recognised by its first bytes; errors name file and line",
-        "1,000 times its size unpacked beyond 1 GB, lines of 1 GB",
+        "1,000 times its size unpacked beyond 1 GB, lines of 256 MiB",
         "unit/corpus/test_formats.py",
         (
             "argap/corpus/packed.py::opened",
@@ -115,11 +115,12 @@ ROWS = (
     ),
     Row(
         "token ids in .bin, .npy, .npz and Megatron's pairs",
-        "header, size and range of ids; arrays of objects are refused",
-        "memory-mapped",
+        "header, size and range of ids; flat integers alone (`map_integers`)",
+        "memory-mapped; headers of 8 KiB; members of .npz as texts",
         "unit/corpus/test_token_documents.py",
         (
             "argap/corpus/formats.py::_check_shard",
+            "argap/files/arrays.py::map_integers",
             "argap/corpus/shards.py::shards_of",
             "argap/corpus/shards.py::_flat",
             "argap/corpus/megatron.py::is_pair",
@@ -151,7 +152,7 @@ ROWS = (
     Row(
         "tables of published figures",
         "a file, CSV in UTF-8",
-        "",
+        "1 MB",
         "unit/recall/test_recall_run.py",
         ("reports/pages/recall.py::published",),
     ),

@@ -133,7 +133,8 @@ class _Text:
 
     def _more(self) -> bool:
         """Read as much as is waiting, and at least a piece, so that a long value is scanned twice at most."""
-        data = self._file.read(max(PIECE, len(self._text) - self._at))
+        left = len(self._text) - self._at
+        data = self._file.read(min(max(PIECE, left), LONGEST_LINE + 1 - left))
         self._text, self._at = self._text[self._at :] + self._decode(data, final=not data), 0
         return bool(data)
 

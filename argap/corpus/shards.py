@@ -15,8 +15,10 @@ import numpy as np
 
 from argap.corpus import megatron
 from argap.corpus.document import TokenDocument, TokenShard
+from argap.corpus.packed import check_unpacked
 from argap.corpus.remote import local_file
 from argap.errors import ArgapError, FormatError, first_line
+from argap.files.arrays import map_integers
 
 SCAN = 2**22  # tokens searched for EOS at a time
 LLM_C = {20240520: "<u2", 20240801: "<u4"}
@@ -53,6 +55,7 @@ def shards_of(path: Path, dtype: np.dtype | None, domain: str) -> Iterator[Token
     except (OSError, zipfile.BadZipFile) as error:
         raise FormatError(f"{path}: not a complete .npz archive ({first_line(error)})") from error
     for member in members:
+        check_unpacked(path, member.file_size, member.compress_size)
         yield TokenShard(path, dtype, domain, member.compress_size, member.filename)
 
 
@@ -88,11 +91,9 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> tuple[np.ndarray, np.ndar
         return np.empty(0, dtype=np.uint16), None
     try:
         with local_file(path, shard.member) as local:
-            tokens = np.lib.format.open_memmap(local, mode="r")
+            tokens = map_integers(local, shard.name)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise FormatError(f"{shard.name}: not a complete .npy file ({error})") from error
-    if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
-        raise FormatError(f"{shard.name}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}")
     return tokens, None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.errors import FormatError, first_line
+from argap.errors import FormatError, first_line, is_short_of_threads
 from argap.files.atomic import replacing
 from argap.files.regular import check_regular
 from argap.files.remedies import remedy_for
@@ -139,6 +139,8 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        if is_short_of_threads(error):
+            raise
         reason = f"not a complete Parquet file ({first_line(error)})" if path.exists() else "no such file"
         raise FormatError(f"{path}: {reason}{remedy_for(path)}") from error
 

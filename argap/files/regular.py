@@ -9,8 +9,10 @@ from argap.errors import FormatError
 
 LARGEST_JSON = 2**28
 """Bytes of a file that is read whole as JSON."""
-LONGEST_LINE = 2**30
-"""Bytes of a line of text, or an item of JSON, since the whole of it is in memory."""
+LONGEST_LINE = 2**28
+"""Bytes of a line of text, or an item of JSON, since the whole of it is in memory, up to four times as CSV."""
+PIECE = 2**20
+"""Bytes of a line read at a time; a long line is joined in place, so that refusing it takes no second copy."""
 KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISCHR, "a device"),
@@ -43,7 +45,10 @@ def lines_of(file: IO[bytes], path: Path, most: int | None = None) -> Iterator[b
     Raises `FormatError` for one of more than ``most`` bytes; None: `LONGEST_LINE`.
     """
     most = LONGEST_LINE if most is None else most
-    while line := file.readline(most + 1):
+    while piece := file.readline(min(PIECE, most + 1)):
+        line = bytearray(piece) if len(piece) == PIECE else piece
+        while len(piece) == PIECE and len(line) <= most and not piece.endswith(b"\n"):
+            line += (piece := file.readline(PIECE))
         if len(line) > most:
             raise FormatError(f"{path}: a line of more than {most:,} bytes")
-        yield line
+        yield bytes(line)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -73,7 +72,6 @@ class Completion(Record, frozen=True):
     """How a run of a model on a task was finished."""
 
     examples: int
-    made: int = msgspec.field(name="made by the last call")
 
 
 class RecallIdentity(Record, frozen=True):
@@ -199,15 +197,15 @@ def collect_samples(
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
     paths = [folder / "samples" / f"part-{number:05d}.parquet" for number in range(len(shards))]
     whole = whole_parts(folder, dict(zip(paths, map(len, shards), strict=True)))
-    answered = 0
+    answered = False
     with progress(f"{record.model}, {record.task}", len(order), "examples") as advance:
         for path, rows in zip(paths, shards, strict=True):
             if path not in whole:
                 write_parquet(path, pa.Table.from_pylist([as_json(s) for s in answer(rows)], schema=SCHEMA))
-                answered += len(rows)
+                answered = True
             advance(len(rows))
     if record.finished is None or answered:
-        finish(folder, record, Completion(len(order), answered))
+        finish(folder, record, Completion(len(order)))
     return read_samples(folder)
 
 

@@ -15,7 +15,8 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from argap.errors import ArgapError, with_flags
+from argap.errors import ArgapError, first_line, is_short_of_threads, with_flags
+from argap.runtime.signals import was_interrupted
 from argap.runtime.trust import own_files
 
 INTERNAL = 70
@@ -36,6 +37,8 @@ TOO_LARGE = re.compile(
     r"|array is too big"
 )
 """How NumPy, and torch where it raises no ``OutOfMemoryError``, refuse a size."""
+OF_PATHS = {"Symlink loop from": "remove the link", "Could not determine home directory": "set HOME"}
+"""What pathlib's own `RuntimeError` begins with, and what to do."""
 LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
 """How torch's process groups report that another process is gone."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
@@ -59,6 +62,8 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
         return 130
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
         print(_traceback(error), file=sys.stderr)
+    if was_interrupted():
+        return 130
     code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
@@ -76,9 +81,8 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """Return the line to print for a failure that is not a bug in argap; None for a bug."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
-    if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
-        reason = (str(error).splitlines() or [""])[0]
-        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if (line := _of_machine(error)) is not None:
+        return line
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again to resume"
     if type(error).__name__ == "PanicException":  # a BaseException, of a library in Rust
@@ -98,6 +102,17 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         where = f"{own[-1].filename}, line {own[-1].lineno}"
         return f"{where}: {_reason(error)}; ARGAP_TRACEBACK=1 shows the traceback"
     return None
+
+
+def _of_machine(error: BaseException) -> str | None:
+    """Return the line for a failure because memory or threads are short, or paths lead nowhere; None for any other."""
+    if isinstance(error, MemoryError) or type(error).__name__ in NO_MEMORY or TOO_LARGE.search(str(error)):
+        reason = (str(error).splitlines() or [""])[0]
+        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if is_short_of_threads(error):
+        return f"no thread could be started ({first_line(error)}); raise the limits `ulimit -u` and `ulimit -v`"
+    remedy = next((do for start, do in OF_PATHS.items() if str(error).startswith(start)), None)
+    return f"{str(error).rstrip('.')}; {remedy}" if isinstance(error, RuntimeError) and remedy else None
 
 
 def _is_nowhere() -> bool:

@@ -87,21 +87,39 @@ def ending_on_interrupt() -> Iterator[None]:
     Python handles a signal between two of its own instructions; a query, a tokenizer or a kernel may not come back to
     one. So a thread learns of each SIGINT from the system, and ends the process `GRACE` seconds later wherever it then
     is, also while threads are joined at exit. Files stay whole or absent, as after any kill. Inside `listening`, which
-    answers Ctrl-C itself, this does nothing.
+    answers Ctrl-C itself, this does nothing. `was_interrupted` then says whether one came.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    threading.Thread(target=_end_after, args=(reader,), name="interrupts", daemon=True).start()
+    _arrived.clear()
+    hearing = threading.Thread(target=_end_after, args=(reader,), name="interrupts", daemon=True)
+    hearing.start()
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_forget)
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
+        os.write(writer, END)  # a process that was forked meanwhile may keep the pipe open
         os.close(writer)
+        hearing.join(GRACE)
+
+
+_arrived = threading.Event()
+END = b"\0"
+"""In place of the number of a signal: no more are to be heard."""
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C arrived in the last `ending_on_interrupt` of this process.
+
+    A library may take the interrupt for a failure of its own: torch, asked for a tensor, says that the storage has no
+    shape.
+    """
+    return _arrived.is_set()
 
 
 def _forget() -> None:
@@ -112,11 +130,13 @@ def _forget() -> None:
 
 def _end_after(reader: int) -> None:
     first: float | None = None
-    while got := os.read(reader, 64):
+    got = b""
+    while END not in got and (got := os.read(reader, 64)):
         if signal.SIGINT not in got:
             continue
         if first is None:
             first = time.monotonic()
+            _arrived.set()
             ending = threading.Timer(GRACE, os._exit, (130,))
             ending.daemon = True
             ending.start()

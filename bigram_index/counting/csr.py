@@ -19,6 +19,7 @@ from argap.bigram_index.manifest import FILE, Manifest, refuse_existing
 from argap.bigram_index.parquet_parts import ParquetRun
 from argap.errors import ArgapError, FormatError
 from argap.files import checksums
+from argap.files.arrays import map_integers
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import Checksums
 from argap.files.regular import LARGEST_JSON, check_regular
@@ -159,9 +160,26 @@ def _map(folder: Path, identity: str) -> Csr | None:
             return None
         for name, expected in state.files.items():
             checksums.check_size(folder / name, expected, REMEDY)
+        paths = [folder / f"{f.name}.npy" for f in fields(Csr)]
+        csr = Csr(*(map_integers(path, path) for path in paths))
     except FormatError:
         return None
-    return Csr(*(np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(Csr)))
+    return csr if _fits(csr) else None
+
+
+def _fits(csr: Csr) -> bool:
+    """Return whether every lookup stays inside the arrays, whoever wrote them: compiled ones do not check.
+
+    The values of ``bucket`` are left to the lookup.
+    """
+    vocab_size, entries = len(csr.shift), len(csr.second)
+    if not (len(csr.indptr) == len(csr.base) == vocab_size + 1 and len(csr.count) == entries):
+        return False
+    if (csr.indptr[0], csr.indptr[-1], csr.base[0]) != (0, entries, 0) or (csr.shift >= 64).any():
+        return False
+    buckets = (np.int64(vocab_size - 1) >> csr.shift.astype(np.int64)) + 1
+    in_order = (csr.indptr[:-1] <= csr.indptr[1:]).all() and (csr.base[1:] - csr.base[:-1] == buckets).all()
+    return bool(in_order) and len(csr.bucket) == csr.base[-1] + 1
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -41,9 +41,10 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
             if at[j] < 0:
                 continue
             token = seconds[group + j]
-            low = np.int64(bucket[at[j]])
-            entries = np.int64(bucket[at[j] + 1]) - low
-            empty = entries == 0
+            # The bounds of a file that anyone may have written, kept inside the arrays.
+            low = max(min(np.int64(bucket[at[j]]), last + 1), 0)
+            entries = min(np.int64(bucket[at[j] + 1]), last + 1) - low
+            empty = entries <= 0
             while entries > 1:
                 half = entries >> 1
                 low = low + half if np.int64(second[low + half]) <= token else low

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from argap.errors import ArgapError
 from argap.files.atomic import write_text
+from argap.files.regular import check_regular
 from argap.recall.examples import COPY
 from argap.recall.link import LEAST, Correlations, GapLink
 from argap.recall.result import RecallResult, open_recall
@@ -30,6 +31,8 @@ SHOWN = 6
 """Examples shown per task, starting with those on which the models differ."""
 ALPHA, NAMED = 0.05, 4
 """Significance level of the test of differences; most differences to list by name."""
+LARGEST_PUBLISHED = 2**20
+"""Bytes of a table of published figures."""
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -148,6 +151,7 @@ def published(path: Path) -> Table:
     """Read a CSV of published results as a table. Raises `ArgapError` for a file that is missing, empty or not CSV."""
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
+    check_regular(path, LARGEST_PUBLISHED)
     try:
         with open(path, encoding="utf-8", newline="") as file:
             columns = list(zip_longest(*csv.reader(file), fillvalue=""))

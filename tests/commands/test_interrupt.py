@@ -91,6 +91,33 @@ def test_an_interrupt_in_a_destructor_is_not_lost_nor_a_second_printed():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+TAKEN_FOR_ANOTHER = """
+import os, signal, time
+from argap import cli
+from argap.errors import FormatError
+
+def command(**given):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    raise {}
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.commands = lambda: command
+cli._flags = lambda command, arguments: {{}}
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError('no shape')", "FormatError('x: damaged')"])
+def test_an_interrupt_that_a_library_takes_for_a_failure_is_none(error):
+    code = TAKEN_FOR_ANOTHER.format(error)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_interrupted_score_keeps_its_shards(tmp_path):
     command = ["score", str(ROOT / "argap/demo/checkpoints/base_conv"), "--ref", "attention", "--seq-len", "256"]
     process = begin(SLOWLY, *command, "--limit-tokens", "2048", "--out", "out", folder=tmp_path)

@@ -54,6 +54,13 @@ def raising(error: BaseException) -> Callable[..., None]:
             1,
             "argap: a library could not handle what it was given (PanicException: range end)",
         ),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "argap: no thread could be started (can't start new thread); raise the limits `ulimit -u` and `ulimit -v`",
+        ),
+        (RuntimeError("Symlink loop from '/x'"), 1, "argap: Symlink loop from '/x'; remove the link"),
+        (RuntimeError("Could not determine home directory."), 1, "argap: Could not determine home directory; set HOME"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

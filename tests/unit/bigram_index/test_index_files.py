@@ -7,16 +7,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index import frequency_profile as profile
 from argap.bigram_index import parquet_parts
-from argap.bigram_index.counting import csr
+from argap.bigram_index.counting import csr, lookup_numba
 from argap.bigram_index.counting.sorted_runs import Rows, write_array
 from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
 from argap.bigram_index.parquet_parts import write_parts
 from argap.errors import ArgapError
+from argap.files.parquet import readable
 from tests.builders.index import build
 
 
@@ -60,6 +62,7 @@ from pathlib import Path
 import numpy as np
 from argap.bigram_index import build
 from argap.errors import ArgapError
+from argap.files.parquet import readable
 from tests.builders import index as indexes
 build.chunk_tokens = lambda memory, vocab_size: int(sys.argv[2])
 documents = np.random.default_rng(0).integers(0, 500, (40, 1000))
@@ -99,6 +102,45 @@ def test_rows_are_mapped_only_where_the_disk_has_room(index, monkeypatch, tmp_pa
     with pytest.raises(ArgapError, match=r"csr: could not be written \(No space left on device\)"):
         csr.write(index.folder, index.manifest, tmp_path / "csr", "identity")
     assert list(tmp_path.glob("csr*")) == list(tmp_path.glob(".csr*")) == []
+
+
+def test_a_file_is_not_called_damaged_where_threads_are_short(index, monkeypatch):
+    def fails(*_, **__):
+        raise pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails)
+    with pytest.raises(pa.ArrowException, match="Failed to launch"):
+        csr.load(index.folder, index.manifest)
+    with pytest.raises(pa.ArrowException, match="Failed to launch"), readable(index.folder / "part-00000.parquet"):
+        fails()
+
+
+@pytest.mark.parametrize("header", [b"(((('descr'", b"{'descr': '|V0'", b"{'descr': '<f8'"])
+def test_rows_whose_header_is_damaged_are_made_again(index, monkeypatch, header):
+    monkeypatch.setattr(csr, "IN_MEMORY", 0)
+    csr.load(index.folder, index.manifest)
+    path = index.folder / csr.FOLDER / "indptr.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:10] + header + whole[10 + len(header) :])
+    assert csr.load(index.folder, index.manifest).indptr.tolist() == [0, 1, 2, 3, 3, 4, 4]
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("name", ["indptr", "second", "count", "shift", "base", "bucket"])
+def test_no_lookup_leaves_the_rows_whatever_is_in_them(index, monkeypatch, name, width):
+    """A compiled one would end the process, or count what else is in memory."""
+    monkeypatch.setattr(csr, "IN_MEMORY", 0)
+    csr.load(index.folder, index.manifest)
+    path = index.folder / csr.FOLDER / f"{name}.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:128] + (b"\xf7" * width + b"\x7f") * len(content))
+    os.truncate(path, len(content))
+    first, second = (part.reshape(-1) for part in np.meshgrid(np.arange(6), np.arange(6)))
+    rows = csr.load(index.folder, index.manifest)
+    for module in (csr, lookup_numba):
+        found = module.count_pairs(rows, first, second)
+        assert name in ("second", "count", "bucket") or found.sum() == 34
 
 
 def test_an_unwritable_folder_is_one_line(tmp_path):

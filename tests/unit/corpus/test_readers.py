@@ -1,8 +1,10 @@
 """Every reader returns the documents written, and names the error in a broken file."""
 
 import errno
+import io
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from argap.corpus import files, jsonl, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError, FormatError
+from argap.files import regular
 
 ROWS = [{"text": "one fish", "domain": "sea"}, {"text": "two fish\nred fish", "domain": "pond"}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -85,6 +88,26 @@ def test_a_line_without_end_is_not_read_whole(tmp_path, monkeypatch, name, start
     (tmp_path / name).write_text(start + "a" * 100)
     with pytest.raises(FormatError, match=rf"{name}: a line of more than 20 bytes"):
         texts(open_corpus(tmp_path / name))
+
+
+def test_lines_are_joined_from_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(regular, "PIECE", 4)
+    content = b"0123456789\n\n012\n0123\n01234567\n0123"
+    assert list(regular.lines_of(io.BytesIO(content), tmp_path, 11)) == content.splitlines(keepends=True)
+    with pytest.raises(FormatError, match="a line of more than 10 bytes"):
+        list(regular.lines_of(io.BytesIO(content), tmp_path, 10))
+
+
+def test_refusing_a_line_takes_little_more_memory_than_the_longest(tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**40)
+    tracemalloc.start()
+    with (tmp_path / "sparse").open("rb") as file, pytest.raises(FormatError, match="a line of more than 8,388,608"):
+        next(regular.lines_of(file, tmp_path, 2**23))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.5 * 2**23
+    assert regular.LONGEST_LINE <= 2**28
 
 
 def test_invalid_utf8_is_counted_and_read(tmp_path):

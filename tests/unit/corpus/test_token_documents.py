@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from argap.corpus import open_corpus, shards, tokenize
+from argap.corpus import open_corpus, packed, shards, tokenize
 from argap.errors import ArgapError, FormatError
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.index import megatron_pair
@@ -158,6 +158,35 @@ def test_half_a_file_is_no_npy(tmp_path, tokenizer):
         path.write_bytes(content)
         with pytest.raises(FormatError, match=r"tokens\.npy: not a complete \.npy file \("):
             ids(open_corpus(path), tokenizer)
+
+
+PLAIN = "{'descr': '<u2', 'fortran_order': False, 'shape': (8,), }"
+
+
+@pytest.mark.parametrize(
+    ("header", "refused"),
+    [
+        ("{'descr': ((", r"not a complete \.npy file \(.*EOF in multi-line statement"),
+        ("{'descr': [], 'fortran_order': False, 'shape': (-1,), }", r"expected a flat array of integers, found \[\]"),
+        (PLAIN.replace("<u2", "O"), r"expected a flat array of integers, found object \(8,\)"),
+        (PLAIN.replace("8", "-1"), "not a complete .npy file .16 bytes for -1 elements"),
+        (PLAIN.replace("8", "9"), "not a complete .npy file .16 bytes for 9 elements"),
+        (PLAIN + " " * 9000, r"not a complete \.npy file \(version 1, a header of 9,0.. bytes"),
+        ("9" * 5000, r"not a complete \.npy file \(Cannot parse header: '9{1,200}\)$"),
+    ],
+)
+def test_a_header_that_is_no_flat_array_is_refused_in_one_line(tmp_path, tokenizer, header, refused):
+    path = tmp_path / "tokens.npy"
+    path.write_bytes(b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(16))
+    with pytest.raises(FormatError, match=rf"tokens\.npy: {refused}"):
+        ids(open_corpus(path), tokenizer)
+
+
+def test_an_archive_that_unpacks_to_far_more_than_tokens_is_refused(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(packed, "MOST_UNPACKED", 2**16)
+    np.savez_compressed(tmp_path / "tokens.npz", train=np.zeros(2**21, np.uint16))
+    with pytest.raises(FormatError, match=r"tokens\.npz: unpacks to more than 1,000 times its size"):
+        ids(open_corpus(tmp_path / "tokens.npz"), tokenizer)
 
 
 def test_an_empty_shard_has_no_documents(tmp_path, tokenizer):

@@ -133,6 +133,16 @@ def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypa
         run_recall(["copy"], tasks, out)
 
 
+def test_a_run_killed_before_its_last_record_ends_as_any_other(done, tmp_path) -> None:
+    """With every sample written, and ``run.json`` not yet finished."""
+    out, tasks, *_ = done
+    shutil.copytree(out, tmp_path / "out")
+    path = tmp_path / "out" / "hybrid" / "fixture-swde" / "run.json"
+    write_json(path, read_json(path) | {"finished": None})
+    run_recall([HYBRID], tasks, tmp_path / "out", reference="copy")
+    assert path.read_bytes() == (out / "hybrid" / "fixture-swde" / "run.json").read_bytes()
+
+
 def test_a_run_that_is_no_record_is_named(done, tmp_path) -> None:
     out, tasks, *_ = done
     shutil.copytree(out, tmp_path / "out")
@@ -345,6 +355,13 @@ def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
 def test_published_figures_that_are_no_csv_are_named(tmp_path, content: bytes) -> None:
     (tmp_path / "f.csv").write_bytes(content)
     with pytest.raises(ArgapError, match=r"`paper` .*f\.csv: not readable as CSV in UTF-8 \("):
+        published(tmp_path / "f.csv")
+
+
+def test_published_figures_are_not_read_without_end(tmp_path) -> None:
+    with (tmp_path / "f.csv").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(FormatError, match=r"f\.csv: 1,099,511,627,776 bytes; expected at most 1,048,576$"):
         published(tmp_path / "f.csv")
 
 
