@@ -55,6 +55,13 @@ def test_generate_writes_another_task_and_tasks_lists_them_all(tmp_path):
     assert [row["task"] for row in json.loads(call("tasks", "--json"))] == list(TASKS)
 
 
+@pytest.mark.parametrize("out", [".", "/"])
+def test_generate_needs_the_name_of_a_file(out):
+    result = CliRunner().invoke(app, ["synthetics", "generate", "--out", out, "--examples", "1"])
+    assert isinstance(result.exception, ArgapError)
+    assert str(result.exception) == f"`out` {out}: a folder; expected the name of a file"
+
+
 def test_generate_replaces_no_file_unasked(tmp_path):
     path = tmp_path / "data.npz"
     path.write_text("mine")

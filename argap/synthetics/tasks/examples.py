@@ -58,7 +58,12 @@ def check_size(examples: int, length: int) -> None:
 
 
 def examples_file(out: Path) -> Path:
-    """Return the file of `write_examples` for ``out``: the suffix ``.npz`` is added if it has another."""
+    """Return the file of `write_examples` for ``out``: the suffix ``.npz`` is added if it has another.
+
+    Raises `ArgapError` for a folder without a name, such as ``.``.
+    """
+    if not out.name:
+        raise ArgapError(f"`out` {out}: a folder; expected the name of a file")
     return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
 
 
