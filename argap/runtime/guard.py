@@ -34,7 +34,7 @@ NO_MEMORY = ("OutOfMemoryError", "OutOfMemoryException")
 """The errors of torch and of DuckDB, neither of which is a `MemoryError`."""
 TOO_LARGE = re.compile(
     r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
-    r"|array is too big"
+    r"|array is too big|(CUDA error|Triton Error \[CUDA\]): out of memory"
 )
 """How NumPy, and torch where it raises no ``OutOfMemoryError``, refuse a size."""
 OF_PATHS = {"Symlink loop from": "remove the link", "Could not determine home directory": "set HOME"}

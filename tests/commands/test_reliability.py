@@ -36,6 +36,11 @@ def raising(error: BaseException) -> Callable[..., None]:
     ("error", "code", "line"),
     [
         (ArgapError("a file\nof two lines"), 1, "argap: a file of two lines"),
+        (
+            RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
+            1,
+            "argap: out of memory (CUDA error: out of memory); use less text, shorter windows or a smaller batch",
+        ),
         (MemoryError(), 1, "argap: out of memory; use less text, shorter windows or a smaller batch"),
         (
             duckdb.OutOfMemoryException("full"),
