@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from argap.errors import ArgapError, FormatError, extra
+from argap.errors import ArgapError, FormatError, extra, first_line
 from argap.files.regular import check_regular
 
 SUFFIX = ".gguf"
@@ -126,14 +126,14 @@ def _whole(path: Path) -> Iterator[None]:
     try:
         yield
     except BROKEN as error:
-        raise FormatError(f"{path}: its header is not one of a GGUF file ({error})") from None
+        raise FormatError(f"{path}: its header is not one of a GGUF file ({first_line(error)[:200]})") from None
 
 
 def _stored(file: BinaryIO) -> Stored:
     name = _text(file)
     (axes,) = struct.unpack("<I", file.read(4))
     if axes > MOST_AXES:
-        raise OverflowError(f"{name} has {axes} axes")
+        raise OverflowError(f"{name[:100]} has {axes} axes")
     *shape, kind, offset = struct.unpack(f"<{axes}QIQ", file.read(8 * axes + 12))
     return Stored(name, tuple(reversed(shape)), kind, offset)
 
