@@ -85,7 +85,8 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """
     table = read_parquet(path)
     check_columns(path, table.schema, needed)
-    return table.to_pandas()
+    with readable(path):  # what the file says of pandas' types may not fit its columns
+        return table.to_pandas()
 
 
 def read_schema(path: Path) -> pa.Schema:

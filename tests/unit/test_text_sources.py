@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from argap.errors import ArgapError, FormatError
@@ -296,6 +298,12 @@ def test_a_table_of_documents_is_read_from_csv(tmp_path):
     path.write_text("document,domain,source\n0,web,a\n0,web,b\n")
     with pytest.raises(FormatError, match="expected a different whole number in each row"):
         read_documents(path)
+    # A column of lists whose metadata calls it one of texts.
+    table = pa.Table.from_pandas(TABLE.astype({"domain": str, "source": str}))
+    lists = table.set_column(1, "domain", pa.array([["a"]] * len(TABLE))).replace_schema_metadata(table.schema.metadata)
+    pq.write_table(lists, tmp_path / "documents.parquet")
+    with pytest.raises(FormatError, match=r"documents\.parquet: not a complete Parquet file"):
+        read_documents(tmp_path / "documents.parquet")
 
 
 def test_a_place_without_a_number_is_a_source():
