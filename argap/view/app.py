@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -135,8 +135,7 @@ def _endpoint(
                 try:
                     async with turns:
                         with anyio.fail_after(LONGEST):
-                            run = anyio.to_thread.run_sync
-                            made = await run(answer, request, interrupt, abandon_on_cancel=True)
+                            made = await run_sync(answer, request, interrupt, abandon_on_cancel=True)
                 except TimeoutError:
                     interrupt.set()
                     return JSONResponse({"error": f"not answered within {LONGEST} s; ask for less"}, refused)

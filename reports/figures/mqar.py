@@ -58,9 +58,12 @@ def write_sweep(out: Path, gaps: Sequence[Path] = ()) -> tuple[pd.DataFrame, str
     """
     from argap.synthetics.sweeps.store import read_runs, read_sweep
 
-    sweep, runs, measured = read_sweep(out), read_runs(out), [read_gap(folder) for folder in gaps]
+    sweep, runs = read_sweep(out), read_runs(out)
     if sweep.tasks and gaps:
         raise ArgapError(f"`gap`: {out} is a sweep over tasks; expected one of MQAR alone")
+    linked, cells = link_rows(runs, [read_gap(folder) for folder in gaps])
+    if gaps and not linked:
+        raise ArgapError(f"`gap`: no model of {', '.join(map(str, gaps))} has the name of a mixer of {out}")
     if sweep.tasks:
         table, text = write_tasks(out, runs)
         lengths = write_lengths(out)
@@ -78,11 +81,8 @@ def write_sweep(out: Path, gaps: Sequence[Path] = ()) -> tuple[pd.DataFrame, str
         table = markdown(seeds_table(seeds))
         write_text(out / "seeds.md", table)
         text += f"\n\n{table}"
-    if measured:
-        rows, cells = link_rows(runs, measured)
-        if not rows:
-            raise ArgapError(f"`gap`: no model of {', '.join(map(str, gaps))} has the name of a mixer of {out}")
-        table = markdown(link_table(rows, cells))
+    if linked:
+        table = markdown(link_table(linked, cells))
         write_text(out / "gaps.md", table)
         text += f"\n\n{table}"
     return solved, text
