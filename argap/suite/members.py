@@ -30,6 +30,7 @@ from argap.train import train
 from argap.train.checkpoint import checkpoints
 from argap.train.config import DataSource
 from argap.train.model import build_model
+from argap.train.run import tidy_finished
 from argap.train.tokens import pack_tokens
 
 
@@ -100,6 +101,8 @@ def run_member(
         check_finished(entry, layout, data.fingerprint)
         if parallel.is_main:
             say(f"{entry.size} {entry.name}: trained and scored already")
+            tidy_finished(folder, entry.config)  # a kill may have come before `train` did
+        parallel.wait()
     else:
         train(entry.config, folder, tokens=layout.tokens, parallel=parallel, log_to=log_to)
         _score(suite, entry, layout, data, folder, layout.run(entry), parallel)

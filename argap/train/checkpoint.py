@@ -24,6 +24,7 @@ from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 from argap.train.optimizer import load_moments, moments
 
+STEP = re.compile(r"step-\d+", re.ASCII)
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 AGAIN = "run the same command again: it resumes from the previous checkpoint"
 REMEDY = f"free some space and {AGAIN}"
@@ -49,10 +50,11 @@ def save_checkpoint(
     *,
     beside: Path,
     keep: int,
+    every: int,
 ) -> None:
-    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0 keeps all).
+    """Write ``folder/step-N``, then `tidy` the others.
 
-    ``beside``: the folder whose tokenizer files are copied.
+    ``beside``: the folder whose tokenizer files are copied. ``keep`` and ``every``: as in `tidy`.
     """
     with replacing_folder(folder / f"step-{position.step}", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)
@@ -60,8 +62,21 @@ def save_checkpoint(
         save_file(moments(optimizer, dict(model.named_parameters())), temporary / "optimizer.safetensors")
         write_record(temporary / "state.json", position)
         write_checksums(temporary, [temporary / name for name in FILES])
-    for old in checkpoints(folder)[:-keep] if keep else []:
-        shutil.rmtree(old)
+    tidy(folder, keep=keep, every=every, finished=False)
+
+
+def tidy(folder: Path, *, keep: int, every: int, finished: bool) -> None:
+    """Leave the checkpoints that an undisturbed run leaves, and while it is not ``finished`` the latest to resume from.
+
+    Those are the latest ``keep`` (0: all) of every ``every`` steps. Others are of an interrupt, or of a process that
+    was killed before or while it removed them.
+    """
+    saved = checkpoints(folder)
+    scheduled = [path for path in saved if every and step_of(path) % every == 0]
+    kept = scheduled[-keep:] + ([] if finished else saved[-1:])
+    for path in saved:
+        if path not in kept:
+            shutil.rmtree(path)
 
 
 def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Position:
@@ -86,5 +101,9 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
 
 def checkpoints(folder: Path) -> list[Path]:
     """List the finished checkpoints below ``folder``, earliest first."""
-    folders = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
-    return [path for _, path in sorted((int(match[1]), path) for match, path in folders if match)]
+    return sorted((path for path in folder.glob("step-*") if STEP.fullmatch(path.name)), key=step_of)
+
+
+def step_of(folder: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(folder.name.removeprefix("step-"))

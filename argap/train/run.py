@@ -27,7 +27,7 @@ from argap.runtime.signals import listening
 from argap.runtime.torchrun import Parallel, join
 from argap.runtime.trackers import Trackers, check_trackers
 from argap.text.tokenizer import load_tokenizer, save_tokenizer
-from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
+from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint, tidy
 from argap.train.config import TrainConfig
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer, Windows
@@ -67,6 +67,7 @@ def train(
         if before and before.finished:
             if parallel.is_main:
                 say(f"{out}: the run is finished; nothing to do")
+                tidy_finished(out, config)
             return before
         if overwrite and parallel.is_main:
             _discard(out)
@@ -123,7 +124,7 @@ def _train(
         finished=None,
         backend=backend,
     )
-    folder, keep = out / "checkpoints", config.keep_checkpoints
+    folder, keep, every = out / "checkpoints", config.keep_checkpoints, config.checkpoint_every
     saved = checkpoints(folder)
     position = load_checkpoint(saved[-1], model, trainer.optimizer) if saved else Position(0)
     parallel.wait()
@@ -141,7 +142,7 @@ def _train(
                 position = event
                 if position.step < config.total_steps:
                     if parallel.is_main:
-                        save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep)
+                        save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep, every=every)
                     parallel.wait()
             elif log:
                 log.write(event)
@@ -150,8 +151,14 @@ def _train(
         _save_model(model, out, config)
         record = msgspec.structs.replace(record, finished=_result(out, config, position, parallel))
         write_record(out / "train.json", record)
+        tidy_finished(out, config)  # after the record: until then a kill resumes from the latest
     parallel.wait()
     return record
+
+
+def tidy_finished(out: Path, config: TrainConfig) -> None:
+    """Remove the checkpoints of interrupts from the folder of a finished run."""
+    tidy(out / "checkpoints", keep=config.keep_checkpoints, every=config.checkpoint_every, finished=True)
 
 
 def _in_words(record: TrainRecord, config: TrainConfig, epochs: float, position: Position) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -207,6 +208,51 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     assert signal.getsignal(signal.SIGINT) is handler
     train(config, tmp_path, device="cpu")
     assert_same_run(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_an_interrupt_leaves_the_checkpoints_of_an_undisturbed_run(
+    toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    config = toy(long_values(toy_tokenizer, toy_corpus), keep_checkpoints=keep)
+    step = Trainer.step
+    for stop in (33, 77):  # between checkpoints, and after the last
+
+        def interrupted(self: Trainer, windows: Windows, number: int, stop: int = stop) -> torch.Tensor:
+            if number == stop - 1:
+                signal.raise_signal(signal.SIGTERM)
+            return step(self, windows, number)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                train(config, tmp_path, device="cpu")
+        assert (tmp_path / "checkpoints" / f"step-{stop}").is_dir()
+    train(config, tmp_path, device="cpu")
+    left = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert left == ({"step-40", "step-60"} if keep else {"step-20", "step-40", "step-60"})
+
+
+def test_half_a_removed_checkpoint_does_not_stay(
+    toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy(long_values(toy_tokenizer, toy_corpus))
+
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **options: bool) -> None:
+        if folder.name == "step-20":
+            (folder / "state.json").unlink()
+            raise SystemExit
+        remove(folder, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            train(config, tmp_path, device="cpu")
+    assert not (tmp_path / "checkpoints/step-20/state.json").exists()
+    train(config, tmp_path, device="cpu")  # no checkpoint is written any more, which removed it
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-40", "step-60"}
 
 
 def test_two_architectures_see_the_same_windows(
