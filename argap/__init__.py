@@ -26,7 +26,6 @@ Imports go the other way, down the floors of docs/architecture.md.
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
 
 if not os.path.isdir(os.path.join(__path__[0], "kernels")):
     # A checkout without symbolic links, used in place: the three linked folders are next to this one.
@@ -34,7 +33,11 @@ if not os.path.isdir(os.path.join(__path__[0], "kernels")):
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False
+"""As typing's, whose import takes 10 ms, in which an interrupt would still print a traceback (`argap.__main__`)."""
 if TYPE_CHECKING:
+    from typing import Any
+
     from argap.api import compare, diff, open_index, score
     from argap.errors import ArgapError
     from argap.records import EvaluationSpec
@@ -64,7 +67,7 @@ MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in MODULES:
         raise AttributeError(f"module 'argap' has no attribute {name!r}")
     value = getattr(importlib.import_module(MODULES[name]), name)

@@ -1,11 +1,12 @@
 """Run the script ``argap`` and ``python -m argap``.
 
 An interrupt while the command line is being imported, or after the command, ends the process at once: there is nothing
-to lose, and Python would print a traceback of its imports or of the threads that it waits for.
+to lose, and Python would print a traceback of its imports or of the threads that it waits for. So what is imported
+before is built in: the module ``signal`` itself makes its enums in Python.
 """
 
+import _signal as signal  # pyright: ignore[reportMissingImports]
 import os
-import signal
 
 
 def main() -> None:

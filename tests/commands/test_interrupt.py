@@ -253,3 +253,9 @@ def test_the_viewer_ends_in_the_middle_of_an_answer(token_result):
             _, said = process.communicate(timeout=90)
     assert process.returncode == 130
     assert said == "Ctrl-C ends it.\n"
+
+
+def test_nothing_slow_is_imported_before_an_interrupt_is_answered() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import argap.__main__; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typing", "enum", "signal", "re"} & set(ran.stdout.split())

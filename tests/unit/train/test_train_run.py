@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,7 +241,7 @@ def test_half_a_removed_checkpoint_does_not_stay(
 
     remove = shutil.rmtree
 
-    def killed(folder: Path, **options: bool) -> None:
+    def killed(folder: Path, **options: Any) -> None:
         if folder.name == "step-20":
             (folder / "state.json").unlink()
             raise SystemExit
