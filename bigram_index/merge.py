@@ -49,7 +49,7 @@ def merge_indexes(
     tokens = [np.array(m.tokens) for m in manifests]
     refuse_existing(Path(out), overwrite=overwrite)
     with replacing_folder(Path(out)) as folder:
-        runs = [ParquetRun(index.folder, index.manifest.parts, index.vocab_size) for index in indexes]
+        runs = [ParquetRun(index.folder, index.manifest.parts, index.vocab_size, index.bigrams) for index in indexes]
         write_index(
             folder,
             merge_runs(runs, entries) if weights is None else weigh_runs(runs, weights, entries),

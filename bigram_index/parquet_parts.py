@@ -110,21 +110,26 @@ def _groups(rows: Iterable[Rows]) -> Iterator[pa.Table]:
 class ParquetRun:
     """The parts of an index as a sorted run for the k-way merge, read one row group at a time.
 
-    Raises `FormatError` naming the damaged part.
+    Raises `FormatError` naming the damaged part. Checksums say that a file is as its writer left it, not that argap was
+    the writer, so ids, counts and order are checked where they are read. ``bigrams``: the sum of all counts.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[Part], vocab_size: int) -> None:
+    def __init__(self, folder: Path, parts: Sequence[Part], vocab_size: int, bigrams: int) -> None:
+        self._vocab_size, self._bigrams = vocab_size, bigrams
         files = [(folder / part.file, open_part(folder / part.file, part)) for part in parts]
         self._groups = [(path, f, g) for path, f in files for g in range(f.metadata.num_row_groups)]
         sizes = [f.metadata.row_group(g).num_rows for _, f, g in self._groups]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self._cached: tuple[int, np.ndarray, np.ndarray] | None = None
         rows = np.zeros(vocab_size, dtype=np.int64)
+        last = 0
         for number in range(len(self._groups)):
             (first,) = self._read_group(number, "first")
-            if len(first) and not 0 <= first[0] <= first[-1] < vocab_size:
-                path = self._groups[number][0]
-                raise FormatError(f"{path}: tokens outside 0..{vocab_size - 1}; {REBUILD}")
+            if len(first) == 0:
+                continue
+            if first[0] < last or (first[1:] < first[:-1]).any():
+                raise self._refused(number, "rows out of order")
+            last = first[-1]
             rows += np.bincount(first, minlength=vocab_size)
         self.indptr = np.concatenate([[0], np.cumsum(rows)])
 
@@ -135,6 +140,7 @@ class ParquetRun:
         while start < stop:
             if self._cached is None or self._cached[0] != number:
                 second, count = self._read_group(number, "second", "count")
+                self._check_rows(number, second, count)
                 self._cached = (number, second.astype(np.uint32), count)
             offset = self._starts[number]
             here = slice(start - offset, stop - offset)
@@ -145,9 +151,26 @@ class ParquetRun:
         return np.concatenate(seconds), np.concatenate(counts)
 
     def largest_count(self) -> int:
-        """Return the largest count, from the statistics of the row groups."""
-        groups = [file.metadata.row_group(group) for _, file, group in self._groups]
-        return max((group.column(2).statistics.max for group in groups), default=0)
+        """Return the largest count, from the statistics of the row groups, or what none can exceed."""
+        return min(self._bigrams, max(map(self._largest_of, range(len(self._groups))), default=0))
+
+    def _largest_of(self, number: int) -> int:
+        _, file, group = self._groups[number]
+        found = file.metadata.row_group(group).column(2).statistics
+        return self._bigrams if found is None or not found.has_min_max else found.max
+
+    def _check_rows(self, number: int, second: np.ndarray, count: np.ndarray) -> None:
+        """Raise `FormatError` unless a row group's counts are positive and the second tokens of each row ascend."""
+        if count.min(initial=1) < 1:
+            raise self._refused(number, f"a count of {count.min()}")
+        if count.max(initial=1) > (most := min(self._bigrams, self._largest_of(number))):
+            raise self._refused(number, f"a count of {count.max():,}, more than the {most:,} that are recorded")
+        falls = np.flatnonzero(second[1:] <= second[:-1]) + 1 + self._starts[number]
+        if not np.isin(falls, self.indptr).all():
+            raise self._refused(number, "rows out of order")
+
+    def _refused(self, number: int, found: str) -> FormatError:
+        return FormatError(f"{self._groups[number][0]}: {found}; {REBUILD}")
 
     def _read_group(self, number: int, *columns: str) -> list[np.ndarray]:
         path, file, group = self._groups[number]
@@ -157,7 +180,13 @@ class ParquetRun:
             if is_short_of_threads(error):
                 raise
             raise FormatError(f"{path}: row group {group} is damaged ({error}); {REBUILD}") from error
-        return [as_numpy(table[column]) for column in columns]
+        if missing := [column for column in columns if table[column].null_count]:
+            raise self._refused(number, f"{missing[0]} is null in a row")
+        values = [as_numpy(table[column]) for column in columns]
+        for column, ids in zip(columns, values, strict=True):
+            if column != "count" and not 0 <= ids.min(initial=0) <= ids.max(initial=0) < self._vocab_size:
+                raise self._refused(number, f"tokens outside 0..{self._vocab_size - 1}")
+        return values
 
 
 def open_part(path: Path, part: Part) -> pq.ParquetFile:

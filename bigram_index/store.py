@@ -13,7 +13,7 @@ from argap.bigram_index.counting.engines import looking_up
 from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files import checksums
 from argap.files.hub import fetched, is_hub, parse_address
 
@@ -56,8 +56,14 @@ class BigramIndex:
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
     def exposures(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """Return how often training read each bigram (first, second): `count` × ``passes``, float64."""
-        return self.count(first, second) * self.passes
+        """Return how often training read each bigram (first, second): `count` × ``passes``, float64.
+
+        Raises `FormatError` where that is 2⁶³ or more, which labels could not hold.
+        """
+        exposed = self.count(first, second) * self.passes
+        if exposed.max(initial=0) >= 2.0**63:
+            raise FormatError(f"{self.folder}: {exposed.max():.3g} exposures of a bigram; expected less than 2⁶³")
+        return exposed
 
     @property
     def exposed_tokens(self) -> float:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
@@ -33,7 +34,8 @@ def family_code(name: str, model: "nn.Module", length: int, remedy: str | None =
         if TOO_LARGE.search(str(error)) or type(error).__name__ == "OutOfMemoryError":
             raise
         known = remedy is not None and isinstance(error, IndexError | RuntimeError | ValueError)
-        if not known and not {frame.filename for frame in frames} & _files_of(model):
+        code = _code_of(model)
+        if not known and not any(Path(frame.filename).is_relative_to(each) for frame in frames for each in code):
             raise
         parameter = next(model.parameters(), None)
         where = "" if parameter is None else f" in {str(parameter.dtype).removeprefix('torch.')} on {parameter.device}"
@@ -44,11 +46,20 @@ def family_code(name: str, model: "nn.Module", length: int, remedy: str | None =
         ) from error
 
 
-def _files_of(model: "nn.Module") -> set[str]:
-    """Return the files with the classes of the model's modules, without argap's and torch's."""
+def _code_of(model: "nn.Module") -> set[Path]:
+    """Return the files of the classes of the model's modules and the folders of their packages, not argap's or torch's.
+
+    Whole packages, because a class's decorators, which read options of its configuration, are in other files of them.
+    """
     modules = {type(module).__module__ for module in model.modules()}
-    own = (sys.modules.get(name) for name in modules if name.partition(".")[0] not in NOT_OF_A_FAMILY)
-    return {file for module in own if (file := getattr(module, "__file__", None))}
+    names = {
+        each
+        for name in modules
+        if (package := name.partition(".")[0]) not in NOT_OF_A_FAMILY
+        for each in (name, package)
+    }
+    files = [Path(file) for name in names if (file := getattr(sys.modules.get(name), "__file__", None))]
+    return {file.parent if file.name == "__init__.py" else file for file in files}
 
 
 def _package(model: "nn.Module") -> str:

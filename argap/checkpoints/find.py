@@ -149,14 +149,16 @@ def _find_gguf(source: str | Path) -> Checkpoint:
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read the checkpoint's ``config.json``. Raises `FormatError` if its model type is not text."""
+    """Read the checkpoint's ``config.json``. Raises `FormatError` for a model type or text part of another type."""
     if checkpoint.gguf is not None:
         return gguf_config(checkpoint.gguf)
-    config = read_json(checkpoint.folder / "config.json")
-    if not isinstance(model_type := config.get("model_type"), str | None):
-        raise FormatError(
-            f"{checkpoint.folder / 'config.json'}: model_type: expected text, found {str(model_type)[:40]}"
-        )
+    path = checkpoint.folder / "config.json"
+    config = read_json(path)
+    if not isinstance(part := config.get("text_config"), dict | None):
+        raise FormatError(f"{path}: text_config: expected an object, found {str(part)[:40]}")
+    for each in (config, part or {}):
+        if not isinstance(model_type := each.get("model_type"), str | None):
+            raise FormatError(f"{path}: model_type: expected text, found {str(model_type)[:40]}")
     return config
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, write_json
+from argap.files.regular import is_there
 from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
 
 DEMO = Path(__file__).parents[1] / "demo"
@@ -87,7 +88,7 @@ def _file() -> Path:
 
 def _own() -> dict[str, Reference]:
     path = _file()
-    if not path.is_file():
+    if not is_there(path):
         return {}
     return {name: to_record(path, entry, Reference, part=f"entry {name!r}") for name, entry in read_json(path).items()}
 

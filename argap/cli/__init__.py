@@ -17,8 +17,8 @@ from argap.cli import checkpoints, index, models, probe, recall, result, score, 
 from argap.cli.help import GroupedHelp, arrange
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
-from argap.runtime.signals import ending_on_interrupt, keeping_interrupts
-from argap.runtime.streams import ending_with_pipe, guard_streams
+from argap.runtime.signals import ending_on_interrupt, keeping_interrupts, loading_extensions_whole
+from argap.runtime.streams import end_stderr, ending_with_pipe, guard_streams
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Library parameters whose flag has another name."""
@@ -75,12 +75,13 @@ def main() -> None:
     command = None
     guard_streams()
     try:
-        with ending_on_interrupt(), keeping_interrupts(), ending_with_pipe():
+        with ending_on_interrupt(), keeping_interrupts(), loading_extensions_whole(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             os.getcwd()  # refuse a removed working directory, in which libraries abort the process
             command = commands()
             command(prog_name="argap")
     except SystemExit:
+        end_stderr()
         raise
     except BaseException as error:  # also a panic of a library in Rust
         sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))

@@ -19,6 +19,7 @@ from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.parquet import check_columns, read_parquet, whole_column, write_parquet
+from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.records.columns import COLUMNS, OPTIONAL, RESERVED, SEGMENTED, TEXT
 
@@ -186,7 +187,7 @@ def read_documents(folder: Path, tokens: int) -> Documents | None:
     Raises `FormatError`.
     """
     path = folder / FILE
-    if not path.is_file():
+    if not is_there(path):
         return None
     table = read_parquet(path)
     check_columns(path, table.schema, [TOKENS])

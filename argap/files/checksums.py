@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from argap.errors import FormatError
 from argap.files.record import Record, read_record, write_record
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, is_there
 from argap.files.remedies import remedy_for
 from argap.runtime.interrupt import current
 
@@ -107,7 +107,7 @@ _whole: set[tuple[int, int, int, int, str]] = set()
 
 def read_checksums(folder: Path) -> dict[str, str]:
     """Return the checksums of each file, by its name below ``folder``; empty where there are none."""
-    if not (folder / FILE).is_file():
+    if not is_there(folder / FILE):
         return {}
     return read_record(folder / FILE, FileChecksums).files
 

@@ -28,6 +28,10 @@ ROWS = 2**20
 """Rows per row group, and per portion."""
 WHOLE = frozenset({"window", "pos", "token"})
 """Integer columns without nulls."""
+INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
+NUMBERS = frozenset({"logprob", "kl", "entropy"})
+BOOLEANS = frozenset({"opportunity", "induction"})
+"""Columns that are of one kind in whatever table of argap's they are."""
 
 
 def schema_of(record_type: type[msgspec.Struct]) -> pa.Schema:
@@ -55,12 +59,24 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None, *, schema: pa
 
 
 def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None:
-    """Raise `FormatError` if a file lacks one of the ``expected`` columns, or one of `WHOLE` is not of integers."""
+    """Raise `FormatError` if a file lacks one of the ``expected`` columns, has it twice, or of another type."""
     if missing := [name for name in expected if name not in found.names]:
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy_for(path)}")
-    for name in WHOLE & {*expected}:
-        if not pa.types.is_integer(of_type := found.field(name).type):
-            raise FormatError(f"{path}: {name} is {of_type}; expected integers{remedy_for(path)}")
+    for name in expected:
+        if len(found.get_all_field_indices(name)) > 1:
+            raise FormatError(f"{path}: two columns {name}{remedy_for(path)}")
+        of_type = found.field(name).type
+        if wanted := _not_met(name, of_type):
+            raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
+
+
+def _not_met(name: str, of_type: pa.DataType) -> str | None:
+    """Return what a column of argap's should hold, in words; None if ``of_type`` is that, or anything may be there."""
+    if name in INTEGERS and not pa.types.is_integer(of_type):
+        return "integers"
+    if name in NUMBERS and not (pa.types.is_floating(of_type) or pa.types.is_integer(of_type)):
+        return "numbers"
+    return "booleans" if name in BOOLEANS and not pa.types.is_boolean(of_type) else None
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
@@ -84,7 +100,7 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     ``needed``: columns that must be among those of the file.
     """
     table = read_parquet(path)
-    check_columns(path, table.schema, needed)
+    check_columns(path, table.schema, [*needed, *(name for name in table.column_names if name not in needed)])
     with readable(path):  # what the file says of pandas' types may not fit its columns
         return table.to_pandas()
 

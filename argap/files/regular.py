@@ -39,6 +39,12 @@ def check_regular(path: Path, most: int | None = None) -> None:
         raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
 
 
+def is_there(path: Path) -> bool:
+    """Return whether an optional file is there. Raises `FormatError` for what is no file, which is not absence."""
+    check_regular(path)
+    return path.is_file()
+
+
 def lines_of(file: IO[bytes], path: Path, most: int | None = None) -> Iterator[bytes]:
     """Yield the lines of the open file ``path``.
 

@@ -80,7 +80,7 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
     ids, offsets = tokenizer.encode_spans(text)
     query_at = next((k for k, (a, b) in enumerate(offsets) if b > start), len(ids))
     occurrences = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
-    golds = [_tokens_of(span, offsets) for span in occurrences]
+    golds = [tokens for span in occurrences if (tokens := _tokens_of(span, offsets)) is not None]
     kept = _kept(example, len(ids), query_at, golds, protocol)
     position = {old: new for new, old in enumerate(kept)}
     golds = [(position[a], position[b - 1] + 1) for a, b in golds if all(k in position for k in range(a, b))]
@@ -118,7 +118,7 @@ def _kept(example: Example, length: int, query: int, golds: list[Span], protocol
     return [*range(start, start + before), *range(query, length)]
 
 
-def _tokens_of(span: Span, offsets: list[Span]) -> Span:
-    """Return the tokens that overlap the characters of ``span``."""
+def _tokens_of(span: Span, offsets: list[Span]) -> Span | None:
+    """Return the tokens that overlap the characters of ``span``; None where the tokenizer drops all of these."""
     inside = [k for k, (a, b) in enumerate(offsets) if a < span[1] and b > span[0]]
-    return inside[0], inside[-1] + 1
+    return (inside[0], inside[-1] + 1) if inside else None

@@ -353,7 +353,11 @@ def estimates_of(partitions: Iterable[Iterable[Part]]) -> tuple[Estimate, ...]:
 
 
 def save_gap(path: Path, gap: Gap) -> None:
-    """Write a ``gap.json`` atomically, one estimate per line."""
+    """Write a ``gap.json`` atomically, one estimate per line.
+
+    Raises `FormatError`, and leaves the earlier file, for one that `read_gap` would refuse: damaged tables make such.
+    """
+    _check_sums(path, gap)
     write_record(path, gap, lines="estimates")
 
 
@@ -370,8 +374,13 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
             raise FormatError(f"{folder}: part of the result {shown}; give that folder instead")
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
     gap = read_record(path, Gap, oldest=GAP_FORMAT, newest=GAP_FORMAT)
+    _check_sums(path, gap)
+    return gap
+
+
+def _check_sums(path: Path, gap: Gap) -> None:
+    """Raise `FormatError` for partitions that do not add up. Only for files: a gap in memory may lack partitions."""
     again = remedy_for(path)
-    # Checked only for files: a gap restated in memory may lack partitions.
     if (gap.index is None) != (gap.threshold is None):
         raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null{again}")
     scored = gap.on_all.n
@@ -382,4 +391,3 @@ def read_gap(folder: Path, name: str = "gap.json") -> Gap:
         expected = 0 if partition == "frequency" and gap.index is None else scored  # nothing is counted without one
         if (n := sum(part.n for part in parts)) != expected and (parts or partition not in (COPY, INDUCTION)):
             raise FormatError(f"{path}: estimates: {partition}: {n:,} {gap.unit}s, expected {expected:,}{again}")
-    return gap

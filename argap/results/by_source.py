@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import FormatError
+from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.metric.documents import LeftOut, behind, leave_one_source_out
 from argap.metric.share import LEVEL, NO_SHARE
@@ -194,7 +195,7 @@ def _level(model: str) -> ModelWithout:
 def read_by_source(folder: Path, gap: Gap) -> BySource | None:
     """Return `by_source` of a result from its cells; None without ``cells.parquet``."""
     path = folder / "cells.parquet"
-    if not path.is_file():
+    if not is_there(path):
         return None
     columns = [name for seeds in gap.seeds.values() for name in seeds]
     cells = sum_cells(path, [name for name in NEEDED if name in keys_of(path)], columns)
@@ -208,7 +209,7 @@ def sources_of(folder: Path, gap: Gap, documents: np.ndarray) -> Mapping[int, st
     """
     beside = [folder, *(Path(row.run).parent for row in gap.rows if row.run)]
     for path in (folder / DOCUMENTS, *(each / "labels" / "labels.json" for each in beside)):
-        if not path.is_file():
+        if not is_there(path):
             continue
         if path.name == DOCUMENTS:
             table = read_documents(path)

@@ -22,6 +22,7 @@ from argap.files.atomic import replacing, replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.hub import fetched, is_hub
 from argap.files.lock import one_writer
+from argap.files.regular import is_there
 from argap.files.resumable import folder_name
 from argap.metric.bins import bins_of
 from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
@@ -141,7 +142,7 @@ def labels_of(run: Run) -> Path:
 def _labels_beside(runs: Sequence[Run]) -> Path | None:
     """Return the first folder of labels next to one of the runs; None if there is none."""
     beside = [run.folder.parent / "labels" for run in runs]
-    return next((folder for folder in beside if (folder / "labels.json").is_file()), None)
+    return next((folder for folder in beside if is_there(folder / "labels.json")), None)
 
 
 def _label_text(runs: Sequence[Run], out: Path) -> Path:
@@ -155,7 +156,7 @@ def _label_text(runs: Sequence[Run], out: Path) -> Path:
     first, folder = runs[0], out / "labels"
     for run in runs:
         check_same_set(run, first.record.evaluation, f"{first.folder} holds")
-    if (folder / "labels.json").is_file():
+    if is_there(folder / "labels.json"):
         if TokenTable((), folder).record.evaluation.fingerprint != first.record.evaluation.fingerprint:
             raise MismatchError(f"{folder}: labels of another comparison; choose another `out`")
         return folder
@@ -314,7 +315,7 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
     """
     gap = _earlier(folder)
     beside = folder / "labels"
-    if not (beside / "labels.json").is_file():
+    if not is_there(beside / "labels.json"):
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
     opened = None if index is None else open_index(index)
     if threshold is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation.windows import separator_of
+from argap.files.regular import is_there
 from argap.metric.bins import distance_bins, position_bins
 from argap.metric.fidelity import Spread, differences, fidelity, finite, measures
 from argap.metric.location import Tokens, locate, shared_prefixes
@@ -174,7 +175,7 @@ def _documents(runs: Sequence[Run]) -> tuple[np.ndarray, Sequence[str]] | None:
     """Return the document of each window and the documents' sources, from labels beside one of the runs, if any."""
     for run in runs:
         folder = run.folder.parent / "labels"
-        if (folder / "labels.json").is_file():
+        if is_there(folder / "labels.json"):
             record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT)
             if record.evaluation.fingerprint == run.record.evaluation.fingerprint:
                 return read_document_of_window(folder, record), record.sources

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from argap.errors import ArgapError, first_line, is_short_of_threads, with_flags
 from argap.runtime.signals import was_interrupted
+from argap.runtime.streams import print_last
 from argap.runtime.trust import own_files
 
 INTERNAL = 70
@@ -24,7 +25,7 @@ INTERNAL = 70
 MACHINE = {
     getattr(errno, name)
     for name in (
-        *("EACCES", "EBUSY", "EDQUOT", "EFBIG", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE"),
+        *("EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE"),
         *("ENODEV", "ENOSPC", "ENOTDIR", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY"),
     )
     if hasattr(errno, name)
@@ -61,17 +62,17 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
-        print(_traceback(error), file=sys.stderr)
+        print_last(_traceback(error))
     if was_interrupted():
         return 130
     code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"
-    print(f"argap: {_shortened(_without_secrets(line))}", file=sys.stderr)
+    print_last(f"argap: {shortened(_without_secrets(line))}")
     return code
 
 
-def _shortened(line: str) -> str:
+def shortened(line: str) -> str:
     """Return a line without the middle of what is too long to print."""
     half = LONGEST_LINE // 2 - 10
     return line if len(line) < LONGEST_LINE - 10 else f"{line[:half]} … {line[-half:]}"

@@ -1,5 +1,6 @@
 """What Ctrl-C and SIGTERM do: stop gracefully, leave worker processes to their parent, and never get lost."""
 
+import functools
 import os
 import signal
 import sys
@@ -8,7 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
 from queue import SimpleQueue
+from types import FrameType
+from typing import Any
 
 
 @dataclass
@@ -162,6 +166,41 @@ def keeping_interrupts() -> Iterator[None]:
     finally:
         sys.unraisablehook = print_it
         waiting.put(None)
+
+
+@contextmanager
+def loading_extensions_whole() -> Iterator[None]:
+    """Inside the block, answer a signal that arrives while an extension is loaded once it is.
+
+    The function that makes such a module runs Python code, in which Python answers signals. For an exception there the
+    C++ of nanobind, and so DuckDB's module, aborts the process.
+    """
+    before = {name: getattr(ExtensionFileLoader, name) for name in ("create_module", "exec_module")}
+    for name, load in before.items():
+        setattr(ExtensionFileLoader, name, _answering_later(load))
+    try:
+        yield
+    finally:
+        for name, load in before.items():
+            setattr(ExtensionFileLoader, name, load)
+
+
+def _answering_later(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def loaded(*given: Any) -> Any:
+        answers = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(answers):
+            return load(*given)
+        arrived: list[FrameType | None] = []
+        signal.signal(signal.SIGINT, lambda _number, frame: arrived.append(frame))
+        try:
+            return load(*given)
+        finally:
+            signal.signal(signal.SIGINT, answers)
+            if arrived:
+                answers(signal.SIGINT, arrived[0])
+
+    return loaded
 
 
 def _raise_again(

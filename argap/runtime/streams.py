@@ -123,7 +123,16 @@ def guard_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.endswith(VISIBLE):
             errors = stream.errors if is_unicode(stream) else HANDLER
-            stream.reconfigure(encoding=stream.encoding + VISIBLE, errors=errors)
+            stream.reconfigure(encoding=_encoding_of(stream, errors) + VISIBLE, errors=errors)
+
+
+def _encoding_of(stream: TextIO, errors: str | None) -> str:
+    """Return the encoding of a stream; ASCII for one that is none of texts, such as ``idna``."""
+    try:
+        "Δ".encode(stream.encoding, errors or "strict")
+    except (UnicodeError, LookupError) as error:
+        return stream.encoding if isinstance(error, UnicodeEncodeError) else "ascii"
+    return stream.encoding
 
 
 def _open_closed() -> None:
@@ -227,8 +236,23 @@ def ending_with_pipe() -> Iterator[None]:
             raise
         if not _reader_gone(before):
             raise broken from None
-        _silence()
+        _silence(sys.__stdout__)
         sys.exit(PIPE_CLOSED)
+
+
+def print_last(line: str) -> None:
+    """Print a line to stderr, or nothing if it cannot be written; the interpreter does not try again at its end."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)
+    end_stderr()
+
+
+def end_stderr() -> None:
+    """Write what was printed to stderr; what cannot be written is dropped, so that the exit code stays what it is."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)
 
 
 def _flush() -> None:
@@ -236,13 +260,13 @@ def _flush() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _silence()
+        _silence(sys.__stdout__)
         raise
 
 
-def _silence() -> None:
+def _silence(stream: Any) -> None:
     with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), sys.__stdout__.fileno())  # pyright: ignore[reportOptionalMemberAccess]
+        os.dup2(nothing.fileno(), stream.fileno())
 
 
 def _statuses() -> list[tuple[int, int] | None]:

@@ -162,7 +162,8 @@ def _proposals(model: "PreTrainedModel", linear: nn.Linear) -> list[Head]:
         value = getattr(config, name, None)
         if isinstance(value, int | float) and value:
             scales += [float(value), 1.0 / value]
-    caps = [float(value) for name in SOFT_CAPS if (value := getattr(config, name, None))]
+    given = [getattr(config, name, None) for name in SOFT_CAPS]
+    caps = [float(value) for value in given if isinstance(value, int | float) and value]
     return [Head(linear, scale, cap) for cap, scale in product([*caps, None], [*scales, 1.0])]
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 LONGEST = 100_000
 """Characters of a condition."""
+MOST_DIGITS = 38
+"""Digits of a whole number: DuckDB 2.0 compares longer ones with columns wrongly, or not at all."""
 MOST_JOINED = 16
 """Texts that are joined to longer ones."""
 MOST_WILDCARDS = 3
@@ -96,6 +98,9 @@ def _refused(parts: Sequence[dict[str, Any]]) -> Iterator[str]:
         name = part.get("class", "EXPRESSION" if "type_name" in part else "CONSTANT")
         if name not in EXPRESSIONS:
             yield f"{CLASSES.get(name, name.lower())}; expected an expression over the columns of one token"
+        literal = part.get("literal") or {}
+        if literal.get("kind") == "INTEGER" and len(digits := str(literal.get("text")).lstrip("-")) > MOST_DIGITS:
+            yield f"a number of {len(digits):,} digits; expected at most {MOST_DIGITS}"
         if name == "TYPE" and (of_type := part["type_name"]).upper() not in TYPES:
             yield f"a cast to {of_type.lower()}; expected one to text, a number, a boolean or a date"
         if name == "FUNCTION":

@@ -77,7 +77,7 @@ def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
     kind, text = literal.get("kind"), literal.get("text", "")
     if kind == "STRING" and function == "equal" and pa.types.is_dictionary(of_type):
         compared = lambda values: _equal(values, text)  # noqa: E731
-    elif kind == "INTEGER" and abs(int(text)) <= EXACT and _is_number(of_type):
+    elif kind == "INTEGER" and len(text) <= len(f"-{EXACT}") and abs(int(text)) <= EXACT and _is_number(of_type):
         compared = lambda values: call_function(function, [values, pa.scalar(int(text), of_type)])  # noqa: E731
     else:
         return None

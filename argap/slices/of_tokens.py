@@ -12,6 +12,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, MismatchError, within
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
+from argap.files.regular import is_there
 from argap.files.resumable import folder_name
 from argap.metric.documents import group_of, units_of
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
@@ -64,7 +65,7 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
-    tables = [TokenTable(runs, each) for each in beside if (each / "labels.json").is_file()]
+    tables = [TokenTable(runs, each) for each in beside if is_there(each / "labels.json")]
     if not tables:
         raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
     made_with = record.fingerprint, record.index  # an earlier comparison may have left other labels

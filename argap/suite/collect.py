@@ -30,6 +30,7 @@ from argap.files.atomic import replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.lock import one_writer
 from argap.files.parquet import write_parquet
+from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.metric.threshold import resolve_threshold
 from argap.models.configuration import read_native
@@ -289,7 +290,7 @@ def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list
     were measured on different tests.
     """
     from_files = {model: paths.get(model, earlier.folder / "mqar.json") for model in models}
-    read = {path: read_recall(suite, path) for path in dict.fromkeys(from_files.values()) if path.is_file()}
+    read = {path: read_recall(suite, path) for path in dict.fromkeys(from_files.values()) if is_there(path)}
     if suite.mqar is None or not read:
         return None
     (first, found), *others = read.items()

@@ -15,6 +15,7 @@ import pandas as pd
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.checksums import check_files
 from argap.files.parquet import check_columns, read_frame, read_schema
+from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import COPY, INDUCTION, EvaluationRecord, Examples, Gap, read_gap, read_record
@@ -63,7 +64,7 @@ class Earlier:
 
         Raises `MismatchError` unless both have the same rows with the same token counts.
         """
-        if not self.taken or not (path := self.folder / name).is_file():
+        if not self.taken or not is_there(path := self.folder / name):
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
         found = read_frame(path)
@@ -80,7 +81,7 @@ class Earlier:
         Rows are in the order of ``models``.
         """
         path = self.folder / name
-        if not self.taken or not path.is_file():
+        if not self.taken or not is_there(path):
             return own
         found = read_frame(path)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
@@ -131,7 +132,7 @@ def open_earlier(
         raise MismatchError(f"{folder}: its bins are those of another argap; {REMEDY}")
     for name, member in taken.items():
         check_trained(entries[name], member.train, f"{folder / 'members.json'}: {name}", DROP)
-    if (path := folder / "mqar.json").is_file():
+    if is_there(path := folder / "mqar.json"):
         read_recall(suite, path)
     changes = (
         (list(taken), "without a run here, taken from the result"),

@@ -12,6 +12,7 @@ import pandas as pd
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
+from argap.files.regular import is_there
 from argap.files.remedies import SUITE
 from argap.records import (
     COPY,
@@ -116,7 +117,7 @@ def read_sums(folder: Path) -> dict[str, pd.DataFrame]:
     """Read the files of sums that a result has, by name, without bin bounds."""
     sums = {"cells.parquet": read_cells(folder / "cells.parquet")}
     for name in dict.fromkeys(FURTHER.values()):
-        if (folder / name).is_file():
+        if is_there(folder / name):
             keys = [by for by, file in FURTHER.items() if file == name]
             found = read_frame(folder / name, needed=("document", *keys, "n"))
             sums[name] = found.drop(columns=list(BOUNDS & {*found.columns}))
@@ -163,7 +164,8 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
     every = np.arange(len(bounds))  # one row per bin, in the first document, with weight 0
     document = np.append(
-        np.repeat(labels.document_of_window[:1], len(every)), labels.document_of_window[labels.window[rows]]
+        np.repeat(labels.document_of_window[labels.window[:1]], len(every)),  # document 0 may be left out
+        labels.document_of_window[labels.window[rows]],
     )
     number = np.append(every, np.searchsorted(bounds, counts))
     weight = np.append(np.zeros_like(every), np.ones_like(rows))

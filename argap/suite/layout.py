@@ -20,6 +20,7 @@ import msgspec
 
 from argap.errors import ArgapError, MismatchError
 from argap.files.atomic import replacing
+from argap.files.regular import is_there
 from argap.records import Record
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
@@ -125,7 +126,7 @@ def read_recall(suite: Suite, path: Path) -> PretrainedScores:
 def steps_done(entry: Entry, layout: Layout) -> int:
     """Return the optimizer steps finished, according to the member's log."""
     log = layout.checkpoint(entry) / "log.jsonl"
-    lines = read_log(log) if log.is_file() else []
+    lines = read_log(log) if is_there(log) else []
     return max((line.step for line in lines), default=0)
 
 

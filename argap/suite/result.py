@@ -11,6 +11,7 @@ import pandas as pd
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
+from argap.files.regular import is_there
 from argap.files.remedies import SUITE
 from argap.metric.seeds import seed_range
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
@@ -162,7 +163,7 @@ class SizeResult:
     def _sums(self) -> pd.DataFrame:
         """Read ``curve.parquet``; without one, as in older results, the cells and their coarser bins are used."""
         names = ["document", "high", "n", *(PREFIX + name for name in models_of(self.cells))]
-        if (self.folder / "curve.parquet").is_file():
+        if is_there(self.folder / "curve.parquet"):
             return self._table("curve", *names)
         ends = np.array([-1 if each.high is None else each.high for each in self.gap.bins.frequency])
         repeated = self.cells.loc[self.cells["repeated"]].assign(high=lambda cells: ends[cells["frequency"]])
@@ -189,11 +190,11 @@ class SizeResult:
     def mqar(self) -> PretrainedScores | None:
         """Read the MQAR scores; None if no model was tested."""
         path = self.folder / "mqar.json"
-        return read_scores(path) if path.is_file() else None
+        return read_scores(path) if is_there(path) else None
 
     def trajectory(self) -> pd.DataFrame | None:
         """Read NLL during training (`argap.suite.trajectory.COLUMNS`); None without scored intermediate checkpoints."""
-        return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
+        return self._table("trajectory", *COLUMNS) if is_there(self.folder / "trajectory.parquet") else None
 
     @cached_property
     def _logs(self) -> pd.DataFrame:

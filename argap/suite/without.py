@@ -23,6 +23,7 @@ from argap.evaluation.windows import EvaluationSet, open_evaluation_set
 from argap.files.checksums import check_files
 from argap.files.lock import one_writer
 from argap.files.parquet import read_frame
+from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
@@ -98,10 +99,10 @@ def restate_without(
         "distance_sums": _distance_sums(folder, by_document, left_out),
         "prevalence": build_prevalence(labels, tokens, tokenizer),
     }
-    if (folder / "curve.parquet").is_file():
+    if is_there(folder / "curve.parquet"):
         tables["curve"] = _curve(folder, labels, gap, gap.index)
     for name in ("logs", "trajectory"):
-        if (path := folder / f"{name}.parquet").is_file():
+        if is_there(path := folder / f"{name}.parquet"):
             tables[name] = read_frame(path)
     recall = folder / "mqar.json"
     made = Collected(
@@ -109,7 +110,7 @@ def restate_without(
         sums,
         tables,
         _examples(folder, left_out, data, kept),
-        read_scores(recall) if recall.is_file() else None,
+        read_scores(recall) if is_there(recall) else None,
         members,
     )
     write_result(made, folder)

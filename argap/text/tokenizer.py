@@ -22,7 +22,7 @@ import numpy as np
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json, write_json, write_text
 from argap.files.checksums import sha256_of
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, is_there
 from argap.runtime.trust import is_trusted
 from argap.text.backend import LARGEST, check_backend, load_backend, panics
 
@@ -408,7 +408,7 @@ def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
 
 def _setting(file: Path, key: str) -> Any:
     """Return the value of ``key`` in a JSON file, for a written-out AddedToken its text; None if absent."""
-    value = read_json(file).get(key) if file.is_file() else None
+    value = read_json(file).get(key) if is_there(file) else None
     return value.get("content") if isinstance(value, dict) else value
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, MismatchError
 from argap.files.hub import is_hub
+from argap.files.regular import is_there
 from argap.files.resumable import check_resumable, folder_name
 from argap.records import RunIdentity
 from argap.runtime.progress import say
@@ -73,7 +74,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
         identity = aligned_identity(run.record.identity, text)
         check_resumable(out / folder_name(run.model), identity, overwrite=False)
     beside = out / "labels"
-    if (beside / "labels.json").is_file() and read_labels(beside).record.evaluation != text.record:
+    if is_there(beside / "labels.json") and read_labels(beside).record.evaluation != text.record:
         raise MismatchError(f"{beside}: labels of another comparison; choose another `out`")
     write_labels(labels, tokenizers[0], beside)
     own = [number[run.record.evaluation.tokenizer_fingerprint] for run in runs]
@@ -88,7 +89,7 @@ def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
     """
     labels = label(text.sets[0])
     beside = reference.folder.parent / "labels"
-    if (beside / "labels.json").is_file():
+    if is_there(beside / "labels.json"):
         known = read_labels(beside)
         if known.record.evaluation.fingerprint == reference.record.evaluation.fingerprint:
             record = msgspec.structs.replace(labels.record, index=known.record.index)

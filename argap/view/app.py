@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from argap.errors import ArgapError
 from argap.results.printed import encoded
-from argap.runtime.guard import expected, fail
+from argap.runtime.guard import expected, fail, shortened
 from argap.runtime.interrupt import Interrupt
 from argap.runtime.threads import available_cores
 from argap.view.answers import Answers
@@ -140,10 +140,10 @@ def _endpoint(
                     interrupt.set()
                     return JSONResponse({"error": f"not answered within {LONGEST} s; ask for less"}, refused)
                 except ArgapError as error:
-                    return JSONResponse({"error": " ".join(str(error).split())}, refused)
+                    return JSONResponse({"error": shortened(" ".join(str(error).split()))}, refused)
                 except Exception as error:
                     if (line := expected(error, {})) is not None:  # no memory, or a disk that cannot be written
-                        return JSONResponse({"error": line}, refused)
+                        return JSONResponse({"error": shortened(line)}, refused)
                     fail(error, {})  # a mistake of argap's own: one line in the terminal, too
                     return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
                 finally:
@@ -157,4 +157,4 @@ def _endpoint(
 
 
 async def _unknown(request: Request) -> Response:
-    return JSONResponse({"error": f"{request.url.path}: no such answer"}, 404)
+    return JSONResponse({"error": shortened(f"{request.url.path}: no such answer")}, 404)

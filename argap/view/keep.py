@@ -111,6 +111,7 @@ def _printed(kind: str, ask: Asked, interrupt: Interrupt) -> Table:
     if kind == "slices":
         return slices_table(_slices(ask, interrupt), threshold=ask.setting.threshold, unit=unit)
     by = ask.text("by")
+    ask.answers.check(ask.setting, ask.models)
     bars = ask.answers.breakdown(by, ask.setting, interrupt).bars
     return parts_table(by, [bar.part for bar in bars], ask.models, unit)
 

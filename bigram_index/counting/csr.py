@@ -111,7 +111,7 @@ def load(index: Path, manifest: Manifest) -> Csr:
         if csr is not None:
             return csr
     if manifest.distinct <= IN_MEMORY:
-        run = ParquetRun(index, manifest.parts, manifest.vocab_size)
+        run = ParquetRun(index, manifest.parts, manifest.vocab_size, manifest.bigrams)
         return from_run(run, run.largest_count())
     folder = folders[0] if os.access(index, os.W_OK) else folders[1]
     write(index, manifest, folder, identity)
@@ -134,7 +134,7 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
 
     refuse_existing(folder, marker=STATE, overwrite=True)
     with replacing_folder(folder) as temporary:
-        run = ParquetRun(index, manifest.parts, manifest.vocab_size)
+        run = ParquetRun(index, manifest.parts, manifest.vocab_size, manifest.bigrams)
         from_run(run, run.largest_count(), allocate)
         files = {path.name: checksums.checksums_of(path) for path in sorted(temporary.iterdir())}
         write_record(temporary / STATE, CsrState(identity, files))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from argap.files.atomic import write_text
+from argap.files.regular import is_there
 from argap.records import Examples, Gap, read_gap, read_record
 from argap.reports.tables.by_source import sources_table
 from argap.reports.tables.formats import in_markdown, latex, markdown
@@ -46,7 +47,7 @@ def write_report(
     out = folder if out is None else Path(out)
     gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
-    examples = read_record(windows, Examples) if windows.is_file() else None
+    examples = read_record(windows, Examples) if is_there(windows) else None
     sources = _sources(folder, gap)
     tables = tables_of(gap) if sources is None else [*tables_of(gap), sources_table(sources, gap)]
     write_text(out / "table.md", "\n".join(map(markdown, tables)))
@@ -63,7 +64,7 @@ def write_report(
 
 def _sources(folder: Path, gap: Gap) -> "BySource | None":
     """Return the gap without each source, paths fit to publish; None without cells, and then pandas is not imported."""
-    if not (folder / "cells.parquet").is_file():
+    if not is_there(folder / "cells.parquet"):
         return None
     from argap.results.by_source import read_by_source
 

@@ -259,3 +259,27 @@ def test_nothing_slow_is_imported_before_an_interrupt_is_answered() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import argap.__main__; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"typing", "enum", "signal", "re"} & set(ran.stdout.split())
+
+
+DURING_AN_EXTENSION = """
+import enum, signal, sys
+from argap.cli import main
+make, pressed = enum.EnumType.__new__, []
+def interrupted(*given, **options):
+    if "duckdb" in sys.modules and not pressed:  # its extension makes enums while it is loaded
+        pressed.append(signal.raise_signal(signal.SIGINT))
+    return make(*given, **options)
+enum.EnumType.__new__ = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[0] = "argap"
+try:
+    main()
+finally:
+    print(len(pressed))
+"""
+
+
+def test_an_interrupt_while_an_extension_is_loaded_ends_silently() -> None:
+    command = [sys.executable, "-c", DURING_AN_EXTENSION, "slice", str(ROOT / "nothing"), "--where", "repeated"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr, ran.stdout) == (130, "", "1\n")

@@ -19,6 +19,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json, read_json_lines, write_json, write_json_lines
 from argap.files.configs import build
 from argap.files.record import to_record
+from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
@@ -77,7 +78,7 @@ def read_results(out: Path) -> dict[str, RunResult]:
     Raises `FormatError` for a line that is damaged or not a run, and like `read_run`.
     """
     path, found = out / TABLE, {}
-    if path.is_file():
+    if is_there(path):
         for number, values in enumerate(read_json_lines(path), 1):
             result = to_record(path, values, RunResult, part=f"line {number}")
             found[result.config.key] = result

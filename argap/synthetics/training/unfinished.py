@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from argap.errors import FormatError, first_line
 from argap.files.atomic import remove_leftovers, replacing
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, is_there
 from argap.records import Record
 from argap.runtime.progress import say
 from argap.synthetics.training.config import RunConfig
@@ -60,7 +60,7 @@ def resume(folder: Path, trainers: Sequence[Trainer]) -> tuple[int, float]:
     """
     remove_leftovers(folder)
     paths = [path_of(folder, trainer.config) for trainer in trainers]
-    positions = [_position(path) for path in paths if path.is_file()]
+    positions = [_position(path) for path in paths if is_there(path)]
     if not positions:
         return 0, 0.0
     first, title = positions[0], trainers[0].config.title

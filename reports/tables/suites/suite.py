@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from argap.files.atomic import write_text
+from argap.files.regular import is_there
 from argap.metric.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.metric.threshold import PAPER_THRESHOLD
 from argap.records import Gap, Part
@@ -383,7 +384,7 @@ def _gain(losses: dict[float, float | None], best: float | None, rate: float) ->
 def write_rates(suite: Suite, out: Path) -> list[Table]:
     """Write ``rates.md`` to ``out``, with a table for each size that has a ``rates.json``; return the tables."""
     paths = {size: out / size / "rates.json" for size in suite.sizes}
-    tables = [rates_table(read_rates(path), size) for size, path in paths.items() if path.is_file()]
+    tables = [rates_table(read_rates(path), size) for size, path in paths.items() if is_there(path)]
     if tables:
         write_text(out / "rates.md", "\n".join(map(markdown, tables)))
     return tables
