@@ -5,6 +5,7 @@ records where they come from (``origin``), and such an index is marked as a prox
 """
 
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import islice
@@ -31,6 +32,8 @@ LARGEST = 2.0**63
 LONGEST = 2**20
 """Bytes of a line of an ARPA file."""
 ORDERS = {"\\1-grams:": 1, "\\2-grams:": 2}
+STATED = re.compile(r"ngram (\d{1,2}) *= *(\d{1,18})\s*$")
+"""A line of the head of an ARPA file: how many n-grams of an order follow."""
 MARKS = {"<s>", "</s>", "<unk>"}
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 """First tokens, second tokens and counts, each `[N]` int64."""
@@ -166,16 +169,26 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[
 def _arpa_lines(path: Path) -> Iterator[tuple[int, int, list[str]]]:
     """Yield each line of the file: its number, the order of its n-gram, and its fields.
 
-    The order is 0 for lines that are not counted; the fields are log10 of the probability and the words.
+    The order is 0 for lines that are not counted; the fields are log10 of the probability and the words. Raises
+    `FormatError` at the end of a file that does not hold as many n-grams as it says, so that one cut off is none.
     """
     order = 0
+    stated: dict[int, int] = {}
+    found = dict.fromkeys(ORDERS.values(), 0)
     check_regular(path)
     with open(path, "rb") as file:
         for number, line in enumerate(lines_of(file, path, LONGEST), start=1):
             fields = line.decode().rstrip("\r\n").split("\t")
             if len(fields) < 2:
                 order = ORDERS.get(fields[0], 0 if fields[0].startswith("\\") else order)
+                if match := STATED.match(fields[0]):
+                    stated[int(match[1])] = int(match[2])
+            elif order:
+                found[order] += 1
             yield number, order if len(fields) > 1 else 0, fields
+    for order, count in found.items():
+        if (expected := stated.get(order, count)) != count:
+            raise FormatError(f"{path}: {count:,} {order}-grams; its head says {expected:,}")
 
 
 def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:

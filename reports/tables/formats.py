@@ -264,7 +264,10 @@ def csv_of_frame(frame: "pd.DataFrame") -> str:
 
 
 def csv_of_rows(table: "pa.Table") -> bytes:
-    """Return the rows of an Arrow table as CSV, for millions of them: text is whole, else as `csv_of` writes it."""
+    """Return the rows of an Arrow table as CSV, for millions of them: text is whole, else as `csv_of` writes it.
+
+    The labels of spans, a list, are joined by commas.
+    """
     import pyarrow as pa
     from pyarrow import compute, csv
 
@@ -273,6 +276,8 @@ def csv_of_rows(table: "pa.Table") -> bytes:
     as_text = compute.ReplaceSubstringOptions(formula, r"'\1")
     columns = []
     for column in table.columns:
+        if pa.types.is_list(column.type):
+            column = compute.call_function("binary_join", [column.cast(pa.list_(pa.string())), ", "])
         of_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_string(of_type) or pa.types.is_large_string(of_type):
             column = compute.call_function("replace_substring_regex", [column.cast(of_type)], as_text)
