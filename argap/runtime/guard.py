@@ -25,8 +25,20 @@ INTERNAL = 70
 MACHINE = {
     getattr(errno, name)
     for name in (
-        *("EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG", "ENFILE"),
-        *("ENODEV", "ENOSPC", "ENOTDIR", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE", "ETIMEDOUT", "ETXTBSY"),
+        *("EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EINVAL", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG"),
+        *(
+            "ENFILE",
+            "ENODEV",
+            "ENOSPC",
+            "ENOTDIR",
+            "ENOTEMPTY",
+            "ENXIO",
+            "EPERM",
+            "EROFS",
+            "ESTALE",
+            "ETIMEDOUT",
+            "ETXTBSY",
+        ),
     )
     if hasattr(errno, name)
 }

@@ -1,5 +1,6 @@
 """Work done ahead in threads, in order and bounded; progress in lines or a bar; children with limits."""
 
+import errno
 import os
 import queue
 import subprocess
@@ -14,6 +15,7 @@ import torch
 from argap.errors import ArgapError
 from argap.runtime import device, progress
 from argap.runtime.child import run_child
+from argap.runtime.guard import expected
 from argap.runtime.threads import lazy, map_ahead, read_ahead
 
 
@@ -222,3 +224,9 @@ def test_a_child_whose_parent_has_ended_before_it_began_ends(tmp_path, monkeypat
     ended = subprocess.run([sys.executable, "-m", "confined", "1", "9", "1000000000", "1000"], check=False)
     assert ended.returncode == 1
     assert not (tmp_path / "pid").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.EINVAL])
+def test_what_the_system_refuses_is_one_line(number: int) -> None:
+    """A cache's folder that is a file; a file of ``/proc`` that can only be written."""
+    assert expected(OSError(number, os.strerror(number), "there"), {}) == f"there: {os.strerror(number)}"
