@@ -203,16 +203,17 @@ def write_gap(
         joint = joint_margins(made)
         return portion, made, margins_of(joint), margin_of_hits(joint, tau, bins), followed.compare(portion)
 
-    with CellWriter(out / "cells.parquet", bins) as cells:
-        for portion, made, of_portion, hits_of_portion, compared in map_portions(table, summed):
-            cells.add_cells(made)
-            followed.add(compared)
-            margins.add(of_portion)
-            of_hits.add([hits_of_portion])
-            filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
-            chooser.add(check_ids(runs[0], portion.tokens, tokenizer), portion.labels, filled)
-            hits = portion.labels.ar_hit(tau) & portion.labels.scored
-            bigrams.add(portion.tokens, hits)
+    with replacing(out / "cells.parquet") as written:  # the earlier result stays until these are whole
+        with CellWriter(written, bins) as cells:
+            for portion, made, of_portion, hits_of_portion, compared in map_portions(table, summed):
+                cells.add_cells(made)
+                followed.add(compared)
+                margins.add(of_portion)
+                of_hits.add([hits_of_portion])
+                filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
+                chooser.add(check_ids(runs[0], portion.tokens, tokenizer), portion.labels, filled)
+                hits = portion.labels.ar_hit(tau) & portion.labels.scored
+                bigrams.add(portion.tokens, hits)
         _set_aside(out)
         remove_report(out)
     gap = summarize(

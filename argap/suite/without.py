@@ -101,9 +101,9 @@ def restate_without(
     }
     if is_there(folder / "curve.parquet"):
         tables["curve"] = _curve(folder, labels, gap, gap.index)
-    for name in ("logs", "trajectory"):
-        if is_there(path := folder / f"{name}.parquet"):
-            tables[name] = read_frame(path)
+    tables["logs"] = read_frame(folder / "logs.parquet")
+    if is_there(folder / TRAJECTORY):
+        tables["trajectory"] = read_frame(folder / TRAJECTORY)
     recall = folder / "mqar.json"
     made = Collected(
         restated,

@@ -150,6 +150,17 @@ def test_a_document_whose_window_was_shared_is_named(place, shorter, tmp_path):
     assert (out / "gap.json").read_bytes() == before
 
 
+def test_without_a_training_log_nothing_is_restated(place, tmp_path):
+    """The tables, which need it, would be refused after the result had changed."""
+    out = tmp_path / "tiny"
+    shutil.copytree(place / "out" / "tiny", out)
+    (out / "logs.parquet").unlink()
+    before = (out / "gap.json").read_bytes()
+    with pytest.raises(FormatError, match=r"logs\.parquet: no such file"):
+        restate_without(load_suite(place / "suite.yaml"), "tiny", Layout(place / "work"), out, WHERE)
+    assert (out / "gap.json").read_bytes() == before
+
+
 def test_bad_input_is_one_line(place, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(place / "out", out)

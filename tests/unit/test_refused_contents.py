@@ -1,0 +1,236 @@
+"""Contents of files, requests and environments that no command of argap makes: one line, and nothing is lost."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from starlette.datastructures import QueryParams
+
+from argap.checkpoints.find import read_config
+from argap.errors import ArgapError, FormatError
+from argap.files.checksums import read_checksums
+from argap.files.parquet import check_columns, read_frame
+from argap.files.regular import is_there
+from argap.recall.prompts import Protocol, build_prompt
+from argap.records import read_gap
+from argap.records.columns import schema_of
+from argap.records.gap import save_gap
+from argap.reports.tables.formats import csv_of_rows
+from argap.result import open_result
+from argap.runtime import streams
+from argap.runtime.guard import LONGEST_LINE
+from argap.runtime.interrupt import Interrupt
+from argap.slices.conditions import check_condition
+from argap.suite.gap import build_curve
+from argap.text.tokenizer import load_tokenizer
+from argap.view.answers import Answers
+from argap.view.app import page_of
+from argap.view.keep import Asked, keep
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "results" / "today-7m" / "7m"
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
+
+
+# Tables and files that are something else
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("top1", [1]), ("logprob", "x"), ("induction", 1), ("train_count", 1.5), ("token", None)]
+)
+def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    table = pa.table({name: pa.array([value])})
+    with pytest.raises(FormatError, match=f"{name} is "):
+        check_columns(tmp_path / "x.parquet", table.schema, [name])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match=f"{name} is "):
+        read_frame(tmp_path / "x.parquet")
+
+
+def test_a_column_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["pos", "pos"])
+    with pytest.raises(FormatError, match="two columns pos"):
+        check_columns(tmp_path / "x.parquet", table.schema, ["pos"])
+
+
+def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
+    assert not is_there(tmp_path / "checksums.json")
+    os.mkfifo(tmp_path / "checksums.json")
+    for read in (lambda: is_there(tmp_path / "checksums.json"), lambda: read_checksums(tmp_path)):
+        with pytest.raises(FormatError, match="a pipe"):
+            read()
+
+
+def test_a_result_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    gap = read_gap(RESULT)
+    save_gap(tmp_path / "gap.json", gap)
+    before = (tmp_path / "gap.json").read_bytes()
+    with pytest.raises(FormatError, match="estimates: domain"):
+        save_gap(tmp_path / "gap.json", gap.replaced({"domain": gap.parts("domain")[1:]}))
+    assert (tmp_path / "gap.json").read_bytes() == before
+
+
+def test_a_comparison_on_a_full_disk_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import argap
+    from argap.scoring.importing import import_run
+    from argap.slices.cells import CellWriter
+
+    texts = [f"text {k} of some words, and words again" for k in range(4)]
+    tokenizer = load_tokenizer(str(TOKENIZER))
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    spec = argap.EvaluationSpec(data=(str(tmp_path / "text.jsonl"),), packing="document")
+    for name, logprob in (("a", -2.0), ("b", -3.0)):
+        rows = [tokenizer.encode_spans(text)[0] for text in texts]
+        lines = [{"tokens": ids, "logprobs": [None, *[logprob - k % 3 for k in ids[1:]]]} for ids in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        import_run(tmp_path / f"{name}.jsonl", tmp_path / "runs", tokenizer=str(TOKENIZER), spec=spec)
+    runs, out = tmp_path / "runs", tmp_path / "result"
+    argap.compare(runs / "b", runs / "a", out=out)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    monkeypatch.setattr(CellWriter, "_write", refuse_for_space)
+    with pytest.raises(ArgapError, match="No space left"):
+        argap.compare(runs / "b", runs / "a", out=out)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def refuse_for_space(_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("part", [5, {"model_type": ["llama"]}])
+def test_the_text_part_of_a_configuration_is_checked(tmp_path: Path, part: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "text_config": part}))
+    checkpoint = SimpleNamespace(gguf=None, folder=tmp_path, name="x")
+    with pytest.raises(FormatError, match=r"config\.json: (text_config|model_type): expected"):
+        read_config(checkpoint)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_first_document_may_be_left_out() -> None:
+    labels: Any = SimpleNamespace(
+        repeated=np.array([True, False, True]),
+        scored=np.array([True, True, True]),
+        train_count=np.array([0, 0, 3]),
+        window=np.array([1, 1, 2]),  # none of window 0, which is document 0
+        document_of_window=np.array([0, 1, 2]),
+    )
+    assert set(build_curve(labels, {}, [1250])["document"]) == {1, 2}
+
+
+# Models and tokenizers
+
+
+def test_a_gold_whose_characters_no_token_covers_is_not_in_the_prompt() -> None:
+    tokenizer: Any = SimpleNamespace(encode_spans=lambda text: ([1, 2], [(0, 1), (len(text) - 1, len(text))]))
+    example: Any = SimpleNamespace(text="a gold thing. Another.\nname:", gold="gold", id=0)
+    prompt = build_prompt(example, "fda", tokenizer, Protocol())
+    assert prompt.gold_in_text
+    assert (prompt.golds, prompt.distance) == ([], None)
+
+
+def test_an_error_in_the_package_of_a_family_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from argap.checkpoints.family_code import family_code
+
+    package = tmp_path / "argap_test_family"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "outputs.py").write_text("def check(): raise TypeError('an option of text')\n")
+    (package / "modeling.py").write_text(
+        "from torch import nn\nfrom .outputs import check\nclass Model(nn.Module):\n    forward = staticmethod(check)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from argap_test_family.modeling import Model  # pyright: ignore[reportMissingImports]
+    from argap_test_family.outputs import check  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(ArgapError, match="an option of text"), family_code("x", Model(), 8):
+        check()  # as a decorator does, without a frame of the class's own file
+
+
+def test_a_soft_cap_of_text_is_no_proposal() -> None:
+    from torch import nn
+
+    from argap.scoring.heads import SOFT_CAPS, _proposals
+
+    config = SimpleNamespace(**dict.fromkeys(SOFT_CAPS, "x"))
+    model: Any = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config))
+    assert [head.softcap for head in _proposals(model, nn.Linear(2, 2))] == [None]
+
+
+# Conditions, the viewer and its files
+
+
+@pytest.mark.parametrize("digits", [39, 1000, 5000])
+def test_a_number_that_duckdb_compares_wrongly_is_refused(digits: int) -> None:
+    schema = schema_of(["a"])
+    assert check_condition(f"pos > {'9' * 38}", schema).sql
+    for sign in ("", "-"):
+        with pytest.raises(ArgapError, match="digits; expected at most 38"):
+            check_condition(f"pos > {sign}{'9' * digits}", schema)
+
+
+def test_a_breakdown_of_a_model_that_is_not_compared_is_refused() -> None:
+    answers = Answers(open_result(RESULT))
+    for wanted in ("md", "tex"):
+        ask = Asked(QueryParams(f"format={wanted}&by=domain&model=nosuch"), answers)
+        with pytest.raises(ArgapError, match="nosuch: not compared here"):
+            keep("breakdown", ask, Interrupt())
+
+
+def test_labels_of_spans_are_text_in_csv() -> None:
+    labels = pa.array([["a", "b"], [], None, ["=1"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    assert csv_of_rows(pa.table({"spans": labels})).decode().splitlines() == ['"spans"', '"a, b"', '""', "", '"\'=1"']
+
+
+def test_the_line_of_a_refusal_in_the_viewer_is_short() -> None:
+    class Refusing:
+        @property
+        def overview(self) -> Any:
+            raise ArgapError("x" * 100_000)
+
+    body = bytearray()
+
+    async def ask() -> None:
+        arrived = anyio.Event()
+
+        async def receive() -> Any:
+            if not arrived.is_set():
+                arrived.set()
+                return {"type": "http.request"}
+            await anyio.sleep_forever()
+
+        async def send(message: Any) -> None:
+            body.extend(message.get("body", b""))
+
+        scope = {"type": "http", "method": "GET", "path": "/api/overview", "query_string": b"", "headers": []}
+        await page_of(Refusing())(scope, receive, send)  # pyright: ignore[reportArgumentType]
+
+    anyio.run(ask)
+    assert len(json.loads(body)["error"]) <= LONGEST_LINE
+
+
+# The machine
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_the_exit_code_stays_where_stderr_is_full(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "argap", "push", "nothing", "hf://datasets/a/b"]
+    with open("/dev/full", "w") as full:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        assert subprocess.run(command, stderr=full, stdout=full, cwd=tmp_path, env=environment).returncode == 1
+
+
+def test_an_encoding_of_no_text_is_written_as_ascii() -> None:
+    found = {}
+    for name in ("idna", "latin-1", "utf-8"):
+        stream: Any = SimpleNamespace(encoding=name)
+        streams.codecs.register_error(streams.HANDLER, streams._replaced)
+        found[name] = streams._encoding_of(stream, streams.HANDLER)
+    assert found == {"idna": "ascii", "latin-1": "latin-1", "utf-8": "utf-8"}
