@@ -112,8 +112,9 @@ def read_schema(path: Path) -> pa.Schema:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
+    """Return the number of rows of a file, from its footer. Raises `FormatError` as `check_columns` does."""
     with opened(path) as file:
+        check_columns(path, file.schema_arrow, file.schema_arrow.names)
         return file.metadata.num_rows
 
 

@@ -72,12 +72,14 @@ class Prompt:
 def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Protocol) -> Prompt:
     """Build the prompt of ``example``, leaving room for the answer in ``protocol.context``.
 
-    Raises `ArgapError` if, under ``oracle``, the query alone fills the rest.
+    Raises `ArgapError` if, under ``oracle``, the query alone fills the rest, and for a text that has no tokens.
     """
     query = split_query(example.text, task)[1]
     text = f"{example.text}\n{example.text}" if protocol.twice else example.text
     start = len(text) - len(query)
     ids, offsets = tokenizer.encode_spans(text)
+    if not ids:
+        raise ArgapError(f"example {example.id}: the tokenizer makes no token of its text")
     query_at = next((k for k, (a, b) in enumerate(offsets) if b > start), len(ids))
     occurrences = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
     golds = [tokens for span in occurrences if (tokens := _tokens_of(span, offsets)) is not None]

@@ -18,7 +18,7 @@ from starlette.datastructures import QueryParams
 from argap.checkpoints.find import read_config
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import read_checksums
-from argap.files.parquet import check_columns, read_frame
+from argap.files.parquet import check_columns, count_rows, read_frame
 from argap.files.regular import is_there
 from argap.recall.prompts import Protocol, build_prompt
 from argap.records import read_gap
@@ -60,6 +60,9 @@ def test_a_column_twice_is_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["pos", "pos"])
     with pytest.raises(FormatError, match="two columns pos"):
         check_columns(tmp_path / "x.parquet", table.schema, ["pos"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="two columns pos"):  # before a row is read, and anything is written
+        count_rows(tmp_path / "x.parquet")
 
 
 def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
@@ -134,6 +137,13 @@ def test_a_gold_whose_characters_no_token_covers_is_not_in_the_prompt() -> None:
     prompt = build_prompt(example, "fda", tokenizer, Protocol())
     assert prompt.gold_in_text
     assert (prompt.golds, prompt.distance) == ([], None)
+
+
+def test_an_example_without_tokens_is_refused() -> None:
+    tokenizer: Any = SimpleNamespace(encode_spans=lambda text: ([], []))
+    example: Any = SimpleNamespace(text="\u2028", gold="gold", id=3)
+    with pytest.raises(ArgapError, match="example 3: the tokenizer makes no token"):
+        build_prompt(example, "fda", tokenizer, Protocol())
 
 
 def test_an_error_in_the_package_of_a_family_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
