@@ -17,7 +17,7 @@ from argap.cli import checkpoints, index, models, probe, recall, result, score, 
 from argap.cli.help import GroupedHelp, arrange
 from argap.cli.options import Commands
 from argap.runtime.guard import fail
-from argap.runtime.signals import ending_on_interrupt, keeping_interrupts, loading_extensions_whole
+from argap.runtime.signals import ending_on_interrupt, importing_whole, keeping_interrupts, quiet_if_interrupted
 from argap.runtime.streams import end_stderr, ending_with_pipe, guard_streams
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
@@ -75,16 +75,19 @@ def main() -> None:
     command = None
     guard_streams()
     try:
-        with ending_on_interrupt(), keeping_interrupts(), loading_extensions_whole(), ending_with_pipe():
+        with ending_on_interrupt(), keeping_interrupts(), importing_whole(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             os.getcwd()  # refuse a removed working directory, in which libraries abort the process
             command = commands()
             command(prog_name="argap")
-    except SystemExit:
+    except SystemExit as end:
+        quiet_if_interrupted(end.code)
         end_stderr()
         raise
     except BaseException as error:  # also a panic of a library in Rust
-        sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
+        code = fail(error, {} if command is None else _flags(command, sys.argv[1:]))
+        quiet_if_interrupted(code)
+        sys.exit(code)
 
 
 def commands() -> Any:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -168,34 +168,59 @@ def keeping_interrupts() -> Iterator[None]:
         waiting.put(None)
 
 
-@contextmanager
-def loading_extensions_whole() -> Iterator[None]:
-    """Inside the block, answer a signal that arrives while an extension is loaded once it is.
+INTERRUPTED = 130
+"""The exit code."""
 
-    The function that makes such a module runs Python code, in which Python answers signals. For an exception there the
-    C++ of nanobind, and so DuckDB's module, aborts the process.
+
+def quiet_if_interrupted(code: object) -> None:
+    """Let Python end silently: it closes what an interrupt left half-done, such as a suspended generator of a library.
+
+    Their modules may have lost their names by then, and Python would print a traceback of each.
     """
-    before = {name: getattr(ExtensionFileLoader, name) for name in ("create_module", "exec_module")}
-    for name, load in before.items():
-        setattr(ExtensionFileLoader, name, _answering_later(load))
+    if code == INTERRUPTED:
+        sys.unraisablehook = id  # written in C: Python's functions lose their names, too
+
+
+@contextmanager
+def importing_whole() -> Iterator[None]:
+    """Inside the block, answer an interrupt that arrives while another package is imported once it is.
+
+    C++ calls Python code when an extension is loaded, and when torch initialises its parts. Python answers signals
+    there, and for the exception nanobind (in DuckDB's module), pybind11 and torch abort the process.
+    """
+    loaders = [(ExtensionFileLoader, "create_module"), (ExtensionFileLoader, "exec_module")]
+    loaders += [(SourceFileLoader, "exec_module")]
+    before = [(loader, name, getattr(loader, name)) for loader, name in loaders]
+    for loader, name, load in before:
+        setattr(loader, name, _answering_later(load))
     try:
         yield
     finally:
-        for name, load in before.items():
-            setattr(ExtensionFileLoader, name, load)
+        for loader, name, load in before:
+            setattr(loader, name, load)
+
+
+_importing = False
+"""Whether the main thread is inside such an import."""
 
 
 def _answering_later(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
-    def loaded(*given: Any) -> Any:
+    def loaded(loader: Any, of: Any) -> Any:
+        global _importing
+        own = getattr(loader, "name", "").partition(".")[0] == "argap"  # what it imports waits by itself
+        if own or _importing or threading.current_thread() is not threading.main_thread():
+            return load(loader, of)
         answers = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is not threading.main_thread() or not callable(answers):
-            return load(*given)
+        if not callable(answers):
+            return load(loader, of)
         arrived: list[FrameType | None] = []
+        _importing = True
         signal.signal(signal.SIGINT, lambda _number, frame: arrived.append(frame))
         try:
-            return load(*given)
+            return load(loader, of)
         finally:
+            _importing = False
             signal.signal(signal.SIGINT, answers)
             if arrived:
                 answers(signal.SIGINT, arrived[0])

@@ -1,5 +1,6 @@
 """Ctrl-C: one line and exit code 130, finished shards stay, and the viewer ends."""
 
+import importlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from argap.runtime import signals
-from argap.runtime.signals import ending_on_interrupt, listening
+from argap.runtime.signals import ending_on_interrupt, importing_whole, listening
 from tests.builders.processes import begin, said
 
 ROOT = Path(__file__).parents[2]
@@ -283,3 +284,39 @@ def test_an_interrupt_while_an_extension_is_loaded_ends_silently() -> None:
     command = [sys.executable, "-c", DURING_AN_EXTENSION, "slice", str(ROOT / "nothing"), "--where", "repeated"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr, ran.stdout) == (130, "", "1\n")
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other_package.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nWHOLE.append(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    whole: list[int] = []
+    monkeypatch.setattr("builtins.WHOLE", whole, raising=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with importing_whole(), pytest.raises(KeyboardInterrupt):
+            importlib.import_module("other_package")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert whole == [1]
+
+
+HALF_DONE = """
+import signal, sys
+from argap import cli
+def suspended():
+    try:
+        yield
+    finally:
+        gone()
+left = suspended()
+next(left)
+cli.commands = lambda: signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.main()
+"""
+
+
+def test_what_an_interrupt_leaves_half_done_is_closed_silently() -> None:
+    ran = subprocess.run([sys.executable, "-c", HALF_DONE], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "")
