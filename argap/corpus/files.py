@@ -13,7 +13,7 @@ from argap.corpus import columnar, delimited, jsonl, shards, text
 from argap.corpus.document import NoText, Tally, TextDocument, TokenShard
 from argap.corpus.formats import EXPECTED, LINES, TEXT, Kind, NotRead, recognise, suffix_of
 from argap.errors import ArgapError, FormatError
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, is_there
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
@@ -125,13 +125,18 @@ def _check(file: CorpusFile, text_column: str, keep: Sequence[str]) -> None:
 def _below(root: Path) -> tuple[list[Path], dict[str, str]]:
     """Return the visible files below ``root``, except indexes of token files, and the caches of `datasets`, by name.
 
-    Results of ``map`` lie beside the data: a saved data set lists its own files, and in a cache they have names.
+    Results of ``map`` lie beside the data: a saved data set lists its own files, and in a cache they have names. Raises
+    `FormatError` for what is neither a file nor a folder, such as a pipe or a link to nothing.
     """
     try:
-        below = [p for p in sorted(root.rglob("*")) if p.is_file()]
+        below = [p for p in sorted(root.rglob("*")) if not p.is_dir()]
     except FileNotFoundError as error:
         raise ArgapError(f"{root}: {error.filename} was removed while the folder was listed") from None
     below = [p for p in below if not any(part.startswith(".") for part in p.relative_to(root).parts)]
+    for path in below:
+        if not is_there(path):
+            found = "a link to nothing" if path.is_symlink() else "removed while its folder was listed"
+            raise FormatError(f"{path}: {found}; expected a file")
     left_out: dict[str, str] = {}
     for folder in {path.parent for path in below if path.name == "dataset_info.json"}:
         own = _data_files(folder / "state.json")

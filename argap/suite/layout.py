@@ -6,8 +6,8 @@ training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/N
 (MQAR scores, if the suite asks for them) and ``SIZE/rates/NAME/lr-RATE/`` (its short trainings, `argap.suite.rates`).
 
 A result of many files is replaced as one: a kill leaves the earlier result, or a new one ready to be put in place. The
-new files are first written to the subfolder `NEW`, which appears once it is complete. Then they are copied to their
-places; meanwhile the result has no ``gap.json``, without which a folder is not a result.
+new files are first written to the subfolder `NEW`, which appears once it is complete. Then they get their names in the
+folder, for which a full disk has room; meanwhile the result has no ``gap.json``, without which a folder is not a result.
 """
 
 import os
@@ -182,6 +182,15 @@ def put_in_place(folder: Path) -> None:
                 (folder / name).unlink(missing_ok=True)
         for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:
             with replacing(folder / path.relative_to(new)) as copy:
-                shutil.copyfile(path, copy)
+                _name_again(path, copy)
         os.replace(new / GAP, folder / GAP)
     shutil.rmtree(new, ignore_errors=True)
+
+
+def _name_again(path: Path, name: Path) -> None:
+    """Give a file another name; copy it where the file system has no links."""
+    name.unlink()
+    try:
+        os.link(path, name)
+    except OSError:
+        shutil.copyfile(path, name)

@@ -1,6 +1,7 @@
 """A result to which members are added when the runs of the others are gone: as if all were collected at once."""
 
 import dataclasses
+import errno
 import itertools
 import json
 import os
@@ -387,7 +388,7 @@ for last in itertools.count():
     child = os.fork()
     if not child:
         calls = itertools.count()
-        for name in ("open", "replace", "unlink", "rmdir"):
+        for name in ("open", "link", "replace", "unlink", "rmdir"):
             setattr(os, name, killing(getattr(os, name), calls, last))
         put_in_place(folder)
         os._exit(0)
@@ -438,6 +439,17 @@ def test_a_kill_while_a_result_is_put_in_place_mixes_no_two(collected, killed, t
         remove_leftovers(folder)
         assert contents(folder) == expected
     assert states == {"earlier", "none", "new"}
+
+
+def test_a_new_result_is_put_in_place_on_a_full_disk(killed, tmp_path, monkeypatch):
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folders, expected = killed
+    folder = shutil.copytree(folders[0], tmp_path / "out")
+    monkeypatch.setattr(shutil, "copyfile", refused)
+    put_in_place(folder)
+    assert contents(folder) == expected
 
 
 @pytest.mark.parametrize("again", ["table", "run"])

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import pickle
 import tarfile
 import zipfile
@@ -297,6 +298,17 @@ def test_a_folder_leaves_out_no_broken_text(tmp_path: Path, name: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(LINES)
     (tmp_path / name).write_bytes(BROKEN[name][0])
     with pytest.raises(FormatError, match=name):
+        open_corpus(tmp_path)
+
+
+def test_a_folder_leaves_out_nothing_that_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(LINES)
+    (tmp_path / "other.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    with pytest.raises(FormatError, match=r"other\.jsonl: a link to nothing; expected a file"):
+        open_corpus(tmp_path)
+    (tmp_path / "other.jsonl").unlink()
+    os.mkfifo(tmp_path / "other.jsonl")
+    with pytest.raises(FormatError, match=r"other\.jsonl: a pipe; expected a file"):
         open_corpus(tmp_path)
 
 
