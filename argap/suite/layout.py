@@ -7,7 +7,7 @@ training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/N
 
 A result of many files is replaced as one: a kill leaves the earlier result, or a new one ready to be put in place. The
 new files are first written to the subfolder `NEW`, which appears once it is complete. Then they get their names in the
-folder, for which a full disk has room; meanwhile the result has no ``gap.json``, without which a folder is not a result.
+folder, for which a full disk has room; meanwhile the result has no ``gap.json``, without which a folder is no result.
 """
 
 import os

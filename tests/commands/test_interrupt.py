@@ -302,16 +302,17 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path, monkeypatch
 
 
 HALF_DONE = """
-import signal, sys
+import enum, signal, sys, types
 from argap import cli
-def suspended():
-    try:
-        yield
-    finally:
-        gone()
-left = suspended()
-next(left)
-cli.commands = lambda: signal.raise_signal(signal.SIGINT)
+library = types.ModuleType("library")
+sys.modules["library"] = library
+exec("def suspended():\\n try:\\n  yield\\n finally:\\n  gone()\\ndef gone(): pass", vars(library))
+def commands():
+    left = library.suspended()
+    next(left)
+    enum.kept = [left, library]  # an older module, whose names Python removes after those of the library
+    signal.raise_signal(signal.SIGINT)
+cli.commands = commands
 signal.signal(signal.SIGINT, signal.default_int_handler)
 cli.main()
 """
