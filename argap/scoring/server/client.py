@@ -212,9 +212,15 @@ class Client:
         def bounded(max_bytes: int, timeout: float | None = None) -> bytes:
             nonlocal size, first
             left = first + ANSWER_TIMEOUT - time.monotonic() if size else TIMEOUT
+            endless = ArgapError(f"{self.address}: its answer did not end within {ANSWER_TIMEOUT:.0f} s")
             if left <= 0:
-                raise ArgapError(f"{self.address}: its answer did not end within {ANSWER_TIMEOUT:.0f} s")
-            got = read(max_bytes, min(left, timeout or left))
+                raise endless
+            try:
+                got = read(max_bytes, min(left, timeout or left))
+            except Exception:
+                if size and time.monotonic() >= first + ANSWER_TIMEOUT:  # not one to repeat
+                    raise endless from None
+                raise
             first = first or time.monotonic()
             size += len(got)
             if size > 2 * LARGEST + HEAD:  # a chunk may be of one byte, and its frame of more

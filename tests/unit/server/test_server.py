@@ -451,3 +451,30 @@ def test_a_server_gets_the_bos_of_its_tokenizers_rule(server, place, tmp_path, e
     run = score(server, place, tmp_path / "out", tokenizer=str(own))
     assert run.record.identity.bos == tokenizer.bos
     np.testing.assert_allclose(read_logprobs(run)[0], expected(bos="own")[0], atol=1e-4)
+
+
+def test_an_answer_that_trickles_past_its_time_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT", 0.5)
+    asked, over = [], threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        while not over.is_set():
+            with suppress(OSError), server.accept()[0] as connection:
+                asked.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while not over.wait(0.3):  # so that the last wait for a byte ends with the time of the answer
+                    connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        serving = threading.Thread(target=serve, args=(server,))
+        serving.start()
+        asking = Client(f"http://127.0.0.1:{server.getsockname()[1]}/v1")
+        try:
+            with pytest.raises(ArgapError, match="did not end within"):
+                asking.complete({})
+        finally:
+            over.set()
+            serving.join()
+            asking._http.close()
+    assert len(asked) == 1
