@@ -14,6 +14,7 @@ from argap.files.atomic import read_json
 from argap.files.checksums import FILE as CHECKSUMS
 from argap.files.checksums import check_files
 from argap.files.hub import Address, parse_address
+from argap.files.regular import is_there
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
@@ -68,8 +69,8 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
         )
     gap, result = read_gap(result), Path(result)
     figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
-    paths = [result / name for name in (*RESULT, *figures) if (result / name).is_file()]
-    inside = [model for model in gap.models if (result / folder_name(model) / "run.json").is_file()]
+    paths = [result / name for name in (*RESULT, *figures) if is_there(result / name)]
+    inside = [model for model in gap.models if is_there(result / folder_name(model) / "run.json")]
     if tokens:
         paths += [path for pattern in LABELS for path in sorted((result / "labels").glob(pattern))]
         for model in inside:
@@ -91,7 +92,7 @@ def _files_of_run(folder: Path) -> Iterator[Path]:
         if read_run(each).finished is None:
             raise ArgapError(f"{each}: the run is not finished; repeat its `argap score` command to complete it")
         kept = (each / "run.json", each / CHECKSUMS, each / "tokenizer.json", each / "tokenizer_config.json")
-        yield from (path for path in (*kept, *token_parts(each)) if path.is_file())
+        yield from (path for path in (*kept, *token_parts(each)) if is_there(path))
 
 
 def _card(gap: Gap, to: Address, runs: list[str]) -> str:
