@@ -13,7 +13,7 @@ from argap.corpus import columnar, delimited, jsonl, shards, text
 from argap.corpus.document import NoText, Tally, TextDocument, TokenShard
 from argap.corpus.formats import EXPECTED, LINES, TEXT, Kind, NotRead, recognise, suffix_of
 from argap.errors import ArgapError, FormatError
-from argap.files.regular import check_regular, is_there
+from argap.files.regular import check_regular
 
 Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
@@ -129,14 +129,15 @@ def _below(root: Path) -> tuple[list[Path], dict[str, str]]:
     `FormatError` for what is neither a file nor a folder, such as a pipe or a link to nothing.
     """
     try:
-        below = [p for p in sorted(root.rglob("*")) if not p.is_dir()]
+        listed = {path: path.is_file() for path in sorted(root.rglob("*"))}
     except FileNotFoundError as error:
         raise ArgapError(f"{root}: {error.filename} was removed while the folder was listed") from None
-    below = [p for p in below if not any(part.startswith(".") for part in p.relative_to(root).parts)]
-    for path in below:
-        if not is_there(path):
-            found = "a link to nothing" if path.is_symlink() else "removed while its folder was listed"
-            raise FormatError(f"{path}: {found}; expected a file")
+    visible = [path for path in listed if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+    below = [path for path in visible if listed[path]]
+    for path in visible:
+        if not listed[path] and isinstance(path, Path) and not path.is_dir():
+            check_regular(path)
+            raise FormatError(f"{path}: a link to nothing; expected a file")
     left_out: dict[str, str] = {}
     for folder in {path.parent for path in below if path.name == "dataset_info.json"}:
         own = _data_files(folder / "state.json")

@@ -47,7 +47,7 @@ def remote_path(spec: str) -> Path:
         ) from None
     try:
         path = UPath(spec)
-        path.is_dir()  # imports the protocol's package and queries the store
+        _ = path.is_dir() or path.is_file()  # imports the protocol's package and queries the store
     except (ValueError, ImportError, OSError) as error:
         raise ArgapError(f"{spec}: cannot be reached ({first_line(error)})") from error
     return cast(Path, path)

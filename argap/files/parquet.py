@@ -156,7 +156,7 @@ def readable(path: Path) -> Iterator[None]:
     check_regular(path)
     try:
         yield
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         if is_short_of_threads(error):
             raise
         reason = f"not a complete Parquet file ({first_line(error)})" if path.exists() else "no such file"

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -53,6 +54,15 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: A
         check_columns(tmp_path / "x.parquet", table.schema, [name])
     pq.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(FormatError, match=f"{name} is "):
+        read_frame(tmp_path / "x.parquet")
+
+
+def test_a_column_that_is_not_of_pandas_type_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"high": pa.array([1, None])}).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    written = pa.Table.from_pandas(table)
+    other = pa.table({"high": pa.array(["1", None])}).replace_schema_metadata(written.schema.metadata)
+    pq.write_table(other, tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match=r"x\.parquet: not a complete Parquet file \(Expected array of Int64"):
         read_frame(tmp_path / "x.parquet")
 
 
