@@ -75,6 +75,9 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
         paths += [path for pattern in LABELS for path in sorted((result / "labels").glob(pattern))]
         for model in inside:
             paths += _files_of_run(result / folder_name(model))
+    for path in paths:
+        if not is_there(path):
+            raise ArgapError(f"{path}: a link to nothing; expected a file")
     for folder in [path.parent for path in paths if path.name == CHECKSUMS]:  # nobody could read what is damaged
         check_files(folder, [path for path in paths if path.is_relative_to(folder)])
     for path in paths:

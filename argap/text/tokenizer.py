@@ -263,7 +263,7 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     tokenizer, or only a slow one (argap needs the Rust tokenizers: they run in parallel and have a fingerprint).
     """
     if not Path(source).is_dir():
-        check_regular(Path(source))
+        check_regular(Path(source), LARGEST)
     path = tokenizer_folder(Path(source))
     name = name or str(source)
     if (path / "tokenizer.json").is_file():

@@ -20,11 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex, check_tokenizer
+from argap.errors import FormatError
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.evaluation.documents import Documents, read_documents, write_documents
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_files, write_checksums
 from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
+from argap.files.remedies import remedy_for
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.records.columns import COPIED, SEGMENTED, TEXT
 from argap.runtime.threads import lazy
@@ -285,7 +287,10 @@ def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
     """Read the document of each window, int32 ``[W]``. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
     check_files(folder, [path])
-    documents = read_parquet(path, ["document"])["document"].to_numpy()
+    column = read_parquet(path, ["document"])["document"]
+    if not pa.types.is_integer(column.type):
+        raise FormatError(f"{path}: document is {str(column.type)[:100]}; expected integers{remedy_for(path)}")
+    documents = column.to_numpy()
     check_documents(path, documents, record)
     return documents
 

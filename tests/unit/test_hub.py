@@ -204,6 +204,14 @@ def test_a_result_is_pushed_and_serves_as_a_reference(hub, place, local, tmp_pat
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
 
+def test_a_link_to_nothing_is_not_pushed(local, tmp_path):
+    result = shutil.copytree(local.folder, tmp_path / "result")
+    (result / "labels" / "windows.parquet").unlink()
+    (result / "labels" / "windows.parquet").symlink_to("gone")
+    with pytest.raises(ArgapError, match=r"windows\.parquet: a link to nothing"):
+        plan(result, "hf://datasets/org/name")
+
+
 def test_a_push_is_a_dry_run_unless_asked(hub, local, monkeypatch):
     run = CliRunner().invoke(app, ["push", str(local.folder), "hf://datasets/org/name/mine"])
     assert run.exit_code == 0, run.output

@@ -33,6 +33,7 @@ from argap.runtime.interrupt import Interrupt
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
 from argap.text.tokenizer import load_tokenizer
+from argap.tokens.labels import read_document_of_window
 from argap.view.answers import Answers
 from argap.view.app import page_of
 from argap.view.keep import Asked, keep
@@ -55,6 +56,19 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: A
     pq.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(FormatError, match=f"{name} is "):
         read_frame(tmp_path / "x.parquet")
+
+
+def test_documents_of_windows_are_integers(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"document": pa.array([[0], [1]])}), tmp_path / "windows.parquet")
+    with pytest.raises(FormatError, match="document is list<"):
+        read_document_of_window(tmp_path, SimpleNamespace(sources=("a", "b")))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_tokenizer_has_a_size(tmp_path: Path) -> None:
+    with (tmp_path / "tokens.npy").open("wb") as file:
+        file.truncate(2**32)  # takes no space
+    with pytest.raises(FormatError, match="4,294,967,296 bytes; expected at most"):
+        load_tokenizer(str(tmp_path / "tokens.npy"))
 
 
 def test_a_column_that_is_not_of_pandas_type_is_refused(tmp_path: Path) -> None:
