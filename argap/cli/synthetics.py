@@ -128,7 +128,7 @@ def train(
     """
     from argap.runtime.device import use_device
     from argap.runtime.progress import say
-    from argap.runtime.signals import listening
+    from argap.runtime.signals import INTERRUPTED, listening
     from argap.synthetics.sweeps.store import UNFINISHED, write_run
     from argap.synthetics.training.config import LEARNING_RATES, run_configs
     from argap.synthetics.training.loop import train_group
@@ -168,7 +168,7 @@ def train(
                 f"{result.config.steps:,} steps, {result.seconds:,.0f} s"
             )
     if interrupt.requested:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _further_fields(settings: list[str]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def sweep(
 
     check_engine(engine, local={}, ray={"--address": address})
     read_yaml(config)  # refuse an unreadable file before torch is imported
-    from argap.runtime.signals import listening
+    from argap.runtime.signals import INTERRUPTED, listening
     from argap.synthetics.sweeps.jobs import run_sweep
     from argap.synthetics.sweeps.store import check_folder, read_results
     from argap.synthetics.sweeps.sweep import load_sweep
@@ -239,7 +239,7 @@ def sweep(
         runs = run_sweep(loaded, folder, chosen, **options, stop=lambda: interrupt.requested)
     typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
     if interrupt.requested:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()

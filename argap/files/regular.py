@@ -40,7 +40,7 @@ def check_regular(path: Path, most: int | None = None) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether an optional file is there. Raises `FormatError` for what is no file, which is not absence."""
+    """Return whether an optional file is there. Raises `FormatError` if something else has its name."""
     check_regular(path)
     return path.is_file()
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from argap.errors import ArgapError, first_line, is_short_of_threads, with_flags
-from argap.runtime.signals import was_interrupted
+from argap.runtime.signals import INTERRUPTED, was_interrupted
 from argap.runtime.streams import print_last
 from argap.runtime.trust import own_files
 
@@ -25,20 +25,9 @@ INTERNAL = 70
 MACHINE = {
     getattr(errno, name)
     for name in (
-        *("EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EINVAL", "EIO", "EISDIR", "ELOOP", "EMFILE", "ENAMETOOLONG"),
-        *(
-            "ENFILE",
-            "ENODEV",
-            "ENOSPC",
-            "ENOTDIR",
-            "ENOTEMPTY",
-            "ENXIO",
-            "EPERM",
-            "EROFS",
-            "ESTALE",
-            "ETIMEDOUT",
-            "ETXTBSY",
-        ),
+        *("EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EINVAL", "EIO", "EISDIR", "ELOOP", "EMFILE"),
+        *("ENAMETOOLONG", "ENFILE", "ENODEV", "ENOSPC", "ENOTDIR", "ENOTEMPTY", "ENXIO", "EPERM", "EROFS", "ESTALE"),
+        *("ETIMEDOUT", "ETXTBSY"),
     )
     if hasattr(errno, name)
 }
@@ -72,11 +61,11 @@ TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:
     """Print one line about ``error`` to stderr and return the exit code. ``flags``: as in `with_flags`."""
     if isinstance(error, KeyboardInterrupt):
-        return 130
+        return INTERRUPTED
     if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
         print_last(_traceback(error))
     if was_interrupted():
-        return 130
+        return INTERRUPTED
     code, line = 1, expected(error, flags)
     if line is None:
         code, line = INTERNAL, f"internal error ({_reason(error)}), please report it{_written(error)}"

@@ -14,6 +14,9 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+INTERRUPTED = 130
+"""The exit code after an interrupt."""
+
 
 @dataclass
 class StopRequest:
@@ -141,11 +144,11 @@ def _end_after(reader: int) -> None:
         if first is None:
             first = time.monotonic()
             _arrived.set()
-            ending = threading.Timer(GRACE, os._exit, (130,))
+            ending = threading.Timer(GRACE, os._exit, (INTERRUPTED,))
             ending.daemon = True
             ending.start()
         elif time.monotonic() - first > AGAIN:
-            os._exit(130)
+            os._exit(INTERRUPTED)
     os.close(reader)
 
 
@@ -166,10 +169,6 @@ def keeping_interrupts() -> Iterator[None]:
     finally:
         sys.unraisablehook = print_it
         waiting.put(None)
-
-
-INTERRUPTED = 130
-"""The exit code."""
 
 
 def quiet_if_interrupted(code: object) -> None:

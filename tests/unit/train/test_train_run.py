@@ -189,22 +189,29 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert_same_run(out, undisturbed)
 
 
+def interrupt(
+    config: TrainConfig, out: Path, stop: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Train until a signal arrives in the step ``stop``."""
+    step = Trainer.step
+
+    def interrupted(self: Trainer, windows: Windows, index: int) -> torch.Tensor:
+        if index == stop - 1:
+            signal.raise_signal(number)
+        return step(self, windows, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, out, device="cpu")
+
+
 def test_an_interrupted_run_resumes_bit_for_bit(
     toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = signal.getsignal(signal.SIGINT)  # a shell's background job ignores the signal; the trainer does not
     config = load_config(None, long_values(toy_tokenizer, toy_corpus))
-    step = Trainer.step
-
-    def interrupted_in_step_33(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
-        if number == 32:
-            signal.raise_signal(signal.SIGINT)
-        return step(self, windows, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", interrupted_in_step_33)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path, device="cpu")
+    interrupt(config, tmp_path, 33, signal.SIGINT, monkeypatch)
     assert (tmp_path / "checkpoints" / "step-33").is_dir()  # the step in hand was finished
     assert signal.getsignal(signal.SIGINT) is handler
     train(config, tmp_path, device="cpu")
@@ -216,18 +223,8 @@ def test_an_interrupt_leaves_the_checkpoints_of_an_undisturbed_run(
     toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
 ) -> None:
     config = toy(long_values(toy_tokenizer, toy_corpus), keep_checkpoints=keep)
-    step = Trainer.step
     for stop in (33, 77):  # between checkpoints, and after the last
-
-        def interrupted(self: Trainer, windows: Windows, number: int, stop: int = stop) -> torch.Tensor:
-            if number == stop - 1:
-                signal.raise_signal(signal.SIGTERM)
-            return step(self, windows, number)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "step", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                train(config, tmp_path, device="cpu")
+        interrupt(config, tmp_path, stop, signal.SIGTERM, monkeypatch)
         assert (tmp_path / "checkpoints" / f"step-{stop}").is_dir()
     train(config, tmp_path, device="cpu")
     left = {path.name for path in (tmp_path / "checkpoints").iterdir()}
