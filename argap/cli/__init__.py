@@ -73,8 +73,8 @@ def _options(
 def main() -> None:
     """Run the command line. (Typer itself turns Ctrl-C into 130.)"""
     command = None
-    guard_streams()
     try:
+        guard_streams()
         with ending_on_interrupt(), keeping_interrupts(), importing_whole(), ending_with_pipe():
             "".join(sys.argv).encode()  # refuse bytes that are not UTF-8 before they reach a file
             os.getcwd()  # refuse a removed working directory, in which libraries abort the process

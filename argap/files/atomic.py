@@ -217,6 +217,15 @@ def _refused_by_disk(error: Exception) -> str | None:
     return os.strerror(int(code[1])) if code and not isinstance(error, ArgapError) else None
 
 
+def append_text(path: Path, text: str) -> None:
+    """Append ``text`` as UTF-8. Raises `ArgapError` if the disk refuses; a part of the text may then be there."""
+    try:
+        with open(path, "a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise ArgapError(f"{path}: could not be written ({_refused_by_disk(error)}). {ELSEWHERE}") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8 with the same line endings on every system."""
     with replacing(path) as temporary:

@@ -29,7 +29,10 @@ ROWS = 2**20
 WHOLE = frozenset({"window", "pos", "token"})
 """Integer columns without nulls."""
 INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
-NUMBERS = frozenset({"logprob", "kl", "entropy"})
+INTEGERS |= {"n", "high", "position", "frequency", "copy", "step", "tokens", "n_ar_hits", "n_other"}
+NUMBERS = frozenset({"logprob", "kl", "entropy", "log_distance", "loss", "lr", "nll", "nll_ar_hits", "nll_other"})
+SUM = "logprob/"
+"""What the columns of sums begin with, one for each model."""
 BOOLEANS = frozenset({"opportunity", "induction"})
 """Columns that are of one kind in whatever table of argap's they are."""
 
@@ -74,7 +77,9 @@ def _not_met(name: str, of_type: pa.DataType) -> str | None:
     """Return what a column of argap's should hold, in words; None if ``of_type`` is that, or anything may be there."""
     if name in INTEGERS and not pa.types.is_integer(of_type):
         return "integers"
-    if name in NUMBERS and not (pa.types.is_floating(of_type) or pa.types.is_integer(of_type)):
+    if (name in NUMBERS or name.startswith(SUM)) and not (
+        pa.types.is_floating(of_type) or pa.types.is_integer(of_type)
+    ):
         return "numbers"
     return "booleans" if name in BOOLEANS and not pa.types.is_boolean(of_type) else None
 

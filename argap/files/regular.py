@@ -25,12 +25,20 @@ KINDS = (
 def check_regular(path: Path, most: int | None = None) -> None:
     """Raise `FormatError` if ``path``, links followed, is anything but a file, or has more than ``most`` bytes.
 
-    What does not exist is left to the caller, and so is an object of a remote store.
+    So does a link to nothing, and a path below what is no folder. What does not exist is left to the caller, and so is
+    an object of a remote store.
     """
     if not isinstance(path, Path):
         return
     try:
         found = path.stat()
+    except NotADirectoryError:
+        above = next(folder for folder in path.parents if folder.exists())
+        raise FormatError(f"{above}: expected a folder, with {path.relative_to(above)} in it") from None
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise FormatError(f"{path}: a link to nothing; expected a file, or no link") from None
+        return
     except (OSError, ValueError):
         return
     if what := next((name for is_kind, name in KINDS if is_kind(found.st_mode)), None):

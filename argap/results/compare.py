@@ -50,7 +50,15 @@ from argap.slices.cells import CellWriter, build_cells
 from argap.slices.fidelity import Compared, Followed
 from argap.slices.margins import Margin, Margins, joint_margins, margin_of_hits, margins_of
 from argap.text.tokenizer import Tokenizer
-from argap.tokens.labels import Labels, index_record, label_portions, with_copies, with_counts, write_labels
+from argap.tokens.labels import (
+    Labels,
+    fill_labels,
+    index_record,
+    label_portions,
+    with_copies,
+    with_counts,
+    write_labels,
+)
 from argap.tokens.portions import Portion, map_portions, read_portions
 from argap.tokens.runs import (
     BESIDE,
@@ -341,7 +349,7 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
             yield labels if opened is None else with_counts(labels, portion.tokens, opened)
 
     with replacing_folder(beside) as temporary:
-        write_labels(completed(), tokenizer, temporary)
+        fill_labels(completed(), tokenizer, temporary)
         _set_aside(folder)
     return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
 

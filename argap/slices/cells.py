@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from argap.errors import FormatError, first_line
 from argap.files.checksums import check_files
-from argap.files.parquet import ParquetPortions, read_frame, read_portions, read_schema
+from argap.files.parquet import SUM, ParquetPortions, read_frame, read_portions, read_schema
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
 from argap.runtime.interrupt import raising_interrupts
@@ -31,7 +31,7 @@ from argap.tokens.labels import Labels
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position", COPY, INDUCTION]
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
-PREFIX = "logprob/"
+PREFIX = SUM
 OF_MATCH = np.array([max(low for low in COPIES.values() if low <= n) for n in range(max(COPIES.values()) + 1)], np.int8)
 """The number of the bin of `COPIES` of each match length; 0 for a miss."""
 

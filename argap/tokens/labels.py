@@ -24,6 +24,7 @@ from argap.errors import FormatError
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.evaluation.documents import Documents, read_documents, write_documents
 from argap.evaluation.windows import EvaluationSet
+from argap.files.atomic import replacing_folder
 from argap.files.checksums import check_files, write_checksums
 from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
 from argap.files.remedies import remedy_for
@@ -233,17 +234,22 @@ def index_record(index: BigramIndex) -> IndexRecord:
 
 
 def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a folder of labels; ``labels.json`` comes last, so a folder that has it is complete.
+    """Write a folder of labels in place of an earlier one, which stays if this fails; see `fill_labels`."""
+    with replacing_folder(folder) as new:
+        fill_labels(labels, tokenizer, new)
 
-    ``labels``: all at once, or in portions, which may be read from the same folder. The tokenizer is saved too, so that
-    the tokens can be read without the checkpoint.
+
+def fill_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
+    """Write labels into an empty folder; ``labels.json`` comes last, so a folder that has it is complete.
+
+    ``labels``: all at once, or in portions. The tokenizer is saved too, so that the tokens can be read without the
+    checkpoint.
     """
     portion: Labels | None = None
     with ParquetPortions(folder / "labels.parquet") as file:
         for portion in [labels] if isinstance(labels, Labels) else labels:
             file.add(_table(portion))
         assert portion is not None  # an evaluation set has windows
-        (folder / "labels.json").unlink(missing_ok=True)
     windows = {"window": np.arange(len(portion.document_of_window)), "document": portion.document_of_window}
     write_parquet(folder / "windows.parquet", pa.table(windows))
     write_documents(portion.kept, folder)

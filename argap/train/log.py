@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from argap.errors import FormatError
-from argap.files.atomic import parse_json, write_text
+from argap.files.atomic import append_text, parse_json, write_text
 from argap.files.regular import LARGEST_JSON, check_regular
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
@@ -34,8 +34,7 @@ class TrainLog:
 
     def write(self, line: StepLine | EvaluationLine) -> None:
         """Append one line and show it."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(as_json(line)) + "\n")
+        append_text(self.path, json.dumps(as_json(line)) + "\n")
         self._trackers.log(_metrics(line), line.step)
         if isinstance(line, EvaluationLine):
             self.note(f"step {line.step:,}: evaluation loss {line.eval_loss:.4f}")

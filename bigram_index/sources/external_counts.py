@@ -126,6 +126,8 @@ def _read_counts(path: Path) -> Iterator[Batch]:
             if missing := [name for name in COLUMNS if name not in batch.schema.names]:
                 raise FormatError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(batch.schema.names)}")
             for name in COLUMNS:
+                if len(batch.schema.get_all_field_indices(name)) > 1:
+                    raise FormatError(f"{path}: two columns {name}")
                 if batch.column(name).null_count:
                     raise FormatError(f"{path}: {name}: a row without a value; expected a whole number in every row")
             first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)

@@ -290,11 +290,12 @@ def test_a_full_disk_that_a_library_reports_is_an_expected_failure(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_before_the_command_begins_is_no_traceback(monkeypatch, capsys) -> None:
-    def interrupted(app: object) -> None:
+@pytest.mark.parametrize(("module", "name"), [(typer.main, "get_command"), (cli, "guard_streams")])
+def test_an_interrupt_before_the_command_begins_is_no_traceback(monkeypatch, capsys, module, name: str) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(typer.main, "get_command", interrupted)
+    monkeypatch.setattr(module, name, interrupted)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 130

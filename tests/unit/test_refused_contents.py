@@ -18,11 +18,13 @@ from starlette.datastructures import QueryParams
 
 from argap.checkpoints.find import read_config
 from argap.errors import ArgapError, FormatError
+from argap.evaluation.windows import open_evaluation_set
+from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
 from argap.files.parquet import check_columns, count_rows, read_frame
 from argap.files.regular import is_there
 from argap.recall.prompts import Protocol, build_prompt
-from argap.records import read_gap
+from argap.records import EvaluationSpec, read_gap
 from argap.records.columns import schema_of
 from argap.records.gap import save_gap
 from argap.reports.tables.formats import csv_of_rows
@@ -33,7 +35,8 @@ from argap.runtime.interrupt import Interrupt
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
 from argap.text.tokenizer import load_tokenizer
-from argap.tokens.labels import read_document_of_window
+from argap.tokens import labels
+from argap.tokens.labels import label_portions, read_document_of_window, write_labels
 from argap.view.answers import Answers
 from argap.view.app import page_of
 from argap.view.keep import Asked, keep
@@ -47,7 +50,11 @@ TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("top1", [1]), ("logprob", "x"), ("induction", 1), ("train_count", 1.5), ("token", None)]
+    ("name", "value"),
+    [
+        *[("top1", [1]), ("logprob", "x"), ("induction", 1), ("train_count", 1.5), ("token", None)],
+        *[("n", "1"), ("position", 0.5), ("logprob/a", "x")],
+    ],
 )
 def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     table = pa.table({name: pa.array([value])})
@@ -72,9 +79,9 @@ def test_a_tokenizer_has_a_size(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_of_pandas_type_is_refused(tmp_path: Path) -> None:
-    table = pa.table({"high": pa.array([1, None])}).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    table = pa.table({"level": pa.array([1, None])}).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     written = pa.Table.from_pandas(table)
-    other = pa.table({"high": pa.array(["1", None])}).replace_schema_metadata(written.schema.metadata)
+    other = pa.table({"level": pa.array(["1", None])}).replace_schema_metadata(written.schema.metadata)
     pq.write_table(other, tmp_path / "x.parquet")
     with pytest.raises(FormatError, match=r"x\.parquet: not a complete Parquet file \(Expected array of Int64"):
         read_frame(tmp_path / "x.parquet")
@@ -95,6 +102,27 @@ def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
     for read in (lambda: is_there(tmp_path / "checksums.json"), lambda: read_checksums(tmp_path)):
         with pytest.raises(FormatError, match="a pipe"):
             read()
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FormatError, match=r"gone\.json: a link to nothing"):
+        is_there(tmp_path / "gone.json")
+    with pytest.raises(FormatError, match=r"checksums\.json: expected a folder, with inside/log\.jsonl in it"):
+        is_there(tmp_path / "checksums.json" / "inside" / "log.jsonl")
+    with pytest.raises(ArgapError, match=r"/dev/full: could not be written .No space left on device"):
+        append_text(Path("/dev/full"), "a line")
+
+
+def test_labels_that_could_not_be_written_leave_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_evaluation_set(
+        EvaluationSpec(data=(str(ROOT / "README.md"),)), tokenizer := load_tokenizer(str(TOKENIZER))
+    )
+    write_labels(label_portions(data, None), tokenizer, tmp_path / "labels")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "labels").iterdir()}
+    monkeypatch.setattr(labels, "write_checksums", refuse_for_space)
+    with pytest.raises(ArgapError, match="No space left"):
+        write_labels(label_portions(data, None), tokenizer, tmp_path / "labels")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "labels").iterdir()} == before
 
 
 def test_a_result_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
@@ -129,7 +157,7 @@ def test_a_comparison_on_a_full_disk_leaves_the_earlier_one(tmp_path: Path, monk
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
-def refuse_for_space(_: object) -> None:
+def refuse_for_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 

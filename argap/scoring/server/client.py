@@ -35,7 +35,7 @@ ANSWER_TIMEOUT = 300.0
 LARGEST = 2**28
 """Most bytes of an answer."""
 HEAD = 2**20
-"""Bytes that a server may send besides: headers, interim answers, the frames of chunks and trailers."""
+"""Bytes that a server may send besides, and as many as the answer has: headers, interim answers, frames, trailers."""
 LONGEST_HOST = 253
 LONGEST_REASON = 200
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))
@@ -160,12 +160,13 @@ class Client:
         import httpx2
 
         opened: list[Any] = []
+        answer = bytearray()
 
         def watch(event: str, info: dict[str, Any]) -> None:
             """Let `stop` close the connection from the moment it is open."""
             if event in CONNECTED:
                 opened.append(info["return_value"])
-                opened[-1].read = self._bounded(opened[-1].read)
+                opened[-1].read = self._bounded(opened[-1].read, answer)
                 with self._lock:
                     self._open.add(opened[-1])
                 if self._stopped.is_set():
@@ -174,10 +175,11 @@ class Client:
 
         if self._stopped.is_set():
             raise Stopped
-        answer = bytearray()
         try:
             url, traced = f"{self.address}/completions", {"trace": watch}
             with self._http.stream("POST", url, content=content, extensions=traced) as response:
+                if (coding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
+                    raise ArgapError(f"{self.address}: answers in {coding[:LONGEST_REASON]!r}, which was not asked for")
                 for block in response.iter_raw():
                     answer += block
                     if len(answer) > LARGEST:
@@ -202,8 +204,8 @@ class Client:
         reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(".")
         return Transient(reason) if known else ArgapError(f"{self.address}: no valid HTTP ({reason})")
 
-    def _bounded(self, read: Callable[..., bytes]) -> Callable[..., bytes]:
-        """Return the ``read`` of a connection with a bound on all bytes of an answer, and on its time.
+    def _bounded(self, read: Callable[..., bytes], body: bytearray) -> Callable[..., bytes]:
+        """Return the ``read`` of a connection with a bound on the bytes around the ``body`` so far, and on its time.
 
         The library bounds neither interim answers and trailers nor the time of a body that comes byte by byte.
         """
@@ -223,8 +225,8 @@ class Client:
                 raise
             first = first or time.monotonic()
             size += len(got)
-            if size > 2 * LARGEST + HEAD:  # a chunk may be of one byte, and its frame of more
-                raise ArgapError(f"{self.address}: more than {2 * LARGEST + HEAD:,} bytes of an answer")
+            if size > 2 * len(body) + HEAD:
+                raise ArgapError(f"{self.address}: {size:,} bytes, of which {len(body):,} are an answer")
             return got
 
         return bounded
@@ -249,6 +251,8 @@ class Client:
             return parse_json(answer.decode())
         except ValueError:
             what = "HTML" if answer.lstrip()[:1] == b"<" else "no JSON"
+            if len(answer) > HEAD:  # no page of a proxy that is starting
+                raise ArgapError(f"{self.address}: {len(answer):,} bytes of {what} where JSON was expected") from None
             raise Transient(f"{what} where JSON was expected") from None
 
     def said(self, answer: bytes) -> str:

@@ -68,7 +68,7 @@ def check_next_token(best: Sequence[float], whose: str, remedy: str = "") -> Non
 
     A server that does not say it gives NaN, and is believed.
     """
-    if np.ptp(best) > TOLERANCE:  # False for NaN
+    if not np.isnan(best).any() and float(max(best)) - float(min(best)) > TOLERANCE:
         raise ArgapError(
             f"{whose} distribution for a token changes with that token, so it is not that of the next token{remedy}"
         )

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index.merge import merge_indexes
@@ -56,6 +58,14 @@ def test_bad_tables_are_refused(table, message, tokenizer, tmp_path):
     with pytest.raises(ArgapError, match=rf"counts\.csv: .*{message}"):
         index_from_counts(tmp_path / "counts.csv", tmp_path / "index", tokenizer)
     assert not (tmp_path / "index").exists()
+
+
+def test_a_column_twice_is_refused(tokenizer, tmp_path):
+    columns = [pa.array([1])] * 4
+    table = pa.Table.from_arrays(columns, names=["first", "second", "count", "second"])
+    pq.write_table(table, tmp_path / "counts.parquet")
+    with pytest.raises(FormatError, match="two columns second"):
+        index_from_counts(tmp_path / "counts.parquet", tmp_path / "index", tokenizer)
 
 
 def test_a_table_of_other_bytes_is_refused(tokenizer, tmp_path):

@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import threading
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import argap
 from argap.errors import ArgapError
 from argap.scoring.server import client
 from argap.scoring.server.client import Client, Stopped, parse_address
+from argap.scoring.server.probe import check_next_token
 from argap.tokens import runs
 from argap.tokens.runs import open_run, read_logprobs, token_parts
 from tests.builders.processes import begin, said
@@ -203,16 +205,18 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ("first", "then", "said"),
     [
         (CHUNKED + b"-5\r\n", b"", "http://127"),
-        (CHUNKED + b"5\r\n12345\r\n0\r\n", b"X-More: 1\r\n", "of an answer|header|Header|too"),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "bytes of an answer"),
-        (CHUNKED, b"1\r\n1\r\n", "bytes of an answer|an answer of more than 1,000 bytes"),
+        (CHUNKED + b"5\r\n12345\r\n0\r\n", b"X-More: 1\r\n", "are an answer|header|Header|too"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "bytes, of which 0 are an answer"),
+        (CHUNKED, b"1\r\n1\r\n", "are an answer|an answer of more than 262,144 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"", "did not end within 0 s|timed out"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", b"1", "answers in 'gzip', which was not asked for"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + b"x" * 150_000, b"", "150,000 bytes of no JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -7\r\n\r\n", b"", "http://127"),
     ],
-    ids=["chunk size", "trailers", "interim answers", "chunks", "drip", "length"],
+    ids=["chunk size", "trailers", "interim answers", "chunks", "drip", "gzip", "no JSON", "length"],
 )
 def test_a_hostile_server_is_one_line(monkeypatch, first: bytes, then: bytes, said: str) -> None:
-    for name, value in (("LARGEST", 1000), ("HEAD", 2000), ("ANSWER_TIMEOUT", 0.2), ("WAITS", ())):
+    for name, value in (("LARGEST", 2**18), ("HEAD", 2**17), ("ANSWER_TIMEOUT", 0.2), ("WAITS", ())):
         monkeypatch.setattr(client, name, value)
 
     def serve() -> None:
@@ -232,6 +236,15 @@ def test_a_hostile_server_is_one_line(monkeypatch, first: bytes, then: bytes, sa
             Client(f"http://127.0.0.1:{listening.getsockname()[1]}/v1").complete({})
         over.set()
         thread.join()
+
+
+def test_what_a_server_says_of_the_next_token_need_not_be_a_number() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for best in ([math.inf, math.inf], [-math.inf, -math.inf], [math.nan, -1.0]):
+            check_next_token(np.array(best), "its")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ArgapError, match="its distribution"):
+            check_next_token([-math.inf, -1.0], "its")
 
 
 def test_a_host_without_end_is_no_address() -> None:
