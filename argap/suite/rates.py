@@ -2,7 +2,8 @@
 
 One rate for all mixers can rank them wrongly: recurrent models learn associative recall and copying at a narrow range
 of rates only (arXiv 2508.19029, abstract). Each member is therefore trained at several rates for a fraction of its
-steps, with warm-up and decay shortened alike. All see the same windows in the same order.
+steps. All see the same windows in the same order. The schedule is that of the whole training, which is left early:
+with warm-up and decay shortened alike attention's rates came out in reverse (``results/table1-50m``).
 As long as that is less than one pass over the text, no window was seen before its loss is measured: the training loss
 is a held-out loss, and the evaluation text plays no part in the choice.
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from argap.errors import ArgapError, DivergedError, FormatError, MismatchError
 from argap.files.atomic import write_text
@@ -24,11 +26,13 @@ from argap.train.config import TrainConfig
 from argap.train.log import read_log
 from argap.train.records import StepLine, TrainRecord, read_train
 
-FORMAT = 1
+FORMAT = 2
+"""1: without ``schedule``."""
 FACTORS = (0.5, 1.0, 2.0)
 """Rates tried, relative to the suite's."""
 FRACTION = 0.1
 """Share of the steps that a short training takes."""
+Schedule = Literal["whole", "shortened"]
 TAIL = 0.2
 """Share of a short training, at its end, whose mean loss is compared."""
 
@@ -71,6 +75,8 @@ class Rates(Record, frozen=True):
     passes: float
     """Passes over the text in a short training."""
     rows: tuple[RateRow, ...]
+    schedule: Schedule = "shortened"
+    """Whether warm-up and decay were those of the whole training, or shortened alike, as before format 2."""
 
     @property
     def rates(self) -> list[float]:
@@ -98,13 +104,17 @@ def suite_rate(suite: Suite, size: str) -> float:
     return float(own.get("lr", TrainConfig.lr))
 
 
-def shortened(config: TrainConfig, lr: float, fraction: float) -> TrainConfig:
-    """Return the configuration of a short training: ``lr`` and a ``fraction`` of the steps and of the warm-up."""
+def begun(config: TrainConfig, lr: float, fraction: float) -> TrainConfig:
+    """Return the configuration of a short training: ``lr``, and only the first ``fraction`` of the steps.
+
+    Raises `ArgapError` if these end within the warm-up.
+    """
     steps = max(1, round(config.total_steps * fraction))
-    warmup = min(steps, round((config.warmup_steps or 0) * fraction))
-    return replace(
-        config, lr=lr, steps=steps, tokens=None, warmup_steps=warmup, checkpoint_every=0, eval_data=(), eval_every=0
-    )
+    if steps <= (config.warmup_steps or 0):
+        raise ArgapError(
+            f"`fraction` {fraction:g}: {steps} steps end within the warm-up of {config.warmup_steps}; expected more"
+        )
+    return replace(config, lr=lr, stop_after=steps, checkpoint_every=0, eval_data=(), eval_every=0)
 
 
 def run_rates(
@@ -132,11 +142,14 @@ def run_rates(
     if not factors or min(factors) <= 0:
         raise ArgapError(f"`factor` {', '.join(f'{each:g}' for each in factors)}: expected numbers above 0")
     chosen = {size: _chosen(suite, size, members) for size in sizes or suite.sizes}
-    for size, entries in chosen.items():
-        rates = [suite_rate(suite, size) * factor for factor in factors]
-        for entry in entries:
-            for lr in rates:
-                _train(shortened(entry.config, lr, fraction), layout.rate(entry, lr), layout.tokens, device)
+    trainings = [
+        (begun(entry.config, lr, fraction), layout.rate(entry, lr))
+        for size, entries in chosen.items()
+        for entry in entries
+        for lr in [suite_rate(suite, size) * factor for factor in factors]
+    ]
+    for config, folder in trainings:
+        _train(config, folder, layout.tokens, device)
     return {size: collect_rates(suite, size, layout, out / size, fraction) for size in chosen} if collects else {}
 
 
@@ -181,7 +194,7 @@ def collect_rates(suite: Suite, size: str, layout: Layout, out: Path, fraction: 
     for entry in entries:
         for folder in sorted(layout.rate(entry, 1.0).parent.glob("lr-*")):
             record = read_train(folder)
-            if _ended(folder, shortened(entry.config, record.config["lr"], fraction)):
+            if _ended(folder, begun(entry.config, record.config["lr"], fraction)):
                 row = _row(entry.name, record, folder)
                 rows[row.member, row.lr] = row
                 passes = row.tokens / record.data.tokens
@@ -191,7 +204,7 @@ def collect_rates(suite: Suite, size: str, layout: Layout, out: Path, fraction: 
         raise ArgapError(f"{size}: no short training in {layout.work}; `argap suite rates` runs them")
     if not passes:
         passes = read_rates(out / "rates.json").passes
-    rates = Rates(FORMAT, suite_rate(suite, size), fraction, passes, tuple(kept))
+    rates = Rates(FORMAT, suite_rate(suite, size), fraction, passes, tuple(kept), "whole")
     write_record(out / "rates.json", rates, lines="rows")
     return rates
 
@@ -200,22 +213,23 @@ def _earlier(path: Path, rate: float, fraction: float) -> Iterable[RateRow]:
     if not path.is_file():
         return ()
     found = read_rates(path)
-    if (found.rate, found.fraction) != (rate, fraction):
+    if (found.rate, found.fraction, found.schedule) != (rate, fraction, "whole"):
         raise MismatchError(
-            f"{path}: a sweep around {found.rate:g} on {found.fraction:g} of the steps, here around {rate:g} on "
-            f"{fraction:g}; remove the file or choose another `out`"
+            f"{path}: a sweep around {found.rate:g} on {found.fraction:g} of the steps with the {found.schedule} "
+            f"schedule, here around {rate:g} on {fraction:g} with the whole; remove the file or choose another `out`"
         )
     return found.rows
 
 
 def _row(member: str, record: TrainRecord, folder: Path) -> RateRow:
     config = record.config
+    steps = config["stop_after"]
     return RateRow(
         member=member,
         lr=config["lr"],
         losses=tuple(round(line.loss, 6) for line in read_log(folder / "log.jsonl") if isinstance(line, StepLine)),
-        steps=config["steps"],
-        tokens=config["steps"] * config["batch_size"] * config["seq_len"],
+        steps=steps,
+        tokens=steps * config["batch_size"] * config["seq_len"],
         diverged=record.finished is None,
         backend=record.backend,
         device=record.device,

@@ -76,6 +76,8 @@ class TrainConfig:
     """Optimizer steps; exactly one of ``steps`` and ``tokens`` is given."""
     tokens: Tokens | None = None
     """Training tokens, rounded up to whole steps."""
+    stop_after: Count | None = None
+    """Steps after which the run ends, with the schedule of all; None: after all."""
     lr: Positive = 1e-3
     min_lr_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1
     """The cosine ends at ``lr * min_lr_ratio``."""
@@ -124,10 +126,17 @@ class TrainConfig:
             object.__setattr__(self, "warmup_steps", default)
         elif self.warmup_steps > self.total_steps:
             raise ArgapError(f"warmup_steps: {self.warmup_steps} exceeds the run's {self.total_steps} steps")
+        if self.last_step > self.total_steps:
+            raise ArgapError(f"stop_after: {self.stop_after} exceeds the run's {self.total_steps} steps")
+
+    @property
+    def last_step(self) -> int:
+        """Number of optimizer steps that the run takes."""
+        return self.stop_after or self.total_steps
 
     @property
     def total_steps(self) -> int:
-        """Number of optimizer steps in the whole run."""
+        """Number of optimizer steps in the schedule."""
         if self.steps is not None:
             return self.steps
         assert self.tokens is not None  # __post_init__ checks this

@@ -188,7 +188,7 @@ class Trainer:
         Every process yields the same. Raises `DivergedError` naming the first step with a non-finite loss or gradient,
         and `Stopped`, after a position, on ``interrupt``.
         """
-        config, step, total = self.config, position.step, self.config.total_steps
+        config, step, total = self.config, position.step, self.config.last_step
         tokens_per_step = config.batch_size * config.seq_len
         pending: list[torch.Tensor] = []
         losses, seconds = list(position.losses), position.seconds

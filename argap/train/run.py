@@ -133,14 +133,14 @@ def _train(
         write_record(out / "train.json", record)
         save_tokenizer(config.tokenizer, out)
         trackers = Trackers(log_to, out, record.config, first_step=position.step)
-        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
-        epochs = config.total_steps * config.batch_size / windows.count
+        log = TrainLog(out / "log.jsonl", total_steps=config.last_step, step=position.step, trackers=trackers)
+        epochs = config.last_step * config.batch_size / windows.count
         say(_in_words(record, config, epochs, position))
     with log or nullcontext(), listening() as interrupt:
         for event in trainer.run(windows, position, interrupt, held_out):
             if isinstance(event, Position):
                 position = event
-                if position.step < config.total_steps:
+                if position.step < config.last_step:
                     if parallel.is_main:
                         save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep, every=every)
                     parallel.wait()
@@ -164,7 +164,7 @@ def tidy_finished(out: Path, config: TrainConfig) -> None:
 def _in_words(record: TrainRecord, config: TrainConfig, epochs: float, position: Position) -> str:
     return (
         f"{record.parameters:,} parameters, {record.data.tokens:,} tokens, "
-        f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record.device}"
+        f"{config.last_step:,} steps ({epochs:.2f} epochs) on {record.device}"
         + (", operators of flash-linear-attention" if record.backend == "fla" else "")
         + (f"; resumed from step {position.step:,}" if position.step else "")
     )
@@ -190,7 +190,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
         return None
     record = read_train(out)
     # The operators that ran, if auto chose, and the value of fields that are newer than the record.
-    old = {"deterministic": False} | record.config | {"backend": record.backend or "native"}
+    old = {"deterministic": False, "stop_after": None} | record.config | {"backend": record.backend or "native"}
     for key, value in config.as_json().items():
         if old.get(key) != value and (key, value) != ("backend", "auto"):
             raise MismatchError(f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; {ANOTHER}")

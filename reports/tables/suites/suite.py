@@ -361,10 +361,15 @@ def rates_table(rates: Rates, size: str) -> Table:
         if best is not None:
             bold.add((number, 1 + columns.index(best)))
         rows.append((member, *cells, DASH if best is None else f"{best:g}", _gain(losses, best, rates.rate)))
+    of_all = (
+        "those of the whole training, left early"
+        if rates.schedule == "whole"
+        else ("those of the whole training, shortened alike, which may rank the rates otherwise")
+    )
     notes = (
         f"Mean training loss in nats per token over the last {percent(TAIL, 0)} of {first.steps:,} steps "
         f"({first.tokens:,} tokens, {rates.passes:.2f} passes over the text), by learning rate. Warm-up and decay are "
-        "those of the whole training, shortened alike. All members see the same windows; one seed.",
+        f"{of_all}. All members see the same windows; one seed.",
         f"Gain: how much lower the loss is than at {rates.rate:g}, the suite's rate, in nats.",
         f"Trained on {', '.join(sorted({row.device for row in rates.rows}))}.",
     )

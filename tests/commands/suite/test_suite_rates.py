@@ -1,7 +1,9 @@
 """Short trainings of a suite's members at several learning rates, and the table of them."""
 
 import shutil
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from argap.errors import ArgapError, MismatchError
@@ -9,7 +11,8 @@ from argap.records import write_record
 from argap.reports.tables.suites.suite import rates_table, write_rates
 from argap.suite.config import load_suite
 from argap.suite.layout import Layout
-from argap.suite.rates import RateRow, Rates, collect_rates, read_rates, run_rates, shortened
+from argap.suite.rates import RateRow, Rates, begun, collect_rates, read_rates, run_rates
+from argap.train.optimizer import learning_rate
 from tests.commands.suite.conftest import command
 
 
@@ -56,10 +59,17 @@ def test_nothing_is_trained_twice_and_rows_from_elsewhere_stay(swept):
 def test_another_sweep_is_refused(swept):
     root, _ = swept
     suite = load_suite(root / "suite.yaml")
-    with pytest.raises(MismatchError, match="trained with steps 3, asked for 6; remove the folder"):
+    with pytest.raises(MismatchError, match="trained with stop_after 3, asked for 6; remove the folder"):
         run_rates(suite, Layout(root / "work"), root / "out", members=["attention"], factors=[1], fraction=1)
-    with pytest.raises(MismatchError, match=r"around 0.001 on 0.5 of the steps, here around 0.001 on 0.25"):
+    with pytest.raises(
+        MismatchError,
+        match=r"on 0\.5 of the steps with the whole schedule, here around 0\.001 on 0\.25 w",
+    ):
         collect_rates(suite, "tiny", Layout(root / "elsewhere"), root / "out" / "tiny", 0.25)
+    before = msgspec.structs.replace(read_rates(root / "out" / "tiny" / "rates.json"), schedule="shortened")
+    write_record(root / "earlier" / "rates.json", before)
+    with pytest.raises(MismatchError, match="with the shortened schedule"):
+        collect_rates(suite, "tiny", Layout(root / "elsewhere"), root / "earlier", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +89,14 @@ def test_what_cannot_be_swept_is_refused_before_training(place, tmp_path, option
     assert str(error.value) == message
 
 
-def test_a_short_training_has_the_schedule_shortened_alike(place):
+def test_a_short_training_is_the_beginning_of_the_whole(place):
     config = load_suite(place / "suite.yaml").entries("tiny")[0].config
-    short = shortened(config, 0.5, 0.34)
-    assert (short.lr, short.steps, short.warmup_steps, short.checkpoint_every) == (0.5, 2, 0, 0)
-    assert short.seed == config.seed
+    short = begun(config, 0.5, 0.34)
+    assert (short.lr, short.last_step, short.total_steps, short.checkpoint_every) == (0.5, 2, config.total_steps, 0)
+    whole = replace(config, lr=0.5)
+    assert [learning_rate(step, short) for step in range(2)] == [learning_rate(step, whole) for step in range(2)]
+    with pytest.raises(ArgapError, match=r"`fraction` 0\.34: 2 steps end within the warm-up of 2; expected more"):
+        begun(replace(config, warmup_steps=2), 0.5, 0.34)
 
 
 def test_the_table_names_the_best_rate_and_its_gain(tmp_path, place):
@@ -103,5 +116,7 @@ def test_the_table_names_the_best_rate_and_its_gain(tmp_path, place):
     ]
     assert table.best == {(0, 3), (1, 2)}
     assert "last 20% of 10 steps (640 tokens, 0.38 passes over the text)" in table.notes[0]
+    assert "shortened alike, which may rank the rates otherwise" in table.notes[0]
+    assert "left early" in rates_table(msgspec.structs.replace(rates, schedule="whole"), "7m").notes[0]
     write_record(tmp_path / "tiny" / "rates.json", rates)
     assert [each.rows for each in write_rates(load_suite(place / "suite.yaml"), tmp_path)] == [table.rows]

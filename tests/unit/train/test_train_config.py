@@ -101,6 +101,7 @@ def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int)
         (FILE + "dtype: float64", "dtype: expected auto or bfloat16 or float32, found 'float64'"),
         (FILE.replace("[0.9, 0.99]", "[0.9]"), "betas: expected a list of length 2"),
         (FILE.replace("[0.9, 0.99]", "[0.9, 1.0]"), "betas: expected two numbers from 0 to below 1"),
+        (FILE + "stop_after: 1001", "stop_after: 1001 exceeds the run's 1000 steps"),
         (FILE + "warmup_steps: 1001", "warmup_steps: 1001 exceeds the run's 1000 steps"),
         (FILE + "model: 3", "model: expected KEY: VALUE lines, found 3"),
         ("data: [unclosed", "not readable as YAML"),
