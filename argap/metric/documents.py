@@ -91,9 +91,9 @@ def leave_one_source_out(lost: np.ndarray, source: np.ndarray) -> LeftOut:
     ``lost [S, M, D]``: see `behind`. ``source``: integers ``[D]`` from 0 to G − 1.
     """
     member = np.eye(int(source.max()) + 1)[source]
-    sums = lost @ member
-    total = sums.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
+        sums = lost @ member
+        total = sums.sum(axis=-1, keepdims=True)
         rest = total - sums
         part, share = sums[0] / total[0], rest / rest[0]
     part, share = (np.where(np.isfinite(each), each, np.nan) for each in (part, share))

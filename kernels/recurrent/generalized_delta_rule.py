@@ -106,7 +106,9 @@ def generalized_delta_rule(
     least = float("-inf") if least_log_decay is None else least_log_decay
     fits = -least * CHUNK <= 2 * RANGE and q.shape[-1] <= LARGEST_KEY and dtype.itemsize <= 4
     if not (fits and runs_kernels(*given, log_decay, state)):
-        return generalized_delta_rule_reference(*given, log_decay=log_decay, state=state, chunk=chunk)
+        return generalized_delta_rule_reference(
+            *given, log_decay=log_decay, least_log_decay=least_log_decay, state=state, chunk=chunk
+        )
     x = HeadTensors.of(q.to(dtype), k.to(dtype), v, state)
     a, b = (unit_stride(part.to(dtype)) for part in (a, b))
     B, H, T, K, V = x.shape
@@ -159,21 +161,19 @@ def generalized_delta_rule_reference(
     state: torch.Tensor | None = None,
     chunk: int | None = 16,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `generalized_delta_rule` in PyTorch, one triangular solve for all chunks; differentiable.
-
-    No exponent is positive, whatever ``least_log_decay``.
-    """
+    """Compute `generalized_delta_rule` in PyTorch, one triangular solve for all chunks; differentiable."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     length = q.shape[2]
     size = length if chunk is None else min(chunk, length)
+    least = float("-inf") if least_log_decay is None else least_log_decay * size
     out_dtype = v.dtype
     with torch.autocast(q.device.type, enabled=False):
         q, k, v, a, b, decay = (in_chunks(x.to(dtype), size) for x in (q, k, v, a, b, log_decay))
         decay = decay.cumsum(dim=-2)
         # 1. Products of the pairs in a chunk. a reads the state before its position: its row is the next one's.
         later = F.pad(a[..., 1:, :], (0, 0, 0, 1))
-        lower, from_k = (F.pad(decayed_scores(later, x, decay)[..., :-1, :], (0, 0, 1, 0)) for x in (b, k))
-        on_b, on_k = decayed_scores(q, b, decay), decayed_scores(q, k, decay)
+        lower, from_k = (F.pad(decayed_scores(later, x, decay, least)[..., :-1, :], (0, 0, 1, 0)) for x in (b, k))
+        on_b, on_k = (decayed_scores(q, x, decay, least) for x in (b, k))
         # 2. Queries and a decayed from the chunk's start, k and b to its end.
         total = decay[..., -1:, :]
         q_decayed, a_decayed = q * decay.exp(), a * F.pad(decay[..., :-1, :], (0, 0, 1, 0)).exp()

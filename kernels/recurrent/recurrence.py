@@ -68,15 +68,25 @@ def chunked_recurrence(
         return y.flatten(2, 3)[:, :, :length], state
 
 
-def decayed_scores(q: torch.Tensor, k: torch.Tensor, decay: torch.Tensor | None) -> torch.Tensor:
+LEAST = -80.0
+"""The log decay of a chunk whose halves, as factors in float32, are far from its largest and smallest numbers."""
+
+
+def decayed_scores(
+    q: torch.Tensor, k: torch.Tensor, decay: torch.Tensor | None, least: float = float("-inf")
+) -> torch.Tensor:
     """Compute Σ_c q_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i.
 
     ``q``, ``k`` are ``[..., C, K]``; ``decay``, G, is the running sum of the log decays, ``[..., C, 1 or K]``, or None:
-    0. Returns ``[..., C, C]``. No exponent is ever positive.
+    0. Returns ``[..., C, C]``. No exponent is positive, unless no G is below ``least`` and that is at least `LEAST`: then
+    both factors are decayed to the middle, which takes one product of matrices and no exponential for each pair.
     """
     causal = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     if decay is None:
         return (q @ k.mT).masked_fill(~causal, 0)
+    if decay.shape[-1] > 1 and least >= LEAST:
+        from_middle = decay - decay[..., -1:, :] / 2
+        return ((q * from_middle.exp()) @ (k * (-from_middle).exp()).mT).masked_fill(~causal, 0)
     between = decay[..., :, None, :] - decay[..., None, :, :]  # [..., C, C, 1 or K]
     weights = between.masked_fill(~causal[..., None], -torch.inf).exp()
     if decay.shape[-1] == 1:

@@ -1,6 +1,7 @@
 """A token of probability 0: the NLL is infinite, figures that need it have no number, and all others stay."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
+from argap.metric.documents import leave_one_source_out
 from argap.metric.share import gap_due_to_ar
 from argap.records import INFINITE, EvaluationSpec, read_gap
 from argap.reports.pages.write import write_report
@@ -53,6 +55,14 @@ def test_the_figures_by_hand() -> None:
     for each in (whole["m"], hits["m"], other["m"]):
         assert (each.share, each.paper_rule, each.share_ci95, each.reason) == (None, None, None, INFINITE)
     assert [each["ref"].nll for each in (whole, hits, other)] == [1.0, 1.0, 1.0]
+
+
+def test_a_source_with_an_infinite_loss_has_no_share_and_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        left = leave_one_source_out(np.array([[[1.0, 2.0], [1.0, np.inf]]]), np.array([0, 1]))
+    assert left.part[0].tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert np.isnan(left.part[1]).all()
 
 
 @pytest.mark.parametrize(("hits", "whole"), [(-np.inf, -np.inf), (0.1, -np.inf), (0.1, np.inf), (np.nan, np.nan)])

@@ -36,6 +36,19 @@ def test_chunks_give_what_steps_give(length: int, strength: float) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("length", [1, 15, 16, 37])
+def test_bounded_decays_are_split_between_the_factors_of_a_pair(length: int) -> None:
+    given, log_decay = drawn(length, 4.0)
+    log_decay = log_decay.clamp(min=-5.0)  # 16 positions decay by e^-80 at most
+    expected = stepped(given, log_decay)
+    found = generalized_delta_rule(*given, log_decay=log_decay, least_log_decay=-5.0)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    least = torch.full_like(log_decay, -5.0, dtype=torch.float32)
+    small = [x.float() for x in given]
+    found, _ = generalized_delta_rule(*small, log_decay=least, least_log_decay=-5.0)
+    torch.testing.assert_close(found, stepped(given, least.double())[0].float(), rtol=1e-4, atol=1e-5)
+
+
 def test_the_state_carries_over_a_split_sequence() -> None:
     given, log_decay = drawn(37)
     whole, last = generalized_delta_rule(*given, log_decay=log_decay)
