@@ -78,8 +78,8 @@ def decayed_scores(
     """Compute Σ_c q_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i.
 
     ``q``, ``k`` are ``[..., C, K]``; ``decay``, G, is the running sum of the log decays, ``[..., C, 1 or K]``, or None:
-    0. Returns ``[..., C, C]``. No exponent is positive, unless no G is below ``least`` and that is at least `LEAST`: then
-    both factors are decayed to the middle, which takes one product of matrices and no exponential for each pair.
+    0. Returns ``[..., C, C]``. No exponent is positive, unless no G is below ``least`` and that is at least `LEAST`:
+    then both factors are decayed to the middle, which takes one product of matrices and no exponential for each pair.
     """
     causal = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
     if decay is None:
