@@ -148,6 +148,8 @@ def run_rates(
         for entry in entries
         for lr in [suite_rate(suite, size) * factor for factor in factors]
     ]
+    for size in chosen if collects else ():
+        _earlier(out / size / "rates.json", suite_rate(suite, size), fraction)
     for config, folder in trainings:
         _train(config, folder, layout.tokens, device)
     return {size: collect_rates(suite, size, layout, out / size, fraction) for size in chosen} if collects else {}

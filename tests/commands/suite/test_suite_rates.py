@@ -60,7 +60,7 @@ def test_another_sweep_is_refused(swept):
     root, _ = swept
     suite = load_suite(root / "suite.yaml")
     with pytest.raises(MismatchError, match="trained with stop_after 3, asked for 6; remove the folder"):
-        run_rates(suite, Layout(root / "work"), root / "out", members=["attention"], factors=[1], fraction=1)
+        run_rates(suite, Layout(root / "work"), root, members=["attention"], factors=[1], fraction=1)
     with pytest.raises(
         MismatchError,
         match=r"on 0\.5 of the steps with the whole schedule, here around 0\.001 on 0\.25 w",
@@ -70,6 +70,10 @@ def test_another_sweep_is_refused(swept):
     write_record(root / "earlier" / "rates.json", before)
     with pytest.raises(MismatchError, match="with the shortened schedule"):
         collect_rates(suite, "tiny", Layout(root / "elsewhere"), root / "earlier", 0.5)
+    (root / "earlier").rename(root / "tiny")
+    with pytest.raises(MismatchError, match="with the shortened schedule"):  # before anything is trained
+        run_rates(suite, Layout(root / "elsewhere"), root, fraction=0.5)
+    assert not (root / "elsewhere").exists()
 
 
 @pytest.mark.parametrize(
