@@ -121,11 +121,15 @@ def _open(path: Path) -> "pq.ParquetFile":
 
 
 def _columns(path: Path, schema: "pa.Schema", text_column: str, keep: Sequence[str]) -> list[str]:
-    """Return the columns to read. Raises `FormatError` for a missing column, and for a text column without strings."""
+    """Return the columns to read. Raises `FormatError` for one missing or there twice, and for text of no strings."""
     import pyarrow as pa
+
+    from argap.files.parquet import check_once
 
     if text_column not in schema.names:
         raise NoText(str(path), text_column, schema.names)
+    columns = list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))
+    check_once(path, schema, columns)
     found = schema.field(text_column).type
     if pa.types.is_dictionary(found):
         found = found.value_type
@@ -133,4 +137,4 @@ def _columns(path: Path, schema: "pa.Schema", text_column: str, keep: Sequence[s
         raise FormatError(f"{path}: column {text_column!r} has type {found}, expected strings")
     if missing := [name for name in keep if name not in schema.names]:
         raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {listed(schema.names)}")
-    return list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))
+    return columns

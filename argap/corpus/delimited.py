@@ -54,6 +54,8 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
         delimiter, header = _header(path, first, text_column)
         if missing := [name for name in keep if name not in header]:
             raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {listed(header)}")
+        if twice := [name for name in (text_column, "domain", "source", *keep) if header.count(name) > 1]:
+            raise FormatError(f"{path}: two columns {twice[0]}")
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         try:
             for fields in rows:

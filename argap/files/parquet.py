@@ -65,12 +65,17 @@ def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None
     """Raise `FormatError` if a file lacks one of the ``expected`` columns, has it twice, or of another type."""
     if missing := [name for name in expected if name not in found.names]:
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy_for(path)}")
+    check_once(path, found, expected)
     for name in expected:
-        if len(found.get_all_field_indices(name)) > 1:
-            raise FormatError(f"{path}: two columns {name}{remedy_for(path)}")
         of_type = found.field(name).type
         if wanted := _not_met(name, of_type):
             raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
+
+
+def check_once(path: Path, found: pa.Schema, names: Sequence[str]) -> None:
+    """Raise `FormatError` if a file has one of the columns ``names`` twice."""
+    if twice := [name for name in names if len(found.get_all_field_indices(name)) > 1]:
+        raise FormatError(f"{path}: two columns {twice[0]}{remedy_for(path)}")
 
 
 def _not_met(name: str, of_type: pa.DataType) -> str | None:
@@ -106,6 +111,8 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """
     table = read_parquet(path)
     check_columns(path, table.schema, [*needed, *(name for name in table.column_names if name not in needed)])
+    if "document" in table.column_names and not pa.types.is_integer(number := table.schema.field("document").type):
+        raise FormatError(f"{path}: document is {number}; expected integers{remedy_for(path)}")
     with readable(path):  # what the file says of pandas' types may not fit its columns
         return table.to_pandas()
 

@@ -22,7 +22,7 @@ from argap.bigram_index.manifest import refuse_existing
 from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
-from argap.files.parquet import for_pyarrow
+from argap.files.parquet import check_once, for_pyarrow
 from argap.files.regular import check_regular, lines_of
 from argap.text.tokenizer import Tokenizer
 
@@ -125,9 +125,8 @@ def _read_counts(path: Path) -> Iterator[Batch]:
         for batch in batches:
             if missing := [name for name in COLUMNS if name not in batch.schema.names]:
                 raise FormatError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(batch.schema.names)}")
+            check_once(path, batch.schema, COLUMNS)
             for name in COLUMNS:
-                if len(batch.schema.get_all_field_indices(name)) > 1:
-                    raise FormatError(f"{path}: two columns {name}")
                 if batch.column(name).null_count:
                     raise FormatError(f"{path}: {name}: a row without a value; expected a whole number in every row")
             first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)

@@ -65,6 +65,12 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: A
         read_frame(tmp_path / "x.parquet")
 
 
+def test_documents_of_sums_are_integers(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"document": ["0"]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="document is string; expected integers"):
+        read_frame(tmp_path / "x.parquet")
+
+
 def test_documents_of_windows_are_integers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"document": pa.array([[0], [1]])}), tmp_path / "windows.parquet")
     with pytest.raises(FormatError, match="document is list<"):

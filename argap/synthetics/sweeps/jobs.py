@@ -105,8 +105,8 @@ def run_sweep(
     """
     started = time.monotonic()
     check_folder(sweep, out)
+    jobs = pending_jobs(sweep, out.absolute(), together, compiled)  # before anything is written
     write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
-    jobs = pending_jobs(sweep, out.absolute(), together, compiled)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)
     if done:

@@ -356,6 +356,19 @@ def test_columns_are_kept_of_every_table(tmp_path: Path) -> None:
         open_corpus(tmp_path / "rows.csv", keep=("none",))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+@pytest.mark.parametrize("twice", ["text", "domain", "id"])
+def test_a_column_twice_is_refused(tmp_path: Path, kind: str, twice: str) -> None:
+    names, path = ["text", "domain", "id", twice], tmp_path / f"rows.{kind}"
+    table = pa.Table.from_arrays([pa.array(["a"])] * 4, names=names)
+    if kind == "csv":
+        path.write_text(f"{','.join(names)}\na,a,a,a\n")
+    else:
+        (pq.write_table if kind == "parquet" else pyarrow.feather.write_feather)(table, path)
+    with pytest.raises(FormatError, match=rf"rows\.{kind}: two columns {twice}"):
+        list(open_corpus(path, keep=("id",)))
+
+
 def test_a_book_is_a_field(tmp_path: Path) -> None:
     limit, book = csv.field_size_limit(), "word " * 40_000
     (tmp_path / "books.csv").write_text(f'text,id\n"{book}",1\n')

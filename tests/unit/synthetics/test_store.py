@@ -112,13 +112,14 @@ DAMAGES = [
 
 
 def refused(out: Path) -> str:
-    """What the sweep and its plot say, both the same."""
-    told = []
+    """What the sweep and its plot say, both the same, and neither has written anything."""
+    told, before = [], (out / "sweep.json").stat().st_mtime_ns
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
             act()
         told.append(str(raised.value))
     assert told[0] == told[1]
+    assert (out / "sweep.json").stat().st_mtime_ns == before
     return told[0]
 
 
