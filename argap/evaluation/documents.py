@@ -39,6 +39,11 @@ BREAKDOWNS = ("slice", "frequency", "position")
 """Names of breakdowns that are not columns."""
 TOKEN_SPANS = pa.list_(pa.struct([("first", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
 """Type of a span column: tokens ``first … end - 1`` of the document have ``label``."""
+OF_KEPT = (
+    *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string),
+    *(pa.types.is_timestamp, pa.types.is_date),
+)
+"""The types of other kept columns, of which DuckDB knows no number of half precision."""
 LABELS = pa.list_(pa.string())
 """Type of a span column by token: the token's labels, sorted."""
 
@@ -195,6 +200,10 @@ def read_documents(folder: Path, tokens: int) -> Documents | None:
     whole = pa.types.is_integer(counts.type) and not counts.null_count
     if not whole or counts.to_numpy().min(initial=0) < 0 or counts.to_numpy().sum() != tokens:
         raise FormatError(f"{path}: {TOKENS} do not add up to the {tokens:,} tokens of the labels{remedy_for(path)}")
+    for kept in table.schema:
+        is_kept = kept.type == TOKEN_SPANS or any(is_of(kept.type) for is_of in OF_KEPT)
+        if not is_kept or kept.type == pa.float16():
+            raise FormatError(f"{path}: {kept.name} is {str(kept.type)[:100]}, as no column kept is{remedy_for(path)}")
     return Documents(table)
 
 

@@ -4,7 +4,7 @@ Pages are written with a CRC-32 that every read checks, so a flipped bit is an e
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import NoneType
@@ -29,12 +29,26 @@ ROWS = 2**20
 WHOLE = frozenset({"window", "pos", "token"})
 """Integer columns without nulls."""
 INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
-INTEGERS |= {"n", "high", "position", "frequency", "copy", "step", "tokens", "n_ar_hits", "n_other"}
-NUMBERS = frozenset({"logprob", "kl", "entropy", "log_distance", "loss", "lr", "nll", "nll_ar_hits", "nll_other"})
+NUMBERS = frozenset({"logprob", "kl", "entropy"})
 SUM = "logprob/"
 """What the columns of sums begin with, one for each model."""
-BOOLEANS = frozenset({"opportunity", "induction"})
+BOOLEANS = frozenset({"opportunity", "induction", "content"})
 """Columns that are of one kind in whatever table of argap's they are."""
+COUNTED = INTEGERS | {
+    "document",
+    "n",
+    "high",
+    "position",
+    "frequency",
+    "copy",
+    "step",
+    "tokens",
+    "n_ar_hits",
+    "n_other",
+}
+MEASURED = NUMBERS | {"log_distance", "loss", "lr", "grad_norm", "tokens_per_s", "nll_ar_hits", "nll_other"}
+TEXTS = frozenset({"domain", "source", "model"})
+"""Columns of data frames; others of the same names, as in answers or a text, may hold something else."""
 
 
 def schema_of(record_type: type[msgspec.Struct]) -> pa.Schema:
@@ -104,6 +118,41 @@ def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None
         raise FormatError(f"{path}: {found}{remedy_for(path)}")
 
 
+def _check_frame(path: Path, table: pa.Table) -> None:
+    """Raise `FormatError` for a column of sums or of a log that is of another type, or null in a row."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if (wanted := _of_frame(name)) is None:
+            continue
+        kind = column.type.value_type if wanted == TEXT and pa.types.is_dictionary(column.type) else column.type
+        if not any(check(kind) for check in CHECKS[wanted]):
+            raise FormatError(f"{path}: {name} is {str(column.type)[:100]}; expected {wanted}{remedy_for(path)}")
+        if column.null_count:
+            raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")
+
+
+def _of_frame(name: str) -> str | None:
+    """Return what a column of a data frame holds, in words; None: anything."""
+    if name in COUNTED or name.endswith(("_low", "_high")):
+        return "integers"
+    if name in MEASURED or name.startswith(SUM):
+        return "numbers"
+    if name == "repeated":  # whether the tokens of a row are, or how many
+        return "booleans or integers"
+    if name in BOOLEANS:
+        return "booleans"
+    return TEXT if name in TEXTS else None
+
+
+TEXT = "strings"
+CHECKS: Mapping[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "integers": (pa.types.is_integer,),
+    "numbers": (pa.types.is_integer, pa.types.is_floating),
+    "booleans": (pa.types.is_boolean,),
+    "booleans or integers": (pa.types.is_boolean, pa.types.is_integer),
+    TEXT: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+}
+
+
 def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """Read a file as a pandas data frame, with the types that pandas wrote. Raises as `read_parquet` does.
 
@@ -111,8 +160,7 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """
     table = read_parquet(path)
     check_columns(path, table.schema, [*needed, *(name for name in table.column_names if name not in needed)])
-    if "document" in table.column_names and not pa.types.is_integer(number := table.schema.field("document").type):
-        raise FormatError(f"{path}: document is {number}; expected integers{remedy_for(path)}")
+    _check_frame(path, table)
     with readable(path):  # what the file says of pandas' types may not fit its columns
         return table.to_pandas()
 

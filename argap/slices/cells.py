@@ -22,6 +22,7 @@ import pyarrow as pa
 from argap.errors import FormatError, first_line
 from argap.files.checksums import check_files
 from argap.files.parquet import SUM, ParquetPortions, read_frame, read_portions, read_schema
+from argap.files.remedies import remedy_for
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
 from argap.runtime.interrupt import raising_interrupts
@@ -225,5 +226,7 @@ class CellFile:
 def read_cells(path: Path) -> pd.DataFrame:
     """Read the cells of a file without bin bounds. Raises `FormatError` for a missing or broken file."""
     check_files(path.parent, [path])
-    cells = read_frame(path, needed=("document", "domain", "repeated", "n"))
+    cells = read_frame(path, needed=("document", "domain", "repeated", "distance", "n"))
+    if not len(cells):
+        raise FormatError(f"{path}: no rows{remedy_for(path)}")
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

@@ -29,13 +29,13 @@ from argap.records import (
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
-from argap.slices.cells import BOUNDS, PREFIX, models_of, read_cells, with_models
+from argap.slices.cells import BOUNDS, PREFIX, models_of, with_models
 from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, put_in_place
-from argap.suite.result import Member, Members
+from argap.suite.result import Member, Members, read_size
 from argap.tokens.labels import Labels
 
 FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parquet", INDUCTION: "copies.parquet"}
@@ -114,8 +114,14 @@ def recompute(suite: Suite, folder: Path) -> Gap:
 
 
 def read_sums(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the files of sums that a result has, by name, without bin bounds."""
-    sums = {"cells.parquet": read_cells(folder / "cells.parquet")}
+    """Read the files of sums that a result has, by name, without bin bounds.
+
+    Raises `FormatError` for a broken file, and for cells that are not those of the members.
+    """
+    size = read_size(folder)
+    sums = {"cells.parquet": size.cells}
+    if "frequency" not in size.cells:
+        raise FormatError(f"{folder / 'cells.parquet'}: no column frequency, and a suite has an index; {SUITE}")
     for name in dict.fromkeys(FURTHER.values()):
         if is_there(folder / name):
             keys = [by for by, file in FURTHER.items() if file == name]

@@ -63,7 +63,9 @@ class Layout:
 
 
 def open_finished(folder: Path) -> Run | None:
-    """Open the run in ``folder``; None if it is not finished."""
+    """Open the run in ``folder``; None if it is not finished. Raises `FormatError` if its record is no file."""
+    if not is_there(folder / "run.json"):
+        return None
     try:
         return open_run(folder)
     except ArgapError:

@@ -254,7 +254,7 @@ def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: 
         read_logprobs(open_run(tmp_path))
 
 
-@pytest.mark.parametrize("at", ["write_labels", "summarize", "write_record"])
+@pytest.mark.parametrize("at", ["fill_labels", "summarize", "write_record"])
 def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     table = open_result(copy).token_table
     near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=1250)

@@ -18,6 +18,8 @@ from starlette.datastructures import QueryParams
 
 from argap.checkpoints.find import read_config
 from argap.errors import ArgapError, FormatError
+from argap.evaluation.documents import TOKENS
+from argap.evaluation.documents import read_documents as read_kept
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
@@ -32,6 +34,7 @@ from argap.result import open_result
 from argap.runtime import streams
 from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
+from argap.slices.cells import read_cells
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
 from argap.text.tokenizer import load_tokenizer
@@ -51,10 +54,7 @@ TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        *[("top1", [1]), ("logprob", "x"), ("induction", 1), ("train_count", 1.5), ("token", None)],
-        *[("n", "1"), ("position", 0.5), ("logprob/a", "x")],
-    ],
+    [("top1", [1]), ("logprob", "x"), ("induction", 1), ("train_count", 1.5), ("token", None), ("logprob/a", "x")],
 )
 def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     table = pa.table({name: pa.array([value])})
@@ -65,10 +65,41 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: A
         read_frame(tmp_path / "x.parquet")
 
 
-def test_documents_of_sums_are_integers(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"document": ["0"]}), tmp_path / "x.parquet")
-    with pytest.raises(FormatError, match="document is string; expected integers"):
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("document", "0", "document is string; expected integers"),
+        ("n", None, "n is null; expected integers"),
+        ("position", 0.5, "position is double; expected integers"),
+        ("distance_low", "1", "distance_low is string; expected integers"),
+        ("repeated", 0.5, "repeated is double; expected booleans or integers"),
+        ("content", 1, "content is int64; expected booleans"),
+        ("domain", ["a"], "domain is list<.*; expected strings"),
+        ("lr", "1", "lr is string; expected numbers"),
+        ("logprob/a", True, "logprob/a is bool; expected numbers"),
+    ],
+)
+def test_columns_of_sums_and_logs_have_a_type_and_no_nulls(tmp_path: Path, name: str, value: Any, said: str) -> None:
+    pq.write_table(pa.table({name: [value]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match=said):
         read_frame(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"n": [1, None]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="n is null in 1 rows"):
+        read_frame(tmp_path / "x.parquet")
+
+
+def test_cells_without_rows_are_refused(tmp_path: Path) -> None:
+    whole = pa.table({"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], "n": [1]})
+    pq.write_table(whole.slice(1), tmp_path / "cells.parquet")
+    with pytest.raises(FormatError, match=r"cells\.parquet: no rows"):
+        read_cells(tmp_path / "cells.parquet")
+
+
+@pytest.mark.parametrize("value", [np.float16(1), [1], {"a": 1}, b"x"])
+def test_columns_kept_are_of_types_that_are_written(tmp_path: Path, value: Any) -> None:
+    pq.write_table(pa.table({TOKENS: [3], "year": [value]}), tmp_path / "documents.parquet")
+    with pytest.raises(FormatError, match=r"documents\.parquet: year is .*, as no column kept is"):
+        read_kept(tmp_path, 3)
 
 
 def test_documents_of_windows_are_integers(tmp_path: Path) -> None:
