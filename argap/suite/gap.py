@@ -13,7 +13,7 @@ from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_frame
 from argap.files.regular import is_there
-from argap.files.remedies import SUITE
+from argap.files.remedies import SUITE, remedy_for
 from argap.records import (
     COPY,
     INDUCTION,
@@ -126,6 +126,8 @@ def read_sums(folder: Path) -> dict[str, pd.DataFrame]:
         if is_there(folder / name):
             keys = [by for by, file in FURTHER.items() if file == name]
             found = read_frame(folder / name, needed=("document", *keys, "n"))
+            if not len(found):
+                raise FormatError(f"{folder / name}: no rows{remedy_for(folder / name)}")
             sums[name] = found.drop(columns=list(BOUNDS & {*found.columns}))
     return sums
 

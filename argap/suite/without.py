@@ -35,7 +35,8 @@ from argap.suite.config import Suite
 from argap.suite.gap import build_curve, gap_of, read_sums
 from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
-from argap.suite.result import Members
+from argap.suite.result import Members, read_size
+from argap.suite.trajectory import LOG_COLUMNS
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import Labels, index_record, label
@@ -100,10 +101,13 @@ def restate_without(
         "prevalence": build_prevalence(labels, tokens, tokenizer),
     }
     if is_there(folder / "curve.parquet"):
-        tables["curve"] = _curve(folder, labels, gap, gap.index)
-    tables["logs"] = read_frame(folder / "logs.parquet")
-    if is_there(folder / TRAJECTORY):
-        tables["trajectory"] = read_frame(folder / TRAJECTORY)
+        tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
+    size = read_size(folder)
+    for member in members:
+        size.log(member.name)  # there, before anything is written
+    tables["logs"] = read_frame(folder / "logs.parquet", needed=LOG_COLUMNS)
+    if (trajectory := size.trajectory()) is not None:
+        tables["trajectory"] = trajectory
     recall = folder / "mqar.json"
     made = Collected(
         restated,
@@ -193,11 +197,11 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
         raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
 
 
-def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord) -> pd.DataFrame:
+def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord, models: Sequence[str]) -> pd.DataFrame:
     """Return the curve of the documents kept, with the rows that their tokens need."""
     assert gap.threshold is not None
     path = folder / "curve.parquet"
-    found = read_frame(path, needed=("document", "high", "n"))
+    found = read_frame(path, needed=("document", "high", "n", *(PREFIX + model for model in models)))
     keys = ["document", "high"]
     rows = build_curve(labels, {}, marks(gap.threshold, index))
     merged = rows[keys].merge(found, on=keys, how="left").fillna(0)

@@ -249,11 +249,11 @@ class Answers:
     def parts(self, by: str, setting: Setting) -> list[Part]:
         """Return `argap.result.Result.parts` at a setting."""
         self.check(setting)
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         gap = self.result.record
         if setting == (gap.threshold, gap.reference):
             return self.result.parts(by)
-        if by not in get_args(By):
-            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         if by not in self.partitions:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 

@@ -161,6 +161,27 @@ def test_without_a_training_log_nothing_is_restated(place, tmp_path):
     assert (out / "gap.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("curve", lambda frame: frame.drop(columns="logprob/base_conv"), "no column logprob/base_conv; expected "),
+        ("cells", lambda frame: frame.drop(columns="logprob/base_conv"), r"members\.json: has attention, base_conv"),
+        ("cells", lambda frame: frame.drop(columns="frequency"), "no column frequency"),
+        ("logs", lambda frame: frame.iloc[:0], "no rows of attention, expected its training log"),
+        ("positions", lambda frame: frame.iloc[:0], r"positions\.parquet: no rows"),
+    ],
+)
+def test_a_broken_table_is_refused_before_anything_is_restated(place, tmp_path, name, change, said):
+    out = tmp_path / "tiny"
+    shutil.copytree(place / "out" / "tiny", out)
+    write_parquet(out / f"{name}.parquet", change(read_frame(out / f"{name}.parquet")))
+    write_checksums(out, sorted(out.glob("*.parquet")))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(FormatError, match=said):
+        restate_without(load_suite(place / "suite.yaml"), "tiny", Layout(place / "work"), out, WHERE)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
 def test_bad_input_is_one_line(place, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(place / "out", out)
