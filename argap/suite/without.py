@@ -102,11 +102,11 @@ def restate_without(
     }
     if is_there(folder / "curve.parquet"):
         tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
-    size = read_size(folder)
+    whole = read_size(folder)
     for member in members:
-        size.log(member.name)  # there, before anything is written
+        whole.log(member.name)  # there, before anything is written
     tables["logs"] = read_frame(folder / "logs.parquet", needed=LOG_COLUMNS)
-    if (trajectory := size.trajectory()) is not None:
+    if (trajectory := whole.trajectory()) is not None:
         tables["trajectory"] = trajectory
     recall = folder / "mqar.json"
     made = Collected(

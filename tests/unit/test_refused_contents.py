@@ -40,7 +40,7 @@ from argap.suite.gap import build_curve
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, read_document_of_window, write_labels
-from argap.view.answers import Answers
+from argap.view.answers import Answers, Setting
 from argap.view.app import page_of
 from argap.view.keep import Asked, keep
 
@@ -333,3 +333,9 @@ def test_an_encoding_of_no_text_is_written_as_ascii() -> None:
         streams.codecs.register_error(streams.HANDLER, streams._replaced)
         found[name] = streams._encoding_of(stream, streams.HANDLER)
     assert found == {"idna": "ascii", "latin-1": "latin-1", "utf-8": "utf-8"}
+
+
+def test_a_partition_of_no_result_is_refused_at_the_results_own_setting() -> None:
+    result = open_result(RESULT)
+    with pytest.raises(ArgapError, match="`by` repeated: expected slice, frequency"):
+        Answers(result).parts("repeated", Setting(result.record.threshold, result.record.reference))

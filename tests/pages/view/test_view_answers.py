@@ -240,7 +240,6 @@ def test_search_counts_every_occurrence_once(client, result):
         ("window?model=m2", "`window` is missing"),
         ("window?window=0&model=gone", "`models` gone: not compared here"),
         ("breakdown?by=colour", "`by` colour: expected"),
-        ("breakdown?by=repeated", "`by` repeated: expected"),
         ("breakdown?by=distance&threshold=3", "`threshold` 3: expected the upper end of a bin"),
         ("thresholds?reference=gone", "`reference` gone: not one of the models"),
         ("search?text=", "`text` is empty"),
