@@ -92,7 +92,7 @@ def generalized_delta_rule(
         log_decay: log w ≤ 0, ``[B, H, T, K]``.
         least_log_decay: a number below which no log w is, if known; −e^−½ in RWKV-7.
         state: S before the first position, ``[B, H, K, V]``; None: 0.
-        chunk: C, positions solved for at once, with K decays for each pair; None: all.
+        chunk: C, positions solved for at once; None: all.
 
     Returns:
         y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider.

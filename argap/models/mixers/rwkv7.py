@@ -42,7 +42,7 @@ class RWKV7(Mixer):
     - ``heads``: by default one for each 64 of the width.
     - ``decay_rank``, ``rate_rank``, ``gate_rank``: channels of the three narrow maps; by default those of the authors'
       code, 2.5·√D, 2.5·√D and 5·√D rounded to a multiple of 32, but at most half the width.
-    - ``chunk_size``: positions that one triangular system solves, with K decays for each pair; None: all.
+    - ``chunk_size``: positions that one triangular system solves; None: all.
     - ``norm_eps``: epsilon of the norm divided by K, 10⁻⁵.
 
     Raises `ArgapError` if the width does not split into the heads.

@@ -260,8 +260,8 @@ BESIDE_PRODUCTS = {
     # In 10 chunks of 16 the scores, each pair with K decays of its own.
     "gla": 2 * SEQUENCES * 4 * 10 * 16**2 * 2,
     "gla, short convolution": 2 * SEQUENCES * 2 * 10 * 16**2 * 8 + 2 * 4 * SEQUENCES * POSITIONS * 48,
-    # In 10 chunks of 16 the solve for K and V of 8, and four times the products of keys.
-    "rwkv7": SEQUENCES * 2 * 10 * 16**2 * (8 + 8 + 4 * 2 * 8),
+    # In 10 chunks of 16 the solve for K and V of 8.
+    "rwkv7": SEQUENCES * 2 * 10 * 16**2 * (8 + 8),
     "hgrn2": 2 * SEQUENCES * 2 * 10 * 16**2 * 8,
     "gsa": 2 * SEQUENCES * 2 * 10 * 16**2 * 4,  # those of the values, with slots as keys
     # 4 taps and a bias of E + 2·G·N = 32 + 2·8 channels, 2 taps and a bias of 16 + 2·2·3.
