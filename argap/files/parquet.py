@@ -28,6 +28,8 @@ ROWS = 2**20
 """Rows per row group, and per portion."""
 WHOLE = frozenset({"window", "pos", "token"})
 """Integer columns without nulls."""
+LABELLED = frozenset({"repeated", "distance", "occurrences", "domain", "opportunity", "match_length"})
+"""Columns of labels without nulls."""
 INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
 NUMBERS = frozenset({"logprob", "kl", "entropy"})
 SUM = "logprob/"
@@ -104,12 +106,28 @@ def _not_met(name: str, of_type: pa.DataType) -> str | None:
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
-    """Raise `FormatError` if the window, position or token of a row is null or negative."""
+    """Raise `FormatError` if the window, position or token of a row is null or negative, or a label of it is null.
+
+    Training counts are those of all rows or of none.
+    """
+    for name in LABELLED & {*table.schema.names}:
+        if missing := table.column(name).null_count:
+            raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
+    if "train_count" in table.schema.names and 0 < (missing := table.column("train_count").null_count) < len(table):
+        raise FormatError(f"{path}: train_count is null in {missing} rows of {len(table)}{remedy_for(path)}")
+    if "domain" in table.schema.names and not _is_text(of_type := table.schema.field("domain").type):
+        raise FormatError(f"{path}: domain is {str(of_type)[:100]}; expected strings{remedy_for(path)}")
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
         if (least := table.column(name).to_numpy().min(initial=0)) < 0:
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
+
+
+def _is_text(of_type: pa.DataType) -> bool:
+    """Return whether a column holds strings, or a dictionary of them."""
+    kind = of_type.value_type if pa.types.is_dictionary(of_type) else of_type
+    return any(check(kind) for check in CHECKS[TEXT])
 
 
 def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None:
@@ -123,8 +141,8 @@ def _check_frame(path: Path, table: pa.Table) -> None:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if (wanted := _of_frame(name)) is None:
             continue
-        kind = column.type.value_type if wanted == TEXT and pa.types.is_dictionary(column.type) else column.type
-        if not any(check(kind) for check in CHECKS[wanted]):
+        fits = _is_text(column.type) if wanted == TEXT else any(check(column.type) for check in CHECKS[wanted])
+        if not fits:
             raise FormatError(f"{path}: {name} is {str(column.type)[:100]}; expected {wanted}{remedy_for(path)}")
         if column.null_count:
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")

@@ -26,7 +26,7 @@ from argap.evaluation.documents import Documents, read_documents, write_document
 from argap.evaluation.windows import EvaluationSet
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import check_files, write_checksums
-from argap.files.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
+from argap.files.parquet import ParquetPortions, check_below, check_whole, read_parquet, required, write_parquet
 from argap.files.remedies import remedy_for
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.records.columns import COPIED, SEGMENTED, TEXT
@@ -285,6 +285,7 @@ def read_labels(folder: Path) -> Labels:
     check_files(folder, [folder / name for name in TABLES])
     columns = [*COLUMNS, *copied_columns(record), *stored_weights(record.evaluation)]
     rows = read_parquet(folder / "labels.parquet", columns)
+    check_whole(folder / "labels.parquet", rows)
     documents = read_document_of_window(folder, record)
     return labels_of_rows(rows, record, documents, read_documents(folder, record.evaluation.tokens))
 

@@ -18,12 +18,12 @@ from starlette.datastructures import QueryParams
 
 from argap.checkpoints.find import read_config
 from argap.errors import ArgapError, FormatError
-from argap.evaluation.documents import TOKENS
+from argap.evaluation.documents import TOKEN_SPANS, TOKENS
 from argap.evaluation.documents import read_documents as read_kept
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
-from argap.files.parquet import check_columns, count_rows, read_frame
+from argap.files.parquet import check_columns, check_whole, count_rows, read_frame
 from argap.files.regular import is_there
 from argap.recall.prompts import Protocol, build_prompt
 from argap.records import EvaluationSpec, read_gap
@@ -339,3 +339,24 @@ def test_a_partition_of_no_result_is_refused_at_the_results_own_setting() -> Non
     result = open_result(RESULT)
     with pytest.raises(ArgapError, match="`by` repeated: expected slice, frequency"):
         Answers(result).parts("repeated", Setting(result.record.threshold, result.record.reference))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("distance", [1, None], "distance is null in 1 rows"),
+        ("match_length", [None, 1], "match_length is null in 1 rows"),
+        ("train_count", [1, None], "train_count is null in 1 rows of 2"),
+        ("domain", ["a", None], "domain is null in 1 rows"),
+        ("domain", [1.5, 2.5], "domain is double; expected strings"),
+    ],
+)
+def test_labels_have_no_nulls(tmp_path: Path, name: str, values: list[Any], said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        check_whole(tmp_path / "labels.parquet", pa.table({name: values}))
+
+
+def test_spans_of_a_document_are_not_null(tmp_path: Path) -> None:
+    pq.write_table(pa.table({TOKENS: [3], "spans": pa.array([None], TOKEN_SPANS)}), tmp_path / "documents.parquet")
+    with pytest.raises(FormatError, match="spans is null in a row"):
+        read_kept(tmp_path, 3)
