@@ -136,7 +136,7 @@ def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None
         raise FormatError(f"{path}: {found}{remedy_for(path)}")
 
 
-def _check_frame(path: Path, table: pa.Table) -> None:
+def check_frame(path: Path, table: pa.Table) -> None:
     """Raise `FormatError` for a column of sums or of a log that is of another type, or null in a row."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if (wanted := _of_frame(name)) is None:
@@ -178,7 +178,7 @@ def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
     """
     table = read_parquet(path)
     check_columns(path, table.schema, [*needed, *(name for name in table.column_names if name not in needed)])
-    _check_frame(path, table)
+    check_frame(path, table)
     with readable(path):  # what the file says of pandas' types may not fit its columns
         return table.to_pandas()
 

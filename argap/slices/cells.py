@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from argap.errors import FormatError, first_line
 from argap.files.checksums import check_files
-from argap.files.parquet import SUM, ParquetPortions, read_frame, read_portions, read_schema
+from argap.files.parquet import SUM, ParquetPortions, check_frame, read_frame, read_portions, read_schema
 from argap.files.remedies import remedy_for
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
@@ -220,6 +220,7 @@ class CellFile:
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         for table in read_portions(self.path, self.columns if columns is None else columns):
+            check_frame(self.path, table)
             yield table.to_pandas()
 
 

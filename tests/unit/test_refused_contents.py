@@ -34,7 +34,7 @@ from argap.result import open_result
 from argap.runtime import streams
 from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
-from argap.slices.cells import read_cells
+from argap.slices.cells import CellFile, read_cells
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
 from argap.text.tokenizer import load_tokenizer
@@ -360,3 +360,9 @@ def test_spans_of_a_document_are_not_null(tmp_path: Path) -> None:
     pq.write_table(pa.table({TOKENS: [3], "spans": pa.array([None], TOKEN_SPANS)}), tmp_path / "documents.parquet")
     with pytest.raises(FormatError, match="spans is null in a row"):
         read_kept(tmp_path, 3)
+
+
+def test_cells_in_portions_are_of_their_types(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"document": ["0"], "n": [1]}), tmp_path / "cells.parquet")
+    with pytest.raises(FormatError, match="document is string; expected integers"):
+        list(CellFile(tmp_path / "cells.parquet").parts())
