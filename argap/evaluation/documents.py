@@ -201,10 +201,10 @@ def read_documents(folder: Path, tokens: int) -> Documents | None:
     if not whole or counts.to_numpy().min(initial=0) < 0 or counts.to_numpy().sum() != tokens:
         raise FormatError(f"{path}: {TOKENS} do not add up to the {tokens:,} tokens of the labels{remedy_for(path)}")
     for kept in table.schema:
-        if kept.type == TOKEN_SPANS and table[kept.name].null_count:
-            raise FormatError(f"{path}: {kept.name} is null in a row, where a document without spans has none")
-        is_kept = kept.type == TOKEN_SPANS or any(is_of(kept.type) for is_of in OF_KEPT)
-        if not is_kept or kept.type == pa.float16():
+        if kept.type == TOKEN_SPANS:
+            if table[kept.name].null_count:
+                raise FormatError(f"{path}: {kept.name} is null in a row, where a document without spans has none")
+        elif kept.type == pa.float16() or not any(is_of(kept.type) for is_of in OF_KEPT):
             raise FormatError(f"{path}: {kept.name} is {str(kept.type)[:100]}, as no column kept is{remedy_for(path)}")
     return Documents(table)
 

@@ -96,13 +96,13 @@ def check_once(path: Path, found: pa.Schema, names: Sequence[str]) -> None:
 
 def _not_met(name: str, of_type: pa.DataType) -> str | None:
     """Return what a column of argap's should hold, in words; None if ``of_type`` is that, or anything may be there."""
-    if name in INTEGERS and not pa.types.is_integer(of_type):
-        return "integers"
-    if (name in NUMBERS or name.startswith(SUM)) and not (
-        pa.types.is_floating(of_type) or pa.types.is_integer(of_type)
-    ):
-        return "numbers"
-    return "booleans" if name in BOOLEANS and not pa.types.is_boolean(of_type) else None
+    if name in INTEGERS:
+        wanted = "integers"
+    elif name in NUMBERS or name.startswith(SUM):
+        wanted = "numbers"
+    else:
+        wanted = "booleans" if name in BOOLEANS else None
+    return wanted if wanted and not _holds(of_type, wanted) else None
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
@@ -115,7 +115,7 @@ def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
     if "train_count" in table.schema.names and 0 < (missing := table.column("train_count").null_count) < len(table):
         raise FormatError(f"{path}: train_count is null in {missing} rows of {len(table)}{remedy_for(path)}")
-    if "domain" in table.schema.names and not _is_text(of_type := table.schema.field("domain").type):
+    if "domain" in table.schema.names and not _holds(of_type := table.schema.field("domain").type, TEXT):
         raise FormatError(f"{path}: domain is {str(of_type)[:100]}; expected strings{remedy_for(path)}")
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
@@ -124,10 +124,10 @@ def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
 
 
-def _is_text(of_type: pa.DataType) -> bool:
-    """Return whether a column holds strings, or a dictionary of them."""
-    kind = of_type.value_type if pa.types.is_dictionary(of_type) else of_type
-    return any(check(kind) for check in CHECKS[TEXT])
+def _holds(of_type: pa.DataType, wanted: str) -> bool:
+    """Return whether a type is one of `CHECKS`; a dictionary of strings holds strings."""
+    kind = of_type.value_type if wanted == TEXT and pa.types.is_dictionary(of_type) else of_type
+    return any(check(kind) for check in CHECKS[wanted])
 
 
 def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None:
@@ -141,8 +141,7 @@ def check_frame(path: Path, table: pa.Table) -> None:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if (wanted := _of_frame(name)) is None:
             continue
-        fits = _is_text(column.type) if wanted == TEXT else any(check(column.type) for check in CHECKS[wanted])
-        if not fits:
+        if not _holds(column.type, wanted):
             raise FormatError(f"{path}: {name} is {str(column.type)[:100]}; expected {wanted}{remedy_for(path)}")
         if column.null_count:
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")

@@ -25,8 +25,8 @@ KINDS = (
 def check_regular(path: Path, most: int | None = None) -> None:
     """Raise `FormatError` if ``path``, links followed, is anything but a file, or has more than ``most`` bytes.
 
-    So does a link to nothing, and a path below what is no folder. What does not exist is left to the caller, and so is
-    an object of a remote store.
+    A link to nothing and a path below a file raise it too. What does not exist is left to the caller, as are objects of
+    a remote store.
     """
     if not isinstance(path, Path):
         return

@@ -23,7 +23,6 @@ from argap.records import (
     Part,
     as_json,
     read_gap,
-    read_record,
     save_gap,
 )
 from argap.results.sources import DOCUMENTS, read_documents
@@ -35,7 +34,7 @@ from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, put_in_place
-from argap.suite.result import Member, Members, read_size
+from argap.suite.result import Member, SizeResult, read_size
 from argap.tokens.labels import Labels
 
 FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parquet", INDUCTION: "copies.parquet"}
@@ -96,11 +95,12 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     if gap.index is None or gap.threshold is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {SUITE}")
     check_files(folder, sorted(folder.glob("*.parquet")))
+    size = read_size(folder)
     made = gap_of(
         suite,
-        read_sums(folder),
+        read_sums(size),
         gap.models,
-        read_record(folder / "members.json", Members).members,
+        size.members,
         gap.evaluation,
         gap.index,
         gap.threshold,
@@ -113,13 +113,9 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     return made
 
 
-def read_sums(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the files of sums that a result has, by name, without bin bounds.
-
-    Raises `FormatError` for a broken file, and for cells that are not those of the members.
-    """
-    size = read_size(folder)
-    sums = {"cells.parquet": size.cells}
+def read_sums(size: SizeResult) -> dict[str, pd.DataFrame]:
+    """Read the files of sums that a result has, by name, without bin bounds. Raises `FormatError` for a broken one."""
+    folder, sums = size.folder, {"cells.parquet": size.cells}
     if "frequency" not in size.cells:
         raise FormatError(f"{folder / 'cells.parquet'}: no column frequency, and a suite has an index; {SUITE}")
     for name in dict.fromkeys(FURTHER.values()):

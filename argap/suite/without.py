@@ -35,7 +35,7 @@ from argap.suite.config import Suite
 from argap.suite.gap import build_curve, gap_of, read_sums
 from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
-from argap.suite.result import Members, read_size
+from argap.suite.result import read_size
 from argap.suite.trajectory import LOG_COLUMNS
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
@@ -74,19 +74,19 @@ def restate_without(
     kept = keep_others(data.record, data.tokens, data.window, data.document_of_window, left_out)
     labels = labels_of(label(data, index), kept)
     tokens = data.tokens[kept.rows]
-    sums = {name: without(each, left_out.documents) for name, each in read_sums(folder).items()}
+    whole = read_size(folder)
+    sums = {name: without(each, left_out.documents) for name, each in read_sums(whole).items()}
     cells = sums["cells.parquet"]
     _check_cells(folder / "cells.parquet", cells, labels, gap)
     left_out = _counted(left_out, gap, kept)
     table = without(table, left_out.documents)
-    members = read_record(folder / "members.json", Members).members
     hits = HitCounts()
     hits.add(tokens, labels.ar_hit(gap.threshold) & labels.scored)
     restated = gap_of(
         suite,
         sums,
         [model for model in models_of(cells) if model in gap.models],
-        members,
+        whole.members,
         msgspec.structs.replace(kept.record, left_out=left_out),
         gap.index,
         gap.threshold,
@@ -102,8 +102,7 @@ def restate_without(
     }
     if is_there(folder / "curve.parquet"):
         tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
-    whole = read_size(folder)
-    for member in members:
+    for member in whole.members:
         whole.log(member.name)  # there, before anything is written
     tables["logs"] = read_frame(folder / "logs.parquet", needed=LOG_COLUMNS)
     if (trajectory := whole.trajectory()) is not None:
@@ -115,7 +114,7 @@ def restate_without(
         tables,
         _examples(folder, left_out, data, kept),
         read_scores(recall) if is_there(recall) else None,
-        members,
+        whole.members,
     )
     write_result(made, folder)
     for line in restated.warnings:

@@ -364,7 +364,7 @@ def rates_table(rates: Rates, size: str) -> Table:
     of_all = (
         "those of the whole training, left early"
         if rates.schedule == "whole"
-        else ("those of the whole training, shortened alike, which may rank the rates otherwise")
+        else "those of the whole training, shortened alike, which may rank the rates otherwise"
     )
     notes = (
         f"Mean training loss in nats per token over the last {percent(TAIL, 0)} of {first.steps:,} steps "
