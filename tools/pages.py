@@ -22,6 +22,7 @@ SUITES = (
     "table2-mini",
     "recall-along-training",
     "today-7m",
+    "today-50m",
     "today-7m-length",
 )
 RECALL = {"recall": ("demo", "table1-7m", "today-7m"), "link": ("table1-7m", "table1-50m", "today-7m")}

@@ -1,5 +1,6 @@
 """Draw the figures of a suite: distances, prevalence, and the gap by distance and count."""
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,8 @@ SMALL = {"fontsize": 6.8, "fontweight": "normal"}
 """Text style that fits a title of 19 characters above one of five panels."""
 BYTES = 2
 """Bytes of an element of the state, as in bfloat16."""
+SHAPE = ("architecture", "mixers", "hidden_size", "num_layers", "model")
+"""Settings of a training that make the model."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
@@ -58,7 +61,8 @@ CAPTIONS = {
     ),
     "recall_against_state": (
         "NLL of the AR hits against the state that a sequence needs at the end of a window, at two bytes an element. "
-        "The line joins the models that no other surpasses with as small a state."
+        "The line joins the models that no other surpasses with as small a state. A model that was trained at several "
+        "rates is shown at its best."
     ),
     "gap_by_distance_and_frequency": (
         "Nats lost to the reference on repeated bigrams, by the distance back to the nearest occurrence and by how "
@@ -163,7 +167,7 @@ def recall_against_state(result: SizeResult) -> Figure:
     hits = result.gap.on_hits
     points = {
         model: (BYTES * result.member(model).state_size, nll)
-        for model in result.gap.models
+        for model in at_best_rate(result)
         if (nll := hits[model].nll) is not None
     }
     figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
@@ -184,6 +188,16 @@ def recall_against_state(result: SizeResult) -> Figure:
     told = [(nll, f"{nats(nll)} nats, {short(state)} bytes") for state, nll in (points[model] for model in shown)]
     tell(axes, [points[model][0] for model in shown], shown, {"AR hits": told}, guide=False)
     return figure
+
+
+def at_best_rate(result: SizeResult) -> list[str]:
+    """Return the models without those of the same shape as another that have a higher NLL, such as at another rate."""
+    overall = {model: result.gap.on_all[model].nll or math.inf for model in result.gap.models}
+    best: dict[str, str] = {}
+    for model in sorted(overall, key=lambda model: (model != result.reference, overall[model])):
+        config = result.member(model).train.config
+        best.setdefault(repr([config.get(key) for key in SHAPE]), model)
+    return [model for model in overall if model in best.values()]
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:

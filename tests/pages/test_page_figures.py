@@ -249,6 +249,7 @@ MEMBERS = {
 SIZES = {
     "at7": "table1-7m/7m",
     "today": "today-7m/7m",
+    "today50": "today-50m/50m",
     "at50": "table1-50m/50m",
     "mini7": "table1-mini/7m",
     "mini50": "table1-mini/50m",
@@ -360,6 +361,7 @@ def test_no_precise_number_is_unchecked(page, sizes):
     [
         ("table1-7m", "7m"),
         ("today-7m", "7m"),
+        ("today-50m", "50m"),
         ("table1-50m", "50m"),
         ("table2-mini", "7m"),
         ("table1-mini", "7m"),

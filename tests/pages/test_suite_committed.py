@@ -7,6 +7,7 @@ import pytest
 from argap.errors import MismatchError
 from argap.metric.share import NO_SHARE
 from argap.records import read_gap
+from argap.reports.figures.suite import at_best_rate
 from argap.results.sources import read_documents
 from argap.slices.figures import PART_UNRESOLVED
 from argap.suite.config import load_suite
@@ -25,6 +26,7 @@ RESULTS = ROOT / "results" / "table1-mini"
         ("table1-7m", ""),
         ("today-7m", ""),
         ("today-7m-length", ""),
+        ("today-50m", ""),
         ("table1-50m", ""),
         ("table2-mini", ""),
         ("table1-mini", "base_conv"),
@@ -105,7 +107,16 @@ def test_a_result_counts_its_documents_and_says_which_shares_are_unresolved():
 
 @pytest.mark.parametrize(
     "suite",
-    ["table1-mini", "table1-7m", "today-7m", "today-7m-length", "table1-50m", "table2-mini", "recall-along-training"],
+    [
+        "table1-mini",
+        "table1-7m",
+        "today-7m",
+        "today-7m-length",
+        "today-50m",
+        "table1-50m",
+        "table2-mini",
+        "recall-along-training",
+    ],
 )
 def test_no_result_rests_on_the_foreign_source(suite):
     for size in load_suite(ROOT / "suites" / f"{suite}.yaml", to_run=False).sizes:
@@ -122,3 +133,10 @@ def test_no_result_rests_on_the_foreign_source(suite):
             assert left_out.where == {"source": ("wikitext2_valid",), "document": ("354",)}
             assert left_out.documents == tuple(range(354, 415))
             assert documents["document"].tolist() == list(range(354))
+
+
+def test_a_model_at_two_rates_is_drawn_at_the_better():
+    result = read_size(ROOT / "results" / "today-7m" / "7m")
+    others = [model for model in result.gap.models if not model.endswith("_half_rate")]
+    assert len(others) < len(result.gap.models)
+    assert at_best_rate(result) == others
