@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measured import medians, parser, save
-from startup import run
+from measured import medians, parser, run, save
 
 SORT = """
 import sys
@@ -52,7 +51,7 @@ def main() -> None:
         times = {name: [] for name in commands}
         for _ in range(arguments.rounds):
             for name, command in commands.items():
-                times[name].append(run(command))
+                times[name].append(run(command)[0])
         distinct = compare(Path(index), Path(saved))
     rows: list[dict[str, Any]] = [{"what": name, **medians(all_took)} for name, all_took in times.items()]
     ratio = {key: round(rows[1][key] / rows[0][key], 2) for key in ("wall_s", "cpu_s")}

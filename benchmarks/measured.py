@@ -6,7 +6,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
@@ -96,6 +96,17 @@ def timed(work: Callable[[], Returned]) -> tuple[Took, Returned]:
     begun, used = time.perf_counter(), time.process_time()
     result = work()
     return Took(time.perf_counter() - begun, time.process_time() - used), result
+
+
+def run(command: Sequence[str]) -> tuple[Took, str]:
+    """Run a command to its end; return its seconds and its output. Raises `SystemExit` with its errors if it fails."""
+    before, begun = os.times(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    wall, after = time.perf_counter() - begun, os.times()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return Took(wall, used), done.stdout
 
 
 def medians(several: Iterable[Took]) -> dict[str, float]:

@@ -23,12 +23,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import LLAMA_CPP, apart, medians, parser, save, timed
+from measured import LLAMA_CPP, apart, medians, parser, run, save, timed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "gguf", "numpy")
 WINDOW, WINDOWS = 512, 4
@@ -173,11 +172,8 @@ def _rate(seconds: dict[str, float], tokens: int) -> dict[str, float]:
 
 def command(*arguments: str) -> tuple[dict[str, float], str]:
     """Run ``argap`` and return its seconds and its output."""
-    begun, used = time.perf_counter(), os.times()
-    done = subprocess.run([sys.executable, "-m", "argap", *arguments], capture_output=True, text=True, check=True)
-    now = os.times()
-    cpu = now.children_user + now.children_system - used.children_user - used.children_system
-    return {"wall_s": round(time.perf_counter() - begun, 1), "cpu_s": round(cpu, 1)}, done.stdout
+    took, printed = run([sys.executable, "-m", "argap", *arguments])
+    return {"wall_s": round(took.wall, 1), "cpu_s": round(took.cpu, 1)}, printed
 
 
 def compare(out: Path, model: str, reference: str, *options: str) -> dict[str, Any]:

@@ -10,14 +10,13 @@ be all. The demo's convolutions take at most 1,024 positions, so prompts have 97
 import contextlib
 import io
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from measured import DEMO, parser, save
+from measured import DEMO, parser, save, timed
 from transformers import AutoTokenizer
 
 from argap.checkpoints.find import find_checkpoint
@@ -55,10 +54,9 @@ def best_of_two(lm: Any, prompts: list[str], tokens: int) -> tuple[float, list[s
     ]
     seconds, answers = [], []
     for _ in range(2):
-        started = time.perf_counter()
         with contextlib.redirect_stderr(io.StringIO()):
-            answers = lm.generate_until(requests)
-        seconds.append(time.perf_counter() - started)
+            took, answers = timed(lambda: lm.generate_until(requests))
+        seconds.append(took.wall)
     return min(seconds), answers
 
 

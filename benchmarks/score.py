@@ -20,7 +20,6 @@ import copy
 import statistics
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import DEMO, parser, save
+from measured import DEMO, parser, save, timed
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from argap.checkpoints.find import find_checkpoint
@@ -265,12 +264,7 @@ def took(function: Callable[[], Any], device: str) -> dict[str, float]:
     """Measure as `measure` does; on a CPU the median milliseconds of a few calls."""
     if device == "cuda":
         return measure(function)
-    seconds = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - started)
-    return {"ms": 1000 * statistics.median(seconds)}
+    return {"ms": 1000 * statistics.median(timed(function)[0].wall for _ in range(ROUNDS))}
 
 
 def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
@@ -423,9 +417,7 @@ def on_cpu() -> Iterator[tuple[str, str, Way]]:
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(ROUNDS):
         for way, function in ways.items():
-            started = time.perf_counter()
-            function()
-            seconds[way].append(time.perf_counter() - started)
+            seconds[way].append(timed(function)[0].wall)
     rates = {way: len(data.tokens) / statistics.median(taken) for way, taken in seconds.items()}
     shape = f"{len(data.tokens)} tokens, windows of {CPU_LENGTH}, {torch.get_num_threads()} threads"
     for way, rate in rates.items():

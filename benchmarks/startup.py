@@ -8,18 +8,16 @@ system, with children), and the ratio of CPU seconds to those of importing torch
 the machine does. ``--imports`` lists the slowest imports of ``argap score`` instead.
 """
 
-import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
-from measured import DEMO, Took, medians, parser, save
+from measured import DEMO, Took, medians, parser, run, save
 
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
 TEXT = "The trees grow where the river turns. The trees grow."
@@ -40,7 +38,7 @@ def main() -> None:
         for number in range(arguments.runs + 1):
             for name, command in commands.items():
                 shutil.rmtree(Path(folder) / "out", ignore_errors=True)
-                took = run(command)
+                took, _ = run(command)
                 if number:
                     times[name].append(took)
     rows = []
@@ -68,17 +66,6 @@ def processes(folder: Path, device: str) -> dict[str, list[str]]:
             *("--device", device, "--out", out),
         ],
     }
-
-
-def run(command: list[str]) -> Took:
-    """Run a command to its end. Raises `SystemExit` with its output if it fails."""
-    before, begun = os.times(), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True)
-    wall, after = time.perf_counter() - begun, os.times()
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    used = after.children_user + after.children_system - before.children_user - before.children_system
-    return Took(wall, used)
 
 
 def print_imports(command: list[str]) -> None:

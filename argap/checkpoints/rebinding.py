@@ -64,7 +64,7 @@ def called(model: "nn.Module") -> dict[str, Function]:
 
 def _methods(module: "nn.Module") -> Iterator[tuple[str, FunctionType]]:
     """Yield the methods that the classes of a family define, as the instance has them."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for family in type(module).__mro__:
         if family.__module__.startswith(FAMILIES):
             found = {**vars(family), **found}
@@ -89,7 +89,7 @@ class _Copies:
     def __init__(self, replace: Mapping[str, Callable[[Any], Any]]) -> None:
         self.replace = replace
         self.copies: dict[FunctionType, FunctionType | None] = {}
-        self.globals: dict[int, dict[str, Any]] = {}
+        self.globals: dict[int, dict[str, object]] = {}
         """By the identity of a file's globals."""
 
     def of(self, function: FunctionType) -> FunctionType | None:

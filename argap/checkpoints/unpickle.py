@@ -13,12 +13,15 @@ import pickle
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from argap.checkpoints.distributed import COPIES, read_distributed
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import replacing
 from argap.runtime.child import confine, end_with_parent
+
+if TYPE_CHECKING:
+    import torch
 
 UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
 """Finds the refused name in a message of torch's restricted unpickler."""
@@ -28,7 +31,7 @@ LONGEST_NAME = 1000
 """Characters of a tensor's name."""
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
+def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     """Read the tensors of a pickled state dict, by name.
 
     Raises `ArgapError` for a pickle that names anything but tensors, and for an entry that is not a tensor;

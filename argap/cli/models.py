@@ -1,9 +1,10 @@
 """``argap models`` and ``argap kernels``: the cost and speed of architectures, and which kernels run here."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -219,10 +220,10 @@ def _print_lines(row: "ModelDescription") -> None:
         typer.echo(f"  {key:{width}}  {value}")
 
 
-def _with_options(mixer: dict[str, Any]) -> str:
+def _with_options(mixer: Mapping[str, object]) -> str:
     """Format a mixer: ``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
-    return mixer["name"] + (f": {options}" if options else "")
+    return f"{mixer['name']}: {options}" if options else str(mixer["name"])
 
 
 def kernels(output: Output) -> None:

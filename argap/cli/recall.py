@@ -1,7 +1,7 @@
 """``argap recall``: measure how well models extract information from their context."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -155,7 +155,7 @@ def recall(
     output.show(by_model, lambda: [upstream_table(by_model), *filter(None, [golds_table(by_model)]), *figures])
 
 
-def _mapping(text: str | None) -> dict[str, Any]:
+def _mapping(text: str | None) -> dict[str, object]:
     """Parse a JSON object from the command line."""
     from argap.errors import ArgapError
     from argap.files.atomic import parse_json

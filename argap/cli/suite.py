@@ -65,7 +65,7 @@ def run(
     wrote = run_suite(
         loaded,
         suite,
-        Layout(work or Path("runs") / suite.stem),
+        Layout.of(suite.stem, work),
         folder,
         sizes=size or (),
         members=member or (),
@@ -108,7 +108,7 @@ def rates(
     loaded, folder = load_suite(suite), out or Path("results") / suite.stem
     found = run_rates(
         loaded,
-        Layout(work or Path("runs") / suite.stem),
+        Layout.of(suite.stem, work),
         folder,
         sizes=size or (),
         members=member or (),
@@ -129,7 +129,7 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout, statuses
 
-    layout = Layout(work or Path("runs") / suite.stem)
+    layout = Layout.of(suite.stem, work)
     rows = statuses(load_suite(suite), layout, size or ())
     if as_json:
         print_json(rows)
@@ -192,7 +192,7 @@ def weights(
     from argap.suite.layout import Layout
     from argap.suite.weights import export_weights, import_weights, note_published
 
-    loaded, layout = load_suite(suite, to_run=False), Layout(work or Path("runs") / suite.stem)
+    loaded, layout = load_suite(suite, to_run=False), Layout.of(suite.stem, work)
     folder = out or Path("results") / suite.stem
     if [to, source, published].count(None) != 2:
         raise ArgapError("expected one of `to`, `from` and `published`")
@@ -241,7 +241,7 @@ def table(
         from argap.suite.layout import Layout
         from argap.suite.without import restate_without
 
-        where, layout = parse_conditions(without), Layout(work or Path("runs") / suite.stem)
+        where, layout = parse_conditions(without), Layout.of(suite.stem, work)
         for each in _finished(loaded.sizes, folder, size):
             restate_without(loaded, each, layout, folder / each, where, documents)
     else:

@@ -148,7 +148,7 @@ class Tally:
             self.invalid_utf8 += 1
         return replaced
 
-    def kept(self, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, Any]:
+    def kept(self, row: Mapping[str, Any], keep: Sequence[str]) -> Mapping[str, Any]:
         """Return the columns ``keep`` of a row, null if it lacks one, and note the row's columns as seen."""
         if keep:
             self.columns.update(dict.fromkeys(row))

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, streamed through `datasets`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -27,7 +27,7 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
         yield TextDocument(text, domain_of(row, name), f"hub:{name}#{number}", tally.kept(row, keep))
 
 
-def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _rows(name: str, options: dict[str, str]) -> Iterator[Mapping[str, Any]]:
     with extra("datasets"):
         import datasets
 

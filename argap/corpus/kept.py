@@ -33,7 +33,7 @@ class TokenSpans(NamedTuple):
     """``[S]``."""
 
 
-def kept_of(batch: Sequence[TextDocument], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def kept_of(batch: Sequence[TextDocument], tokenizer: Tokenizer) -> list[Mapping[str, Any]]:
     """Return the kept values of documents, with spans of tokens in place of spans of characters.
 
     Raises `FormatError` naming document and column for a value of the wrong type, and for a span outside the text.
@@ -89,7 +89,7 @@ def token_spans(start: np.ndarray, end: np.ndarray, labels: Sequence[str], offse
     return TokenSpans(first[some], stop[some], [sys.intern(labels[k]) for k in np.flatnonzero(some).tolist()])
 
 
-def cut(kept: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+def cut(kept: Mapping[str, Any], tokens: int) -> Mapping[str, Any]:
     """Return the kept values of a document that is cut to its first ``tokens``."""
 
     def spans(value: TokenSpans) -> TokenSpans:

@@ -21,7 +21,7 @@ from itertools import product
 from math import log
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -244,7 +244,7 @@ def check_headline() -> HeadlineCheck:
     return HeadlineCheck(rows, fmean(printed), recomputed)
 
 
-def checks_as_json() -> dict[str, Any]:
+def checks_as_json() -> dict[str, object]:
     """Return all checks as ``argap paper --json`` prints them."""
     own = ("case", "share_ar_hits", "gap_due_to_ar", "agrees", "at_text_share", "agrees_at_text_share")
     gaps = [asdict(check.row) | {key: getattr(check, key) for key in own} for check in check_gaps()]

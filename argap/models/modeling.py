@@ -245,7 +245,7 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the arguments that `generate` passes to `forward`: all tokens so far, because nothing is cached."""
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ArgapError("generate: padded prompts; a native model continues prompts of equal length only")

@@ -130,7 +130,7 @@ class ArgapLM(TemplateLM):
             *self.decoder.tokenizer.encode([string])[0].tolist(),
         ]
 
-    def get_model_info(self) -> dict[str, Any]:
+    def get_model_info(self) -> dict[str, object]:
         """Return an entry for ``config`` in lm-eval's results."""
         return {"model_name": self.name, "model_num_parameters": self.decoder.model.num_parameters()}
 

@@ -166,7 +166,7 @@ def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> Results:
         ) from error
 
 
-def _manager(tasks: Sequence[str], options: StockOptions, metadata: dict[str, Any]) -> TaskManager:
+def _manager(tasks: Sequence[str], options: StockOptions, metadata: dict[str, object]) -> TaskManager:
     """Return lm-eval's manager of the folders that define ``tasks``; of all its folders if they refer to others."""
     folders: list[str | Path] = [*task_folders(tasks, options.task_path)]
     manager = TaskManager(include_path=folders, include_defaults=False, metadata=cast(Any, metadata))
@@ -218,9 +218,9 @@ def _evaluate(
 
 
 @cache
-def _machine() -> dict[str, Any]:
+def _machine() -> Results:
     """Return lm-eval's description of the machine; it starts several programs, so it runs once per process."""
-    described: dict[str, Any] = {}
+    described: Results = {}
     add_env_info(described)
     return described
 

@@ -55,7 +55,7 @@ def result_json(gap: Gap, slices: Sequence[Part] | None = None) -> dict[str, Any
             by: [slice_json(part) | {"where": conditions[part.bin]} for part in gap.parts(by)]
             for by, conditions in COPIED_AS.items()
         }
-        more: dict[str, Any] = {"partitions": partitions}
+        more: dict[str, object] = {"partitions": partitions}
         if gap.context:
             more["context"] = [{name: getattr(each, name) for name in CONTEXT} for each in gap.context]
     models = [

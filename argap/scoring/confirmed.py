@@ -129,7 +129,7 @@ class _FirstChoices(TorchFunctionMode):
             return found
         same = self.indices[self.calls]
         self.calls += 1
-        given: dict[str, Any] = {**dict(zip(("input", "k", "dim"), args, strict=False)), **kwargs}
+        given = {**dict(zip(("input", "k", "dim"), args, strict=False)), **kwargs}
         return type(found)((given["input"].gather(given.get("dim", -1), same), same))
 
 

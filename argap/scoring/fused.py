@@ -137,7 +137,7 @@ def liger_patches() -> Any:
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    registered: dict[str, Any] = CONFIG_MAPPING._extra_content
+    registered = CONFIG_MAPPING._extra_content
     before = dict(registered)
     patches = importlib.import_module("liger_kernel.transformers.monkey_patch")
     for name in set(registered) & set(CONFIG_MAPPING._mapping):

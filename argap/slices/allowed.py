@@ -87,12 +87,16 @@ ALLOWED = frozenset(name for names in FUNCTIONS.values() for name in names)
 PATTERNS = frozenset(name for name in FUNCTIONS["patterns"] if "~" in name or "like" in name)
 
 
-def refused_part(parts: Sequence[dict[str, Any]]) -> str | None:
+Node = dict[str, Any]
+"""An object of the syntax tree that DuckDB serializes."""
+
+
+def refused_part(parts: Sequence[Node]) -> str | None:
     """Return what a condition may not hold, and why; None if it may be run. ``parts``: of its syntax tree."""
     return next(_refused(parts), None)
 
 
-def _refused(parts: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _refused(parts: Sequence[Node]) -> Iterator[str]:
     joined = 0
     for part in parts:
         name = part.get("class", "EXPRESSION" if "type_name" in part else "CONSTANT")
@@ -114,7 +118,7 @@ def _refused(parts: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"{joined} joins of texts; expected at most {MOST_JOINED}"
 
 
-def _wildcards(part: dict[str, Any]) -> Iterator[str]:
+def _wildcards(part: Node) -> Iterator[str]:
     """Yield what is wrong with the pattern of LIKE, ILIKE or GLOB."""
     pattern = part["arguments"][1]["expression"].get("literal", {}) if len(part["arguments"]) > 1 else {}
     if pattern.get("kind") != "STRING":

@@ -6,10 +6,11 @@ follow SQL's three-valued logic, and NaN counts as greater than every number.
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyarrow.compute import call_function
+
+from argap.slices.allowed import Node
 
 Evaluated = Callable[[pa.RecordBatch], pa.Array]
 """A function from a batch of tokens to one boolean or null per token."""
@@ -27,7 +28,7 @@ EXACT = 2**24
 """Integers up to this one are exact in float32."""
 
 
-def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
+def plain_condition(tree: Node, schema: pa.Schema) -> Evaluated | None:
     """Build a condition from the syntax tree that DuckDB serializes; return None if it needs DuckDB."""
     name = tree["type"]
     if name == "COLUMN_REF":
@@ -47,14 +48,14 @@ def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None
     return lambda batch: reduce(lambda a, b: call_function(JOINED[name], [a, b]), (part(batch) for part in parts))
 
 
-def _comparisons(between: dict[str, Any]) -> dict[str, Any]:
+def _comparisons(between: Node) -> Node:
     """Rewrite BETWEEN as the syntax tree of two comparisons."""
     bounds = {"COMPARE_GREATERTHANOREQUALTO": between["lower"], "COMPARE_LESSTHANOREQUALTO": between["upper"]}
     children = [{"type": name, "left": between["input"], "right": bound} for name, bound in bounds.items()]
     return {"type": "CONJUNCTION_AND", "children": children}
 
 
-def _column(tree: dict[str, Any], schema: pa.Schema) -> tuple[Evaluated, pa.DataType] | None:
+def _column(tree: Node, schema: pa.Schema) -> tuple[Evaluated, pa.DataType] | None:
     """Return the reader and type of a column or of a model's ``nll`` or ``top1``; None if the schema lacks the name."""
     column, *fields = tree.get("column_names", [""])
     if column not in schema.names or len(fields) > 1:
@@ -67,7 +68,7 @@ def _column(tree: dict[str, Any], schema: pa.Schema) -> tuple[Evaluated, pa.Data
     return (lambda batch: batch[column].field(fields[0])), of_type.field(fields[0]).type
 
 
-def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
+def _comparison(tree: Node, schema: pa.Schema) -> Evaluated | None:
     """Build the comparison of a column with an integer or string constant on its right; None for other operands."""
     found, literal = _column(tree["left"], schema), tree["right"].get("literal", {})
     if found is None:

@@ -23,7 +23,7 @@ from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
 from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, OPTIONAL, schema_of
 from argap.runtime.interrupt import current, raising_interrupts
-from argap.slices.allowed import LONGEST, refused_part
+from argap.slices.allowed import LONGEST, Node, refused_part
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
 from argap.tokens.table import TokenTable
@@ -116,7 +116,7 @@ def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[s
             yield model
 
 
-def _with_fields(where: str, expression: dict[str, Any], schema: pa.Schema) -> str | None:
+def _with_fields(where: str, expression: Node, schema: pa.Schema) -> str | None:
     """Write a column of `OPTIONAL` that a single model has with its field, ``kl`` as ``kl.model``; None if none occurs.
 
     Only one model is compared where a quantisation is, and its KL needs no name.
@@ -143,7 +143,7 @@ def check_syntax(where: str) -> None:
         _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), schema_of(["reference"]))
 
 
-def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> dict[str, Any]:
+def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> Node:
     """Parse a condition into its syntax tree.
 
     Raises `ArgapError` unless it is a single expression of parts that `argap.slices.allowed` lists.
@@ -151,7 +151,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     if len(where) > LONGEST:
         raise _refusal(where, f"has {len(where):,} characters; expected at most {LONGEST:,}", schema)
 
-    def tree(expression: str) -> dict[str, Any]:
+    def tree(expression: str) -> Node:
         query = f"{HEAD}{expression}\n) FROM {TABLE}"
         try:
             ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
@@ -187,7 +187,7 @@ def _bare(tree: Any) -> Any:
     return [_bare(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+def _objects(tree: Any) -> Iterator[Node]:
     """Yield every object of a syntax tree, without recursion, as trees may be deep."""
     waiting = [tree]
     while waiting:

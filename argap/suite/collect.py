@@ -156,6 +156,7 @@ def collect(
     hits.add(tokens[text.rows], text.labels.ar_hit(threshold) & text.labels.scored)
     gap = gap_of(
         suite,
+        size,
         sums,
         first,
         members,

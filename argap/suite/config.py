@@ -39,6 +39,8 @@ class Entry:
 class Suite:
     """The contents of a suite's YAML file."""
 
+    name: str
+    """The file's name without suffix: names the default folders."""
     reference: str
     """The member that the others are compared with."""
     train: Mapping[str, Any]
@@ -142,7 +144,9 @@ def load_suite(path: Path, *, to_run: bool = True) -> Suite:
     """
     values = read_yaml(path)
     with within(path):
-        suite = build(Suite, values)
+        if "name" in values:
+            raise ArgapError("name: a suite is named by its file; remove the key")
+        suite = build(Suite, {"name": path.stem, **values})
         if to_run:
             suite.check_architectures()
         return suite

@@ -33,7 +33,7 @@ from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
 from argap.suite.config import Suite
-from argap.suite.layout import GAP, put_in_place
+from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.result import Member, SizeResult, read_size
 from argap.tokens.labels import Labels
 
@@ -43,6 +43,7 @@ FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parq
 
 def gap_of(
     suite: Suite,
+    size: str,
     sums: Mapping[str, pd.DataFrame],
     models: Sequence[str],
     members: Sequence[Member],
@@ -55,6 +56,7 @@ def gap_of(
 ) -> Gap:
     """Compute ``gap.json`` of ``models`` from the files of sums, over all their seeds.
 
+    Text and index are recorded under the suite's own names, so that the result is the same on every machine.
     Partitions whose sums lack a model, as they do for members taken from an older result, are left out.
     ``documents``: the table of documents. ``warnings``: more warnings to record.
     """
@@ -68,7 +70,7 @@ def gap_of(
         reference=suite.reference,
         threshold=threshold,
         evaluation=msgspec.structs.replace(evaluation, data=suite.evaluation.data),
-        index=index,
+        index=msgspec.structs.replace(index, folder=Layout.of(suite.name).index(size).as_posix()),
         base=suite.base if suite.base in models else None,
         runs={name: member.checkpoint for name, member in among.items()},
         parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
@@ -98,6 +100,7 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     size = read_size(folder)
     made = gap_of(
         suite,
+        size.size,
         read_sums(size),
         gap.models,
         size.members,

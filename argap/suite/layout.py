@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -38,6 +39,11 @@ class Layout:
     """Paths in the work folder."""
 
     work: Path
+
+    @classmethod
+    def of(cls, name: str, work: Path | None = None) -> Self:
+        """Return the paths in ``work``; None: in the default work folder of the suite called ``name``."""
+        return cls(work or Path("runs") / name)
 
     def index(self, size: str) -> Path:
         return self.work / size / "index"

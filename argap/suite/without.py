@@ -84,6 +84,7 @@ def restate_without(
     hits.add(tokens, labels.ar_hit(gap.threshold) & labels.scored)
     restated = gap_of(
         suite,
+        size,
         sums,
         [model for model in models_of(cells) if model in gap.models],
         whole.members,

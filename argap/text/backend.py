@@ -7,7 +7,7 @@ ordinary ones are not, since a trial takes as long as loading. A panic is one li
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def _flat(waiting: list[Any]) -> Iterator[dict[str, Any]]:
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _about(part: dict[str, Any]) -> tuple[float, bool]:
+def _about(part: Mapping[str, Any]) -> tuple[float, bool]:
     """Return the most characters that a part makes of one, and whether it needs no trial."""
     pattern = part.get("pattern", {})
     text, regex = (pattern.get(key) if isinstance(pattern, dict) else None for key in ("String", "Regex"))

@@ -138,7 +138,7 @@ def _like(given: Given, x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(0) if given is None else given.new_empty(given.shape)
 
 
-def _launch(name: str, x: torch.Tensor) -> tuple[int, dict[str, Any]]:
+def _launch(name: str, x: torch.Tensor) -> tuple[int, dict[str, int]]:
     """Return P, and the keyword arguments of both kernels."""
     D, B, T = x.shape
     size = min(BLOCK, block_size(T))

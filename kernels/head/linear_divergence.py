@@ -161,7 +161,7 @@ def _launch(both: list[Logits], V: int, launch: Launch, kl: torch.Tensor) -> Non
     NV = triton.cdiv(V, BV)
     scratch = kl.new_empty(5, NV, N)
     heads: list[Any] = []
-    constants: dict[str, Any] = {"LOWEST": LOWEST}
+    constants: dict[str, float] = {"LOWEST": LOWEST}
     for name, each in zip("PQ", both, strict=True):
         hidden, weight = each.hidden, each.weight
         assert weight is not None

@@ -234,7 +234,7 @@ def _launch(
     argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
     moment = None if entropy is None else torch.empty_like(max_z)
     # 2. Arguments of both kernels.
-    constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
+    constants: dict[str, float] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
     rate, cap = rate_and_cap(scale, softcap)
     # 3. The tiles, then the rows.
     by_copy_engine = copy_engine_takes(hidden, weight)

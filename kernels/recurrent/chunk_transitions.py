@@ -19,8 +19,6 @@ Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from argap.kernels.launch import (
@@ -72,7 +70,7 @@ def chain_transitions(x: HeadTensors, a: torch.Tensor, b: torch.Tensor, log_deca
     """
     B, H, T, K, V = x.shape
     NT, BK = triton.cdiv(T, CHUNK), block_size(K)
-    sizes: dict[str, Any] = {"K": K, "BT": CHUNK, "BK": BK}
+    sizes: dict[str, int] = {"K": K, "BT": CHUNK, "BK": BK}
     inverse = a.new_empty(B, H, NT, CHUNK, CHUNK)
     reads, kept, added = (a.new_empty(B, H, *size) for size in ((T, K), (NT, BK, BK), (NT, BK, V)))
     decays = a.new_empty(B, H, NT, BK, dtype=torch.float32)

@@ -14,8 +14,6 @@ Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
@@ -115,7 +113,7 @@ def generalized_delta_rule(
     if has_transitions(x.q, least):
         return x.y, chain_transitions(x, a, b, log_decay)
     NT = triton.cdiv(T, CHUNK)
-    sizes: dict[str, Any] = {"K": K, "BT": CHUNK}
+    sizes: dict[str, int] = {"K": K, "BT": CHUNK}
     # 1. Products of the pairs in a chunk, and what is decayed from its start or to its end.
     decayed = [q.new_empty(B, H, T, K, dtype=dtype) for _ in range(4)]  # q and a from the start, k and b to the end
     on_k, on_b, from_k = (q.new_empty(B, H, NT, CHUNK, CHUNK, dtype=dtype) for _ in range(3))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
@@ -25,6 +25,9 @@ from argap.reports.tables.numbers import DASH, mean_nll, percent
 from argap.reports.tables.provenance import for_others
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from argap.recall.lm_eval_tasks import Results
     from argap.reports.figures.result import Drawn
 
 SHOWN = 6
@@ -106,7 +109,7 @@ def _with_error(row: Score | None) -> str:
     return _score(row.contains) + ("" if row.stderr is None else f" ± {_score(row.stderr)}")
 
 
-def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
+def upstream_table(by_model: "Mapping[str, Results]") -> Table:
     """Return lm-eval's values on its own tasks, one row per model, task and metric."""
     rows = []
     for model, results in by_model.items():
@@ -121,7 +124,7 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
     return Table(("Model", "Task", "Version", "Metric", "Value", "± s.e."), rows, left=range(4))
 
 
-def golds_table(by_model: dict[str, dict[str, Any]]) -> Table | None:
+def golds_table(by_model: "Mapping[str, Results]") -> Table | None:
     """Return the golds of tasks in RULER's form by length and depth; None without any."""
     rows = [
         (

@@ -6,7 +6,6 @@ raised letter after a percentage points to its note. A percentage in parentheses
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from argap.metric.bins import ladder_bounds
 from argap.metric.share import NO_SHARE, contains_zero
@@ -243,12 +242,16 @@ def csv_text(gap: Gap) -> str:
     return csv_of([_record(row, gap) | {"documents": gap.documents, "unit": gap.unit} for row in gap.rows])
 
 
+Fields = dict[str, str | float | None]
+"""A line of CSV."""
+
+
 def slices_csv(slices: Sequence[Part], unit: Unit) -> str:
     """Return one CSV line per slice and model; fields without a value are empty, differences and intervals in nats."""
     return csv_of([_slice_record(part, each) | {"unit": unit} for part in slices for each in part.estimates.values()])
 
 
-def _slice_record(part: Part, each: Estimate) -> dict[str, Any]:
+def _slice_record(part: Part, each: Estimate) -> Fields:
     about = part.about
     record = {"slice": part.bin, "n": each.n, "share_of_tokens": each.share_of_tokens, "ar_hits": about.ar_hits}
     record |= {"model": each.model, "reference": each.model == next(iter(part.estimates))}
@@ -256,9 +259,9 @@ def _slice_record(part: Part, each: Estimate) -> dict[str, Any]:
     return record | {"where": about.where, "title": about.title, "note": about.note}
 
 
-def figures_of(prefix: str, each: Estimate) -> dict[str, Any]:
+def figures_of(prefix: str, each: Estimate) -> Fields:
     """Return difference, contribution and share, with their intervals, as fields of a CSV line."""
-    figures: dict[str, Any] = {}
+    figures: Fields = {}
     for name in ("delta", "contribution", "share"):
         figures |= {f"{prefix}{name}": getattr(each, name)} | ends_of(f"{prefix}{name}", getattr(each, f"{name}_ci95"))
     return figures | {f"{prefix}paper_rule": each.paper_rule, f"{prefix}reason": each.reason}
@@ -356,7 +359,7 @@ def _closed_cell(share: ClosedShare | None) -> str:
     return f"{percent(share.ppl)} ({percent(share.nll)})"
 
 
-def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
+def _record(row: GapRow, gap: Gap) -> Fields:
     """Return a model as the fields of a CSV line."""
     whole, hits = gap.on_all[row.model], gap.on_hits[row.model]
     record = {"model": row.model, "reference": row.model == gap.reference, "direction": row.direction}
@@ -370,7 +373,7 @@ def _record(row: GapRow, gap: Gap) -> dict[str, Any]:
     return record
 
 
-def scores_of(model: str, gap: Gap) -> dict[str, Any]:
+def scores_of(model: str, gap: Gap) -> Fields:
     """Return the tokens, NLL and perplexity of each slice, and the AR hits' share of the tokens."""
     slices = (("overall", gap.on_all), ("ar_hits", gap.on_hits), ("other", gap.on_other))
     scores = {f"{name}_{key}": getattr(part[model], key) for name, part in slices for key in ("n", "nll", "ppl")}

@@ -67,20 +67,31 @@ def resize(
 
 def wait_for(page: Page, expression: str) -> Any:
     """Return the first true value of an expression, which may throw until then. Raises `TimeoutError`."""
-    return _until(page, expression, bool)
+    return _checked(page, expression, bool)
 
 
 def expect(page: Page, expression: str, expected: Any) -> None:
     """Wait until an expression has a value. Raises `TimeoutError` with the value that it has."""
-    _until(page, expression, lambda value: value == expected)
+    _checked(page, expression, lambda value: value == expected)
+
+
+def settled(page: Page, expression: str, expected: Any) -> Any:
+    """Return the value of an expression: ``expected`` once it is that, else the last one, after `SECONDS`."""
+    return _until(page, expression, lambda value: value == expected)
+
+
+def _checked(page: Page, expression: str, holds: Callable[[Any], bool]) -> Any:
+    if not holds(value := _until(page, expression, holds)):
+        said = page.inner_text("body")[:600]
+        raise TimeoutError(f"{value!r} after {SECONDS:.0f} s, of {expression[:400]}; the page says: {said}")
+    return value
 
 
 def _until(page: Page, expression: str, holds: Callable[[Any], bool]) -> Any:
     end = time.monotonic() + SECONDS
     while not holds(value := page.evaluate(f"() => {{ try {{ return (\n{expression}\n) }} catch {{ return null }} }}")):
         if time.monotonic() > end:
-            said = page.inner_text("body")[:600]
-            raise TimeoutError(f"{value!r} after {SECONDS:.0f} s, of {expression[:400]}; the page says: {said}")
+            break
         page.wait_for_timeout(30)
     return value
 
@@ -94,20 +105,23 @@ def _checks(name: str, within: str) -> str:
     return (Path(__file__).parent / name).read_text().replace("document.body", f"document.querySelector('{within}')", 1)
 
 
-def expect_legible(page: Page) -> None:
-    """At two widths and in both schemes nothing is wider than the window, and texts have contrast."""
+def illegible(page: Page) -> list[Any]:
+    """Return what is wider than the window or too pale for its ground, at two widths and in both schemes."""
+    found: list[Any] = []
     for width in (1440, 390):
         for dark in (False, True):
             resize(page, width, 844, dark=dark)
             expect(page, "innerWidth", width)
-            wait_for(page, f"document.documentElement.scrollWidth <= {width}")
-            expect(page, contrast(), [])
+            too_wide = f"[document.documentElement.scrollWidth].filter((each) => each > {width})"
+            found += [*settled(page, too_wide, []), *settled(page, contrast(), [])]
+    return found
 
 
-def expect_printable(page: Page, within: str = "body") -> None:
-    """On paper, in both schemes, nothing is cut off, parted or repeated, controls are gone, and texts are dark."""
+def unprintable(page: Page, within: str = "body") -> list[Any]:
+    """Return what paper shows wrong, in both schemes: cut off, parted or repeated, controls, and pale texts."""
+    found: list[Any] = []
     for dark in (False, True):
         resize(page, PAPER, 900, dark=dark, media="print")
         expect(page, "innerWidth", PAPER)
-        expect(page, _checks("print.js", within), [])
-        expect(page, contrast(within), [])
+        found += [*settled(page, _checks("print.js", within), []), *settled(page, contrast(within), [])]
+    return found

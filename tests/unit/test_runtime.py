@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,14 @@ ACTION
 """
 
 
+def comes(holds: Callable[[], bool]) -> bool:
+    """Whether something holds within a minute."""
+    end = time.monotonic() + 60
+    while not (found := holds()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
 def child_of(place: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that a child runs, in the working directory."""
     (place / "confined.py").write_text(CHILD.replace("ACTION", action))
@@ -209,14 +218,12 @@ def test_a_child_has_limits_and_its_end_is_one_line(tmp_path, monkeypatch, actio
 def test_a_child_ends_with_its_parent(tmp_path, monkeypatch) -> None:
     child_of(tmp_path, "time.sleep(600)", monkeypatch)
     run = "from argap.runtime.child import run_child; run_child('confined', 'x', cpu=9, memory=10**9, written=1000)"
-    parent = subprocess.Popen([sys.executable, "-c", run])
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        time.sleep(0.05)
-    parent.kill()
-    parent.wait()
-    child = Path("/proc", (tmp_path / "pid").read_text(), "stat")
-    while child.exists() and child.read_text().rpartition(") ")[2][0] != "Z":
-        time.sleep(0.05)
+    pid = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", run]) as parent:
+        assert comes(lambda: pid.exists() and pid.read_text() != "")
+        parent.kill()
+    child = Path("/proc", pid.read_text(), "stat")
+    assert comes(lambda: not child.exists() or child.read_text().rpartition(") ")[2][0] == "Z")
 
 
 def test_a_child_whose_parent_has_ended_before_it_began_ends(tmp_path, monkeypatch) -> None:

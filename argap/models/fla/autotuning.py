@@ -51,7 +51,7 @@ _uncompiled: dict[Autotuner, list[Config]] = {}
 """The configurations of the current launch, until the first is timed."""
 
 
-def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
+def _candidates(self: Autotuner, kwargs: dict[str, object]) -> list[Config]:
     """Replace `Autotuner.prune_configs`: return the recorded configuration alone, or those to be timed.
 
     ``kwargs`` are those of the launch.
@@ -67,7 +67,7 @@ def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
     return configs
 
 
-def _fits(self: Autotuner, config: Config, kwargs: dict[str, Any]) -> bool:
+def _fits(self: Autotuner, config: Config, kwargs: dict[str, object]) -> bool:
     """Return whether ``config`` compiles for that launch, within this GPU's shared memory and registers."""
     try:
         self.fn.run(*(self.nargs or {}).values(), **kwargs | {"warmup": True}, **config.all_kwargs())._init_handles()
@@ -102,7 +102,7 @@ def _time(self: Autotuner, *args: Any, config: Config, **kwargs: Any) -> Any:
     return _bench(self, *args, config=config, **kwargs)
 
 
-def _compile(self: Autotuner, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _compile(self: Autotuner, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
     """Compile all ``configs`` for one launch at once."""
     launch = kwargs | {"warmup": True}  # compiles, does not run
     with (

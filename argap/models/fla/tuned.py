@@ -92,7 +92,7 @@ class Tuned:
 
     def write(self, device_class: str) -> None:
         """Write the file of ``device_class``; the same choices give the same bytes."""
-        by_kernel: dict[str, list[dict[str, Any]]] = {}
+        by_kernel: dict[str, list[dict[str, object]]] = {}
         for launch, config in self.choices:
             entry = {"key": _sorted(launch.key), "dtypes": " ".join(launch.dtypes), "config": _sorted(config)}
             by_kernel.setdefault(launch.kernel, []).append(entry)
@@ -100,7 +100,7 @@ class Tuned:
         write_json(path_of(device_class), {"made_with": self.made_with, "choices": choices})
 
 
-def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
+def _sorted(mapping: Mapping[str, Any]) -> dict[str, object]:
     return dict(sorted(mapping.items()))
 
 

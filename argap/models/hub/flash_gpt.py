@@ -8,13 +8,11 @@ flash_attn/modules/mha.py and flash_attn/layers/rotary.py in Dao-AILab/flash-att
 so does ``rotary_size``.
 """
 
-from typing import Any
-
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.based import BACKBONE, backbone, rename, weights
 from argap.models.hub.family import Family, Options, Tensors, WeightMap, padded
 
-FIXED: dict[str, Any] = {
+FIXED = {
     **BACKBONE,
     "max_position_embeddings": 0,
     "use_alibi": False,

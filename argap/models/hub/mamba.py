@@ -65,7 +65,7 @@ def _configure_published(options: Options) -> ArgapConfig:
 
     transformers spells these options at the top level.
     """
-    mixer: dict[str, Any] = options.get("ssm_cfg", {})
+    mixer = options.get("ssm_cfg", {})
     if mixer.get("layer") == "Mamba2":
         raise ArgapError(
             f"{options.checkpoint}: Mamba-2 as mamba_ssm saves it; write it as transformers does, once, with `argap "

@@ -56,7 +56,7 @@ class SpectrumCache:
         self._kept: list[Callable[..., torch.Tensor]] = []
         self._made: tuple[tuple[Any, ...], torch.Tensor] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return an empty cache: it is not copied or saved with the mixer."""
         return {"_key": None, "_kept": [], "_made": None}
 

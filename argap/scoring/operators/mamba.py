@@ -7,7 +7,7 @@ Legend: B batch, T positions, D width, W taps, H heads of P channels, G groups o
 channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ OTHERS = frozenset(
 function."""
 
 
-def handed_on(options: dict[str, Any]) -> bool:
+def handed_on(options: Mapping[str, object]) -> bool:
     """Return whether ``options`` ask for something that only the family's own function does."""
     return any(value is not None and value is not False for name, value in options.items() if name in OTHERS)
 

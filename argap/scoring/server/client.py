@@ -10,7 +10,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
@@ -125,7 +125,7 @@ class Client:
         self.again = AGAIN
         """Statuses after which a request is repeated."""
 
-    def complete(self, body: dict[str, Any]) -> Any:
+    def complete(self, body: Mapping[str, object]) -> Any:
         """Request completions and return the server's JSON.
 
         Raises `ServerRefusal` for a status that a retry would not change, `ArgapError` after the last try, and
@@ -162,7 +162,7 @@ class Client:
         opened: list[Any] = []
         answer = bytearray()
 
-        def watch(event: str, info: dict[str, Any]) -> None:
+        def watch(event: str, info: Mapping[str, Any]) -> None:
             """Let `stop` close the connection from the moment it is open."""
             if event in CONNECTED:
                 opened.append(info["return_value"])

@@ -10,7 +10,6 @@ table or a file, is never trained again. ``unfinished`` has the runs in progress
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pandas as pd
@@ -151,7 +150,7 @@ def _frame(sweep: Sweep, found: Mapping[str, RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def _row(result: RunResult, task: str) -> dict[str, Any]:
+def _row(result: RunResult, task: str) -> dict[str, object]:
     config = result.config
     pairs = ",".join(map(str, config.pairs))
     own = {"task": task, "pairs": pairs, "epochs": result.steps / config.steps_per_epoch, "key": config.key}

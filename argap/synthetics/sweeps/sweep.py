@@ -115,7 +115,7 @@ class Sweep:
                 labels[config.key] = ", ".join([task, *(f"{k} {v}" for k, v in own.items() if v != usual[k])])
         return labels
 
-    def _cases(self) -> Iterator[dict[str, Any]]:
+    def _cases(self) -> Iterator[dict[str, object]]:
         """Yield length, task and pairs of a run, with the fields that only this task sets."""
         if self.tasks:
             for given in self.tasks:
@@ -125,7 +125,7 @@ class Sweep:
             cases = [self.pairs] if self.pairs_together else [(n,) for n in self.pairs or default_pairs(length)]
             yield from ({"length": length, "task": None, "pairs": pairs} for pairs in cases)
 
-    def _task_cases(self, given: Any) -> Iterator[dict[str, Any]]:
+    def _task_cases(self, given: Any) -> Iterator[dict[str, object]]:
         task = parse_task(given)
         name, run = task["name"], task.pop("run", {})
         if not isinstance(run, Mapping):

@@ -150,7 +150,11 @@ TASKS: dict[str, Task] = {
 }
 
 
-def parse_task(value: Any) -> dict[str, Any]:
+TaskSpec = dict[str, Any]
+"""A task as a sweep lists it: its name, and fields by name."""
+
+
+def parse_task(value: Any) -> TaskSpec:
     """Normalize a task to a mapping of ``name`` and the fields that differ from its preset.
 
     ``value`` is a name or such a mapping. Raises `ArgapError` for an unknown name.
@@ -162,7 +166,7 @@ def parse_task(value: Any) -> dict[str, Any]:
     return given
 
 
-def parse_yaml_task(text: str) -> dict[str, Any]:
+def parse_yaml_task(text: str) -> TaskSpec:
     """Apply `parse_task` to a name or mapping in YAML. Raises `ArgapError` for anything else."""
     try:
         given = parse_yaml(text)
@@ -171,7 +175,7 @@ def parse_yaml_task(text: str) -> dict[str, Any]:
     return parse_task(given)
 
 
-def resolve_task(value: Any, length: int) -> dict[str, Any]:
+def resolve_task(value: Any, length: int) -> TaskSpec:
     """Return the record of a task in a run of ``length`` tokens: its name and every field of its own configuration.
 
     Raises `ArgapError` for an unknown name or field, for a field that the run or the split sets, and for inconsistent

@@ -6,7 +6,6 @@ Further tables show windows longer than those of training, and which learning ra
 
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from argap.reports.tables.formats import Table, best_in, csv_of, markdown
 from argap.reports.tables.numbers import DASH, mean_nll, nats, percent, percent_range, short, signed, threshold_text
 from argap.reports.tables.provenance import between_pairs
 from argap.reports.tables.result import (
+    Fields,
     closed_table,
     ends_of,
     figures_of,
@@ -281,10 +281,10 @@ def suite_csv(results: list[SizeResult]) -> str:
     return csv_of(records, [*fields, *slices, *due])
 
 
-def _record(result: SizeResult, model: str) -> dict[str, Any]:
+def _record(result: SizeResult, model: str) -> Fields:
     member, hits = result.member(model), result.gap.on_hits[model]
     done = member.trained
-    record: dict[str, Any] = {"size": result.size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
+    record: Fields = {"size": result.size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
     whole, figures = result.gap.on_all[model], figures_of("ar_hits_", hits)
     record |= {"model": model, "direction": result.gap.directions.get(model), "delta": whole.delta}

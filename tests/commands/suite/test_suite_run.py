@@ -40,6 +40,17 @@ def test_status_and_rerun(place):
     assert weights.stat().st_mtime_ns == before
 
 
+def test_the_index_is_recorded_without_a_path_of_this_machine(place, tmp_path):
+    """``place`` is absolute, in ``--work`` too; a result written with that path is corrected."""
+    path = shutil.copytree(place / "out", tmp_path / "out") / "tiny" / "gap.json"
+    good = read_json(path)
+    assert good["index"]["folder"] == "runs/suite/tiny/index"
+    write_json(path, good | {"index": good["index"] | {"folder": str(place / "work" / "tiny" / "index")}})
+    shutil.copy(place / "suite.yaml", tmp_path)
+    assert command(tmp_path, "table").exit_code == 0
+    assert read_json(path) == good
+
+
 def test_table_rebuilds_from_committed_files_alone(place, tmp_path):
     shutil.copytree(place / "out", tmp_path / "out")
     for path in (tmp_path / "out").rglob("*"):

@@ -17,7 +17,7 @@ from argap.reports.tables.numbers import percent_range, signed
 from argap.reports.tables.sentences import headlines
 from argap.result import Result
 from argap.results.restated import restate
-from tests.builders.browser import PAPER, expect, expect_legible, expect_printable, new_page, resize, wait_for, watch
+from tests.builders.browser import PAPER, expect, illegible, new_page, resize, unprintable, wait_for, watch
 
 
 @pytest.fixture(scope="module")
@@ -199,14 +199,14 @@ def test_a_phone_shows_the_columns_that_decide(page: Page) -> None:
 
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
-    expect_legible(page)
+    assert illegible(page) == []
 
 
 def test_paper_has_the_chosen_threshold_without_its_slider(page: Page) -> None:
     page.evaluate("document.getElementById('tau').focus()")
     page.keyboard.press("Home")
     wait_for(page, "document.querySelector('#tau-bar.moved') !== null")
-    expect_printable(page)
+    assert unprintable(page) == []
     assert page.inner_text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]
 
 
@@ -228,7 +228,7 @@ def unfolded(browser: Browser, sixteen: Path) -> Page:
 
 
 def test_paper_is_black_on_white_whole_and_without_controls(unfolded: Page) -> None:
-    expect_printable(unfolded)
+    assert unprintable(unfolded) == []
 
 
 def test_the_frequency_table_keeps_all_columns_and_one_foot(unfolded: Page) -> None:

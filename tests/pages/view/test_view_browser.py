@@ -25,10 +25,11 @@ from tests.builders.browser import (
     PAPER,
     SECONDS,
     expect,
-    expect_legible,
-    expect_printable,
+    illegible,
     new_page,
     resize,
+    settled,
+    unprintable,
     wait_for,
     watch,
 )
@@ -184,19 +185,19 @@ def test_the_table_is_sorted_by_a_heading(page, address):
     page.click('[data-key="delta"]')
     wait_for(page, "document.querySelector('[aria-sort=descending]') !== null")
     order = "[...document.querySelectorAll('.models tbody th bdi')].map((e) => e.innerText)"
-    expect(page, order, ["ref", "m2", "m-1"])
+    assert settled(page, order, falling := ["ref", "m2", "m-1"]) == falling
     page.keyboard.press("Enter")  # the heading keeps the focus
     wait_for(page, "document.querySelector('[aria-sort=ascending]') !== null")
-    expect(page, order, ["ref", "m-1", "m2"])
+    assert settled(page, order, rising := ["ref", "m-1", "m2"]) == rising
 
 
 def test_a_phone_shows_the_share(page, address):
     resize(page, 390, 844)
     open_settled(page, address)
-    expect(page, "document.querySelector('.models .due').getBoundingClientRect().right < innerWidth", True)
+    assert settled(page, "document.querySelector('.models .due').getBoundingClientRect().right < innerWidth", True)
     resize(page, 1440, 900)
-    expect(page, "document.querySelectorAll('.models tbody tr:first-child .wide').length", 5)
-    expect(page, "document.querySelector('.models .wide').offsetWidth > 0", True)
+    assert settled(page, "document.querySelectorAll('.models tbody tr:first-child .wide').length", 5) == 5
+    assert settled(page, "document.querySelector('.models .wide').offsetWidth > 0", True)
 
 
 def test_the_table_is_copied_as_it_is_printed(page, address, result):
@@ -366,14 +367,14 @@ READY = {
 def test_the_page_fits_and_its_text_has_contrast(page, address, view):
     page.goto(f"{address}#view={view}&model=m2&model=m-1&sql=repeated")
     wait_for(page, READY[view])
-    expect_legible(page)
+    assert illegible(page) == []
 
 
 @pytest.mark.parametrize("view", READY)
 def test_the_page_prints_black_on_white_without_controls(page, address, view):
     page.goto(f"{address}#view={view}&model=m2&model=m-1&sql=repeated&tau=5")
     wait_for(page, READY[view])
-    expect_printable(page)
+    assert unprintable(page) == []
     assert page.inner_text("#header").endswith("m2, m-1 against ref, τ ≤ 5")
 
 
@@ -386,7 +387,7 @@ def test_seven_of_sixteen_models_fit_on_paper(browser):
             resize(page, 1440, 900)
             page.goto(f"{address}#view={view}&model={chosen}")
             wait_for(page, READY[view])
-            expect_printable(page)
+            assert unprintable(page) == []
         # The curve is drawn anew for paper, where the one of a wide window would be too small to read.
         resize(page, 1440, 900)
         width = "Number(document.querySelector('.chart svg').getAttribute('width'))"
@@ -467,7 +468,7 @@ def test_what_more_context_adds_is_drawn_where_it_was_measured(browser, token_re
             f"{within}.querySelectorAll('tbody tr')[6].innerText.split(/\\s+/).slice(0, 5).join(' ')",
             "m2 16 tokens 2.80 +0.800",
         )
-        expect_legible(page)
+        assert illegible(page) == []
         assert heard.errors == []
     with serving(token_result) as address:
         page = new_page(browser)

@@ -20,7 +20,7 @@ from argap.runtime.interrupt import Interrupt
 from argap.view import bundle
 from argap.view.answers import Answers, Setting
 from argap.view.bundle import write_bundle
-from tests.builders.browser import expect, expect_legible, new_page, resize, wait_for, watch
+from tests.builders.browser import expect, illegible, new_page, resize, wait_for, watch
 from tests.conftest import copied_without_tokens
 from tests.pages.view.test_view_browser import READY, serving
 
@@ -116,7 +116,7 @@ def test_links_of_the_live_page_hold(browser, address, live, view):
         origin = base.split("/?")[0].rstrip("/")
         assert [each for each in heard.requested if not each.startswith(origin)] == []
         if base == address and view == "tokens":  # the other views look as they do live
-            expect_legible(page)
+            assert illegible(page) == []
         page.context.close()
     assert texts[0] == texts[1]
 

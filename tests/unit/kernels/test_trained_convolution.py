@@ -107,4 +107,4 @@ def test_a_compiled_function_runs_the_kernels(device: torch.device) -> None:
         y = function(*tensors)
         results.append([y.detach(), *torch.autograd.grad(y.square().sum(), tensors)])
     for found, expected in zip(*results, strict=True):
-        assert torch.equal(found, expected)
+        torch.testing.assert_close(found, expected)  # what is around the kernels is other code once compiled

@@ -57,6 +57,7 @@ def test_entries_differ_only_in_mixers_and_seed(tmp_path):
             "members: attention: seeds: expected a list of different numbers",
         ),
         ({"members": {"attention": {"seeds": [1]}}}, "members: attention: seeds: expected 0 among them"),
+        ({"name": "other"}, "name: a suite is named by its file"),
         ({"surprise": 1}, "unknown key surprise; known are"),
         ({"evaluation": {"data": ["e"], "seq_len": "long"}}, "seq_len: expected a whole number"),
         ({"evaluation": {"data": ["e"], "keep": ["language"]}}, "evaluation: keep: a suite's result has no tokens"),
