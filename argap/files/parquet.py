@@ -220,9 +220,13 @@ def read_schema(path: Path) -> pa.Schema:
         return file.schema_arrow
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a file, from its footer. Raises `FormatError` as `check_columns` does."""
+def count_rows(path: Path, needed: Sequence[str] = ()) -> int:
+    """Return the number of rows of a file, from its footer. Raises `FormatError` as `check_columns` does.
+
+    ``needed``: columns that must be among those of the file.
+    """
     with opened(path) as file:
+        check_columns(path, file.schema_arrow, needed)
         check_columns(path, file.schema_arrow, file.schema_arrow.names)
         return file.metadata.num_rows
 

@@ -21,7 +21,7 @@ from argap.slices.cells import PREFIX
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, check_trained, read_recall, whole
 from argap.suite.result import Member, Members
-from argap.suite.tables import NOT_ALWAYS, TABLES, read_table
+from argap.suite.tables import NOT_ALWAYS, TABLES, read_suite_table
 from argap.tokens.runs import Run
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
@@ -51,7 +51,7 @@ class Earlier:
         if not self.taken or not is_there(path := self.folder / name):
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
-        found = read_table(self.folder, name)
+        found = read_suite_table(self.folder, name)
         if not all(np.array_equal(own[key].to_numpy(), found[key].to_numpy()) for key in keys):
             raise MismatchError(
                 f"{path}: its rows are not those of the evaluation text and the training counts here; {REMEDY}"
@@ -66,7 +66,7 @@ class Earlier:
         """
         if not self.taken or not is_there(self.folder / name):
             return own
-        found = read_table(self.folder, name)
+        found = read_suite_table(self.folder, name)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
         return every.iloc[order] if len(every) else None
@@ -138,4 +138,4 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     for name in TABLES:
         if name not in REBUILT and (name not in NOT_ALWAYS or is_there(folder / name)):
-            read_table(folder, name, list(taken) if name in ("cells.parquet", "curve.parquet") else ())
+            read_suite_table(folder, name, list(taken) if name in ("cells.parquet", "curve.parquet") else ())

@@ -34,7 +34,7 @@ from argap.slices.tally import tally
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, put_in_place
 from argap.suite.result import Member, SizeResult, read_size
-from argap.suite.tables import read_table
+from argap.suite.tables import read_suite_table
 from argap.tokens.labels import Labels
 
 FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parquet", INDUCTION: "copies.parquet"}
@@ -116,7 +116,7 @@ def recompute(suite: Suite, folder: Path) -> Gap:
 def read_sums(size: SizeResult) -> dict[str, pd.DataFrame]:
     """Read the files of sums that a result has, by name. Raises `FormatError` for a broken one."""
     files = [name for name in dict.fromkeys(FURTHER.values()) if is_there(size.folder / name)]
-    return {"cells.parquet": size.cells} | {name: read_table(size.folder, name) for name in files}
+    return {"cells.parquet": size.cells} | {name: read_suite_table(size.folder, name) for name in files}
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -19,7 +19,7 @@ from argap.slices.cells import PREFIX, mean_over_seeds, models_of, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
 from argap.suite.repeats import fit_exponents
-from argap.suite.tables import DISTANCES, read_table
+from argap.suite.tables import DISTANCES, read_suite_table
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.train.records import TrainRecord, TrainResult
 
@@ -163,7 +163,7 @@ class SizeResult:
         """Read ``curve.parquet``; without one, as in older results, the cells and their coarser bins are used."""
         models = models_of(self.cells)
         if is_there(self.folder / "curve.parquet"):
-            return read_table(self.folder, "curve.parquet", models)
+            return read_suite_table(self.folder, "curve.parquet", models)
         ends = np.array([-1 if each.high is None else each.high for each in self.gap.bins.frequency])
         repeated = self.cells.loc[self.cells["repeated"]].assign(high=lambda cells: ends[cells["frequency"]])
         return repeated.loc[repeated["high"] >= 0, ["document", "high", "n", *(PREFIX + name for name in models)]]
@@ -173,7 +173,7 @@ class SizeResult:
 
         Raises `FormatError` for distances that no window has, and unless `exponents` has the same hits.
         """
-        found, path, longest = read_table(self.folder, DISTANCES), self.folder / DISTANCES, self.seq_len - 2
+        found, path, longest = read_suite_table(self.folder, DISTANCES), self.folder / DISTANCES, self.seq_len - 2
         check_below(path, found["distance"].to_numpy() - 1, longest, f"a distance that is not from 1 to {longest}")
         exponents = self.exponents()
         hits = [int(found.loc[found["domain"] == name, "n"].sum()) for name in exponents["domain"].iloc[1:]]
@@ -183,11 +183,11 @@ class SizeResult:
 
     def exponents(self) -> pd.DataFrame:
         """Fit a power law to each domain's distances (`argap.suite.repeats.fit_exponents`)."""
-        return fit_exponents(read_table(self.folder, "distance_sums.parquet"), self.seq_len - 2)
+        return fit_exponents(read_suite_table(self.folder, "distance_sums.parquet"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
         """Read ``domain, position, content, n, repeated``."""
-        return read_table(self.folder, "prevalence.parquet")
+        return read_suite_table(self.folder, "prevalence.parquet")
 
     def heat(self) -> pd.DataFrame:
         """Return ``distance, frequency, n`` and each model's sum of log p, over repeated tokens."""
@@ -203,12 +203,12 @@ class SizeResult:
     def trajectory(self) -> pd.DataFrame | None:
         """Read NLL during training (`argap.suite.trajectory.COLUMNS`); None without scored intermediate checkpoints."""
         name = "trajectory.parquet"
-        return read_table(self.folder, name) if is_there(self.folder / name) else None
+        return read_suite_table(self.folder, name) if is_there(self.folder / name) else None
 
     @cached_property
     def _logs(self) -> pd.DataFrame:
         """Read ``logs.parquet``."""
-        return read_table(self.folder, "logs.parquet")
+        return read_suite_table(self.folder, "logs.parquet")
 
     def log(self, name: str) -> pd.DataFrame:
         """Return the training log of a member (`argap.suite.trajectory.LOG_COLUMNS`), one row per line.
@@ -274,7 +274,7 @@ def read_size(folder: Path) -> SizeResult:
     gap = read_gap(folder)
     if gap.index is None:
         raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {SUITE}")
-    cells = read_table(folder, "cells.parquet")
+    cells = read_suite_table(folder, "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
     return SizeResult(folder, gap, cells, members)

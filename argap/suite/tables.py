@@ -39,7 +39,7 @@ POSITIVE = {"logs.parquet": "tokens", DISTANCES: "n", "distance_sums.parquet": "
 """Columns whose numbers are 1 or more."""
 
 
-def read_table(folder: Path, name: str, models: Sequence[str] = ()) -> pd.DataFrame:
+def read_suite_table(folder: Path, name: str, models: Sequence[str] = ()) -> pd.DataFrame:
     """Read one of `TABLES` without bin bounds. Raises `FormatError` if it is missing, damaged or broken.
 
     ``models``: those whose sums it must have.

@@ -35,7 +35,7 @@ from argap.suite.gap import build_curve, gap_of, read_sums
 from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import read_size
-from argap.suite.tables import read_table
+from argap.suite.tables import read_suite_table
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import Labels, index_record, label
@@ -103,7 +103,7 @@ def restate_without(
         tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
     for member in whole.members:
         whole.log(member.name)  # there, before anything is written
-    tables["logs"] = read_table(folder, "logs.parquet")
+    tables["logs"] = read_suite_table(folder, "logs.parquet")
     if (trajectory := whole.trajectory()) is not None:
         tables["trajectory"] = trajectory
     recall = folder / "mqar.json"
@@ -198,7 +198,7 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
 def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord, models: Sequence[str]) -> pd.DataFrame:
     """Return the curve of the documents kept, with the rows that their tokens need."""
     assert gap.threshold is not None
-    found = read_table(folder, "curve.parquet", models)
+    found = read_suite_table(folder, "curve.parquet", models)
     keys = ["document", "high"]
     rows = build_curve(labels, {}, marks(gap.threshold, index))
     merged = rows[keys].merge(found, on=keys, how="left").fillna(0)
@@ -212,7 +212,7 @@ def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord, models: S
 
 def _distance_sums(folder: Path, rebuilt: pd.DataFrame, left_out: LeftOut) -> pd.DataFrame:
     """Return the sums of log distances of the documents kept. Raises `MismatchError` if they count other hits."""
-    kept = without(read_table(folder, "distance_sums.parquet"), left_out.documents)
+    kept = without(read_suite_table(folder, "distance_sums.parquet"), left_out.documents)
     if not all(np.array_equal(kept[name].to_numpy(), rebuilt[name].to_numpy()) for name in ("document", "domain", "n")):
         raise MismatchError(
             f"{folder / 'distance_sums.parquet'}: its counts are not those of this text and this index; {REMEDY}"

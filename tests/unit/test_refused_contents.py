@@ -40,7 +40,7 @@ from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
 from argap.suite.result import read_size
-from argap.suite.tables import read_table
+from argap.suite.tables import read_suite_table
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, read_document_of_window, write_labels
@@ -170,7 +170,7 @@ def test_a_text_without_hits_has_no_distances(tmp_path: Path) -> None:
             {"domain": object, "distance": "int32", "n": "int64"}
         ),
     )
-    assert read_table(tmp_path, "distances.parquet").empty
+    assert read_suite_table(tmp_path, "distances.parquet").empty
 
 
 @pytest.mark.parametrize(
@@ -472,3 +472,15 @@ def test_cells_in_portions_are_of_their_types(tmp_path: Path) -> None:
     pq.write_table(pa.table({"document": ["0"], "n": [1]}), tmp_path / "cells.parquet")
     with pytest.raises(FormatError, match="document is string; expected integers"):
         list(CellFile(tmp_path / "cells.parquet").parts())
+
+
+def test_windows_without_rows_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"document": pa.array([], pa.int32())}), tmp_path / "windows.parquet")
+    with pytest.raises(FormatError, match=r"windows\.parquet: no rows"):
+        read_document_of_window(tmp_path, SimpleNamespace(sources=("a",)))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_part_has_all_columns_of_a_run(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"window": [0]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="no column top1; expected window, top1"):
+        count_rows(tmp_path / "x.parquet", ["window", "top1"])
