@@ -92,7 +92,7 @@ class Result:
         no window or position, and a column for each further seed of a model.) They are read into memory, at about 50
         bytes per row plus 8 per model; `table` and `gap` do not need that.
         """
-        return read_cells(self.folder / "cells.parquet")
+        return read_cells(self.folder / "cells.parquet", self.record)
 
     def table(self) -> pd.DataFrame:
         """Return one row per model and slice: all tokens, AR hits, other tokens, and the slices of `argap score`.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from argap.files.remedies import remedy_for
 if TYPE_CHECKING:
     import pandas as pd
 
+R = TypeVar("R", bound=msgspec.Struct)
 TYPES = {int: pa.int32(), float: pa.float32(), str: pa.string(), bool: pa.bool_()}
 ROWS = 2**20
 """Rows per row group, and per portion."""
@@ -48,6 +49,8 @@ COUNTED = INTEGERS | {
     "n_ar_hits",
     "n_other",
 }
+LEAST = {"copy": -1}
+"""The least value of a counted column, where it is not 0."""
 MEASURED = NUMBERS | {"log_distance", "loss", "lr", "grad_norm", "tokens_per_s", "nll_ar_hits", "nll_other"}
 TEXTS = frozenset({"domain", "source", "model"})
 """Columns of data frames; others of the same names, as in answers or a text, may hold something else."""
@@ -136,15 +139,32 @@ def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None
         raise FormatError(f"{path}: {found}{remedy_for(path)}")
 
 
+def check_types(path: Path, found: pa.Schema) -> None:
+    """Raise `FormatError` for a column of sums or of a log that is of another type."""
+    for name, of_type in zip(found.names, found.types, strict=True):
+        wanted = _of_frame(name)
+        if wanted and not _holds(of_type, wanted):
+            raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
+
+
 def check_frame(path: Path, table: pa.Table) -> None:
-    """Raise `FormatError` for a column of sums or of a log that is of another type, or null in a row."""
+    """Raise `FormatError` as `check_types`, and for such a column that is null in a row, or below `LEAST`.
+
+    The upper bound of a bin is null in the last one. A column without rows may have no type: pandas gives it none.
+    """
+    check_types(path, pa.schema([each for each in table.schema if len(table) or not pa.types.is_null(each.type)]))
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if (wanted := _of_frame(name)) is None:
-            continue
-        if not _holds(column.type, wanted):
-            raise FormatError(f"{path}: {name} is {str(column.type)[:100]}; expected {wanted}{remedy_for(path)}")
-        if column.null_count:
+        wanted = _of_frame(name)
+        if wanted and column.null_count and not name.endswith("_high"):
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")
+        if wanted == "integers" and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
+            raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
+
+
+def check_rows(path: Path, table: pa.Table) -> None:
+    """Raise `FormatError` for a table without rows."""
+    if not len(table):
+        raise FormatError(f"{path}: no rows{remedy_for(path)}")
 
 
 def _of_frame(name: str) -> str | None:
@@ -170,16 +190,28 @@ CHECKS: Mapping[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 }
 
 
-def read_frame(path: Path, *, needed: Sequence[str] = ()) -> "pd.DataFrame":
+def read_frame(path: Path, *, needed: Sequence[str] = (), may_be_empty: bool = False) -> "pd.DataFrame":
     """Read a file as a pandas data frame, with the types that pandas wrote. Raises as `read_parquet` does.
 
-    ``needed``: columns that must be among those of the file.
+    ``needed``: columns that must be among those of the file. ``may_be_empty``: it may have no rows.
     """
     table = read_parquet(path)
-    check_columns(path, table.schema, [*needed, *(name for name in table.column_names if name not in needed)])
+    for names in (needed, table.column_names):
+        check_columns(path, table.schema, names)
     check_frame(path, table)
+    if not may_be_empty:
+        check_rows(path, table)
     with readable(path):  # what the file says of pandas' types may not fit its columns
         return table.to_pandas()
+
+
+def read_records(path: Path, record_type: type[R]) -> list[R]:
+    """Read the rows of a file with the columns of `schema_of` as records. Raises as `read_parquet` does."""
+    rows = read_parquet(path, schema=schema_of(record_type)).to_pylist()
+    try:
+        return msgspec.convert(rows, list[record_type])
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: {error}{remedy_for(path)}") from None
 
 
 def read_schema(path: Path) -> pa.Schema:
@@ -188,9 +220,13 @@ def read_schema(path: Path) -> pa.Schema:
         return file.schema_arrow
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a file, from its footer. Raises `FormatError` as `check_columns` does."""
+def count_rows(path: Path, needed: Sequence[str] = ()) -> int:
+    """Return the number of rows of a file, from its footer. Raises `FormatError` as `check_columns` does.
+
+    ``needed``: columns that must be among those of the file.
+    """
     with opened(path) as file:
+        check_columns(path, file.schema_arrow, needed)
         check_columns(path, file.schema_arrow, file.schema_arrow.names)
         return file.metadata.num_rows
 

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex
+from argap.errors import FormatError
 from argap.files.checksums import check_files
-from argap.files.parquet import read_parquet, schema_of, write_parquet
+from argap.files.parquet import read_records, schema_of, write_parquet
+from argap.files.remedies import remedy_for
 from argap.files.resumable import begin, finish, folder_name
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
@@ -213,8 +215,16 @@ def read_samples(folder: Path) -> list[Sample]:
     """Read the samples of a model on a task, in order. Raises `FormatError` for a broken file."""
     paths = sorted((folder / "samples").glob("part-*.parquet"))
     check_files(folder, paths)
-    rows = [row for path in paths for row in read_parquet(path, schema=SCHEMA).to_pylist()]
-    return sorted((Sample(**row) for row in rows), key=lambda sample: sample.row)
+    run = read_record(folder / "run.json", RecallRun).identity
+    known = {"gold_logprobs": run.checkpoint, "gold_rank": run.checkpoint, "gold_ar_hit": run.index}
+    samples = []
+    for path in paths:
+        samples += (of_path := read_records(path, Sample))
+        for name, source in known.items():
+            if any((getattr(sample, name) is None) != (source is None) for sample in of_path):
+                found = "null in a row" if source else "not null in a row of a run without it"
+                raise FormatError(f"{path}: {name} is {found}{remedy_for(path)}")
+    return sorted(samples, key=lambda sample: sample.row)
 
 
 def model_folder(out: Path, model: str) -> Path:

@@ -21,10 +21,19 @@ import pyarrow as pa
 
 from argap.errors import FormatError, first_line
 from argap.files.checksums import check_files
-from argap.files.parquet import SUM, ParquetPortions, check_frame, read_frame, read_portions, read_schema
-from argap.files.remedies import remedy_for
+from argap.files.parquet import (
+    SUM,
+    ParquetPortions,
+    check_columns,
+    check_frame,
+    check_rows,
+    check_types,
+    read_frame,
+    read_portions,
+    read_schema,
+)
 from argap.metric.bins import recorded_bins
-from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins
+from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins, Gap
 from argap.runtime.interrupt import raising_interrupts
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
@@ -133,33 +142,53 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None, bins: Bins) -> np.ndarra
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 
-def keys_of(path: Path) -> tuple[str, ...]:
-    """Return the keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
-    names = read_schema(path).names
-    return tuple(name for name in KEYS if name in names)
+def columns_of(gap: Gap | None) -> list[str]:
+    """Return the columns that the cells of a result must have; None: of any result."""
+    columns = ["document", "domain", "repeated", "distance", "n"]
+    if gap is None:
+        return columns
+    counted = [] if gap.threshold is None else ["frequency"]
+    return [*columns, *counted, *(PREFIX + name for names in gap.seeds.values() for name in names)]
+
+
+def keys_of(path: Path, gap: Gap | None = None) -> tuple[str, ...]:
+    """Return the keys of the cells in a result's file. Raises `FormatError` for a missing or broken file."""
+    schema = read_schema(path)
+    check_columns(path, schema, columns_of(gap))
+    return tuple(name for name in KEYS if name in schema.names)
 
 
 def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
     """Sum a file's cells over all keys except ``by``, for ``models``, sorted by ``by``.
 
     The cells are never all in memory: for 100 M tokens they take gigabytes. Raises `FormatError` for a missing or
-    damaged file, and for one without those columns.
+    damaged file, and as `read_frame` for those columns.
     """
     import duckdb
 
     from argap.slices.conditions import quoted
 
     check_files(path.parent, [path])
+    types = {"n": "BIGINT"} | dict.fromkeys((PREFIX + model for model in models), "DOUBLE")
+    schema = read_schema(path)
+    check_columns(path, schema, [*by, *types])
+    check_types(path, pa.schema([schema.field(name) for name in (*by, *types)]))
     keys = ", ".join(map(quoted, by))
-    sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
-    query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
+    sums = ", ".join(  # null if a row is null
+        f"CASE WHEN count({quoted(name)}) = count(*) THEN sum({quoted(name)})::{of_type} END AS {quoted(name)}"
+        for name, of_type in types.items()
+    )
+    query = f"SELECT {keys}, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
     with raising_interrupts(), duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
         try:
-            return connection.execute(query, [str(path)]).df()
+            found = connection.sql(query, params=[str(path)]).to_arrow_table()
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
             raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
+    check_frame(path, found)
+    check_rows(path, found)
+    return found.to_pandas()
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
@@ -224,10 +253,8 @@ class CellFile:
             yield table.to_pandas()
 
 
-def read_cells(path: Path) -> pd.DataFrame:
-    """Read the cells of a file without bin bounds. Raises `FormatError` for a missing or broken file."""
+def read_cells(path: Path, gap: Gap | None = None) -> pd.DataFrame:
+    """Read the cells of a result without bin bounds. Raises `FormatError` for a missing or broken file."""
     check_files(path.parent, [path])
-    cells = read_frame(path, needed=("document", "domain", "repeated", "distance", "n"))
-    if not len(cells):
-        raise FormatError(f"{path}: no rows{remedy_for(path)}")
+    cells = read_frame(path, needed=columns_of(gap))
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

@@ -195,7 +195,9 @@ class _Data(NamedTuple):
 
 def _of_cells(folder: Path, record: Gap, model: str) -> _Data:
     seeds = {name: record.seeds[name] for name in (record.reference, model)}
-    cells = with_models(read_cells(folder / "cells.parquet"), [name for names in seeds.values() for name in names])
+    cells = with_models(
+        read_cells(folder / "cells.parquet", record), [name for names in seeds.values() for name in names]
+    )
     fits = halves(cells["document"].to_numpy())
     fit = fits[:, 0]
     _check_halves(fit, folder)

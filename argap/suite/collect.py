@@ -52,12 +52,13 @@ from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
 from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
-from argap.suite.earlier import KEPT, Earlier, open_earlier
+from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.gap import build_curve, gap_of
 from argap.suite.layout import GAP, NEW, Layout, check_finished, finished_runs, put_in_place, read_recall, trajectory
 from argap.suite.layout import whole as whole_result
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Member, Members
+from argap.suite.tables import KEPT
 from argap.suite.trajectory import build_logs, build_trajectory
 from argap.synthetics.pretrained.records import PretrainedScores
 from argap.text.tokenizer import Tokenizer

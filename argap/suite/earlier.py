@@ -13,37 +13,21 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.files.checksums import check_files
-from argap.files.parquet import check_columns, read_frame, read_schema
 from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
-from argap.records import COPY, INDUCTION, EvaluationRecord, Examples, Gap, read_gap, read_record
-from argap.slices.cells import KEYS, PREFIX
+from argap.records import EvaluationRecord, Examples, Gap, read_gap, read_record
+from argap.slices.cells import PREFIX
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, check_trained, read_recall, whole
 from argap.suite.result import Member, Members
-from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
+from argap.suite.tables import NOT_ALWAYS, TABLES, read_suite_table
 from argap.tokens.runs import Run
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"
-KEPT = {
-    "cells.parquet": [key for key in KEYS if key not in ("window", "position", COPY, INDUCTION)],
-    "positions.parquet": ["document", "position"],
-    "copies.parquet": ["document", COPY, INDUCTION],
-}
-"""Keys of the committed sums. Intervals are over documents; in files of their own positions and copy labels take far
-less space."""
-TABLES: Mapping[str, Sequence[str]] = {
-    **{name: [*keys, "n"] for name, keys in KEPT.items()},
-    "curve.parquet": ["document", "high", "n"],
-    "logs.parquet": LOG_COLUMNS,
-    "trajectory.parquet": COLUMNS,
-}
-"""Files that members are taken from, with the columns required besides the sums."""
-NOT_ALWAYS = ("positions.parquet", "copies.parquet", "curve.parquet", "trajectory.parquet")
-"""Files that may be missing: older results lack the first three, results without intermediate checkpoints the last."""
+REBUILT = ("distances.parquet", "distance_sums.parquet", "prevalence.parquet")
+"""Tables without models, from which nothing is taken."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Earlier:
         if not self.taken or not is_there(path := self.folder / name):
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
-        found = read_frame(path)
+        found = read_suite_table(self.folder, name)
         if not all(np.array_equal(own[key].to_numpy(), found[key].to_numpy()) for key in keys):
             raise MismatchError(
                 f"{path}: its rows are not those of the evaluation text and the training counts here; {REMEDY}"
@@ -80,10 +64,9 @@ class Earlier:
 
         Rows are in the order of ``models``.
         """
-        path = self.folder / name
-        if not self.taken or not is_there(path):
+        if not self.taken or not is_there(self.folder / name):
             return own
-        found = read_frame(path)
+        found = read_suite_table(self.folder, name)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
         return every.iloc[order] if len(every) else None
@@ -153,9 +136,6 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
     """Raise `FormatError` for a file that is damaged or lacks a member of the result."""
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
-    check_files(folder, [folder / name for name in TABLES])
-    for name, columns in TABLES.items():
-        sums = [PREFIX + model for model in taken] if name in ("cells.parquet", "curve.parquet") else []
-        if name not in NOT_ALWAYS or (folder / name).is_file():
-            schema = read_schema(folder / name)
-            check_columns(folder / name, schema, [*columns, *sums])
+    for name in TABLES:
+        if name not in REBUILT and (name not in NOT_ALWAYS or is_there(folder / name)):
+            read_suite_table(folder, name, list(taken) if name in ("cells.parquet", "curve.parquet") else ())

@@ -11,9 +11,8 @@ import pandas as pd
 
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
-from argap.files.parquet import read_frame
 from argap.files.regular import is_there
-from argap.files.remedies import SUITE, remedy_for
+from argap.files.remedies import SUITE
 from argap.records import (
     COPY,
     INDUCTION,
@@ -28,13 +27,14 @@ from argap.records import (
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
-from argap.slices.cells import BOUNDS, PREFIX, models_of, with_models
+from argap.slices.cells import PREFIX, models_of, with_models
 from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
 from argap.suite.config import Suite
 from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.result import Member, SizeResult, read_size
+from argap.suite.tables import read_suite_table
 from argap.tokens.labels import Labels
 
 FURTHER: Mapping[By, str] = {"position": "positions.parquet", COPY: "copies.parquet", INDUCTION: "copies.parquet"}
@@ -117,18 +117,9 @@ def recompute(suite: Suite, folder: Path) -> Gap:
 
 
 def read_sums(size: SizeResult) -> dict[str, pd.DataFrame]:
-    """Read the files of sums that a result has, by name, without bin bounds. Raises `FormatError` for a broken one."""
-    folder, sums = size.folder, {"cells.parquet": size.cells}
-    if "frequency" not in size.cells:
-        raise FormatError(f"{folder / 'cells.parquet'}: no column frequency, and a suite has an index; {SUITE}")
-    for name in dict.fromkeys(FURTHER.values()):
-        if is_there(folder / name):
-            keys = [by for by, file in FURTHER.items() if file == name]
-            found = read_frame(folder / name, needed=("document", *keys, "n"))
-            if not len(found):
-                raise FormatError(f"{folder / name}: no rows{remedy_for(folder / name)}")
-            sums[name] = found.drop(columns=list(BOUNDS & {*found.columns}))
-    return sums
+    """Read the files of sums that a result has, by name. Raises `FormatError` for a broken one."""
+    files = [name for name in dict.fromkeys(FURTHER.values()) if is_there(size.folder / name)]
+    return {"cells.parquet": size.cells} | {name: read_suite_table(size.folder, name) for name in files}
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -43,9 +43,10 @@ def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.Da
 def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
     """Fit α for all documents and for each domain: rows ``domain, n, exponent, low, high`` with the 95% interval.
 
-    ``longest``: the largest distance possible in a window. The interval is NaN for a single document.
+    ``longest``: the largest distance possible in a window. The interval is NaN for a single document. No rows without
+    ``documents``.
     """
-    names = ["all", *documents["domain"].unique().tolist()]
+    names = ["all", *documents["domain"].unique().tolist()] if len(documents) else []
     means = expected_log(GRID, longest)
     rows = []
     for name in names:
@@ -53,8 +54,8 @@ def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
         n, total = part["n"].to_numpy(np.float64), part["log_distance"].to_numpy(np.float64)
         low, high = _interval(n, total, means)
         exponent = float(_solve(np.array(total.sum() / n.sum()), means))
-        rows.append({"domain": name, "n": int(n.sum()), "exponent": exponent, "low": low, "high": high})
-    return pd.DataFrame(rows)
+        rows.append((name, int(n.sum()), exponent, low, high))
+    return pd.DataFrame(rows, columns=["domain", "n", "exponent", "low", "high"])
 
 
 def power_law(exponents: np.ndarray, longest: int) -> np.ndarray:

@@ -9,18 +9,17 @@ import numpy as np
 import pandas as pd
 
 from argap.errors import FormatError
-from argap.files.checksums import check_files
-from argap.files.parquet import read_frame
+from argap.files.parquet import check_below
 from argap.files.regular import is_there
 from argap.files.remedies import SUITE
 from argap.metric.seeds import seed_range
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
-from argap.slices.cells import PREFIX, mean_over_seeds, models_of, read_cells, sum_by
+from argap.slices.cells import PREFIX, mean_over_seeds, models_of, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
 from argap.suite.repeats import fit_exponents
-from argap.suite.trajectory import COLUMNS, LOG_COLUMNS
+from argap.suite.tables import DISTANCES, read_suite_table
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.train.records import TrainRecord, TrainResult
 
@@ -162,24 +161,33 @@ class SizeResult:
     @cached_property
     def _sums(self) -> pd.DataFrame:
         """Read ``curve.parquet``; without one, as in older results, the cells and their coarser bins are used."""
-        names = ["document", "high", "n", *(PREFIX + name for name in models_of(self.cells))]
+        models = models_of(self.cells)
         if is_there(self.folder / "curve.parquet"):
-            return self._table("curve", *names)
+            return read_suite_table(self.folder, "curve.parquet", models)
         ends = np.array([-1 if each.high is None else each.high for each in self.gap.bins.frequency])
         repeated = self.cells.loc[self.cells["repeated"]].assign(high=lambda cells: ends[cells["frequency"]])
-        return repeated.loc[repeated["high"] >= 0, names]
+        return repeated.loc[repeated["high"] >= 0, ["document", "high", "n", *(PREFIX + name for name in models)]]
 
     def distances(self) -> pd.DataFrame:
-        """Read the histogram of the AR hits: ``domain, distance, n``."""
-        return self._table("distances", "domain", "distance", "n")
+        """Read the histogram of the AR hits, ``domain, distance, n``; no rows without hits.
+
+        Raises `FormatError` for distances that no window has, and unless `exponents` has the same hits.
+        """
+        found, path, longest = read_suite_table(self.folder, DISTANCES), self.folder / DISTANCES, self.seq_len - 2
+        check_below(path, found["distance"].to_numpy() - 1, longest, f"a distance that is not from 1 to {longest}")
+        exponents = self.exponents()
+        hits = [int(found.loc[found["domain"] == name, "n"].sum()) for name in exponents["domain"].iloc[1:]]
+        if hits != exponents["n"].iloc[1:].tolist() or sum(hits) != found["n"].sum():
+            raise FormatError(f"{path}: its hits are not those of distance_sums.parquet; {SUITE}")
+        return found
 
     def exponents(self) -> pd.DataFrame:
         """Fit a power law to each domain's distances (`argap.suite.repeats.fit_exponents`)."""
-        return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
+        return fit_exponents(read_suite_table(self.folder, "distance_sums.parquet"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
         """Read ``domain, position, content, n, repeated``."""
-        return self._table("prevalence", "domain", "position", "content", "n", "repeated")
+        return read_suite_table(self.folder, "prevalence.parquet")
 
     def heat(self) -> pd.DataFrame:
         """Return ``distance, frequency, n`` and each model's sum of log p, over repeated tokens."""
@@ -194,12 +202,13 @@ class SizeResult:
 
     def trajectory(self) -> pd.DataFrame | None:
         """Read NLL during training (`argap.suite.trajectory.COLUMNS`); None without scored intermediate checkpoints."""
-        return self._table("trajectory", *COLUMNS) if is_there(self.folder / "trajectory.parquet") else None
+        name = "trajectory.parquet"
+        return read_suite_table(self.folder, name) if is_there(self.folder / name) else None
 
     @cached_property
     def _logs(self) -> pd.DataFrame:
         """Read ``logs.parquet``."""
-        return self._table("logs", *LOG_COLUMNS)
+        return read_suite_table(self.folder, "logs.parquet")
 
     def log(self, name: str) -> pd.DataFrame:
         """Return the training log of a member (`argap.suite.trajectory.LOG_COLUMNS`), one row per line.
@@ -259,18 +268,13 @@ class SizeResult:
             for part, rows in self.parts.items()
         }
 
-    def _table(self, name: str, *columns: str) -> pd.DataFrame:
-        path = self.folder / f"{name}.parquet"
-        check_files(self.folder, [path])
-        return read_frame(path, needed=columns)
-
 
 def read_size(folder: Path) -> SizeResult:
     """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
     gap = read_gap(folder)
     if gap.index is None:
         raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {SUITE}")
-    cells = read_cells(folder / "cells.parquet")
+    cells = read_suite_table(folder, "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
     return SizeResult(folder, gap, cells, members)

@@ -22,7 +22,6 @@ from argap.errors import FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet, open_evaluation_set
 from argap.files.checksums import check_files
 from argap.files.lock import one_writer
-from argap.files.parquet import read_frame
 from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
@@ -36,7 +35,7 @@ from argap.suite.gap import build_curve, gap_of, read_sums
 from argap.suite.layout import GAP, Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import read_size
-from argap.suite.trajectory import LOG_COLUMNS
+from argap.suite.tables import read_suite_table
 from argap.synthetics.pretrained.records import read_scores
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import Labels, index_record, label
@@ -105,7 +104,7 @@ def restate_without(
         tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
     for member in whole.members:
         whole.log(member.name)  # there, before anything is written
-    tables["logs"] = read_frame(folder / "logs.parquet", needed=LOG_COLUMNS)
+    tables["logs"] = read_suite_table(folder, "logs.parquet")
     if (trajectory := whole.trajectory()) is not None:
         tables["trajectory"] = trajectory
     recall = folder / "mqar.json"
@@ -200,23 +199,25 @@ def _check_cells(path: Path, cells: pd.DataFrame, labels: Labels, gap: Gap) -> N
 def _curve(folder: Path, labels: Labels, gap: Gap, index: IndexRecord, models: Sequence[str]) -> pd.DataFrame:
     """Return the curve of the documents kept, with the rows that their tokens need."""
     assert gap.threshold is not None
-    path = folder / "curve.parquet"
-    found = read_frame(path, needed=("document", "high", "n", *(PREFIX + model for model in models)))
+    found = read_suite_table(folder, "curve.parquet", models)
     keys = ["document", "high"]
     rows = build_curve(labels, {}, marks(gap.threshold, index))
     merged = rows[keys].merge(found, on=keys, how="left").fillna(0)
     merged = merged.astype({"n": rows["n"].dtype})
     if not np.array_equal(merged["n"].to_numpy(), rows["n"].to_numpy()):
-        raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
+        raise MismatchError(
+            f"{folder / 'curve.parquet'}: its counts are not those of this text and this index; {REMEDY}"
+        )
     return merged
 
 
 def _distance_sums(folder: Path, rebuilt: pd.DataFrame, left_out: LeftOut) -> pd.DataFrame:
     """Return the sums of log distances of the documents kept. Raises `MismatchError` if they count other hits."""
-    path = folder / "distance_sums.parquet"
-    kept = without(read_frame(path, needed=rebuilt.columns.tolist()), left_out.documents)
+    kept = without(read_suite_table(folder, "distance_sums.parquet"), left_out.documents)
     if not all(np.array_equal(kept[name].to_numpy(), rebuilt[name].to_numpy()) for name in ("document", "domain", "n")):
-        raise MismatchError(f"{path}: its counts are not those of this text and this index; {REMEDY}")
+        raise MismatchError(
+            f"{folder / 'distance_sums.parquet'}: its counts are not those of this text and this index; {REMEDY}"
+        )
     return kept
 
 

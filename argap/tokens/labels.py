@@ -26,7 +26,15 @@ from argap.evaluation.documents import Documents, read_documents, write_document
 from argap.evaluation.windows import EvaluationSet
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import check_files, write_checksums
-from argap.files.parquet import ParquetPortions, check_below, check_whole, read_parquet, required, write_parquet
+from argap.files.parquet import (
+    ParquetPortions,
+    check_below,
+    check_rows,
+    check_whole,
+    read_parquet,
+    required,
+    write_parquet,
+)
 from argap.files.remedies import remedy_for
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.records.columns import COPIED, SEGMENTED, TEXT
@@ -294,7 +302,9 @@ def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
     """Read the document of each window, int32 ``[W]``. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
     check_files(folder, [path])
-    column = read_parquet(path, ["document"])["document"]
+    table = read_parquet(path, ["document"])
+    check_rows(path, table)  # an evaluation set has windows
+    column = table["document"]
     if not pa.types.is_integer(column.type):
         raise FormatError(f"{path}: document is {str(column.type)[:100]}; expected integers{remedy_for(path)}")
     documents = column.to_numpy()

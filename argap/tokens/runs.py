@@ -340,7 +340,7 @@ def _read_columns(
 def check_parts(run: Run) -> list[Path]:
     """Check and return the parts of a run. Raises `FormatError` if one is damaged or missing."""
     parts = token_parts(run.folder)
-    rows = sum(count_rows(path) for path in parts)
+    rows = sum(count_rows(path, SCHEMA.names) for path in parts)
     check_files(run.folder, parts)
     expected = run.record.evaluation.tokens
     if rows != expected:

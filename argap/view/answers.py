@@ -202,7 +202,7 @@ class Answers:
     @cached_property
     def _keys(self) -> tuple[str, ...]:
         """Return the keys of the cells; a suite's cells lack some."""
-        return keys_of(self.result.folder / "cells.parquet")
+        return keys_of(self.result.folder / "cells.parquet", self.result.record)
 
     @property
     def _of_hits(self) -> list[str]:

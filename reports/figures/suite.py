@@ -78,15 +78,18 @@ CAPTIONS = {
 
 
 def draw_suite(result: SizeResult, folder: Path) -> dict[str, Drawn]:
-    """Write every figure of one size as SVG, by name, in the order of `CAPTIONS`."""
+    """Write every figure of one size as SVG, by name, in the order of `CAPTIONS`; some need AR hits or repeats."""
     figures = {
-        "distances": distances(result),
         "prevalence": prevalence(result),
         "learning_curves": learning_curves(result),
     }
-    if len(result.gap.rows) > 1:
-        figures["gap_by_distance_and_frequency"] = heat(result)
+    several, has_hits = len(result.gap.rows) > 1, len(result.distances()) > 0
+    if has_hits:
+        figures["distances"] = distances(result)
+    if several and has_hits:
         figures["recall_against_state"] = recall_against_state(result)
+    if several and len(result.heat()):
+        figures["gap_by_distance_and_frequency"] = heat(result)
     if (trajectory := result.trajectory()) is not None:
         gap = result.gap
         figures["recall_along_training"] = recall_along_training(trajectory, gap.models, result.reference, gap)

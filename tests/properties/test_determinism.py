@@ -109,10 +109,10 @@ def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=10**5) * 10.0 ** rng.integers(-8, 8, 10**5)
     table = pa.table(
-        {"domain": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
+        {"document": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
     )
     pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
-    assert sum_cells(tmp_path / "cells.parquet", ["domain"], ["m"])["logprob/m"].item() == np.cumsum(values)[-1]
+    assert sum_cells(tmp_path / "cells.parquet", ["document"], ["m"])["logprob/m"].item() == np.cumsum(values)[-1]
 
 
 def _moved(content: bytes, name: str) -> bytes:

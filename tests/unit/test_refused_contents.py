@@ -23,9 +23,11 @@ from argap.evaluation.documents import read_documents as read_kept
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
-from argap.files.parquet import check_columns, check_whole, count_rows, read_frame
+from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, write_parquet
 from argap.files.regular import is_there
+from argap.recall import samples
 from argap.recall.prompts import Protocol, build_prompt
+from argap.recall.samples import SCHEMA
 from argap.records import EvaluationSpec, read_gap
 from argap.records.columns import schema_of
 from argap.records.gap import save_gap
@@ -34,9 +36,11 @@ from argap.result import open_result
 from argap.runtime import streams
 from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
-from argap.slices.cells import CellFile, read_cells
+from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.conditions import check_condition
 from argap.suite.gap import build_curve
+from argap.suite.result import read_size
+from argap.suite.tables import read_suite_table
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, read_document_of_window, write_labels
@@ -88,11 +92,113 @@ def test_columns_of_sums_and_logs_have_a_type_and_no_nulls(tmp_path: Path, name:
         read_frame(tmp_path / "x.parquet")
 
 
-def test_cells_without_rows_are_refused(tmp_path: Path) -> None:
-    whole = pa.table({"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], "n": [1]})
-    pq.write_table(whole.slice(1), tmp_path / "cells.parquet")
-    with pytest.raises(FormatError, match=r"cells\.parquet: no rows"):
-        read_cells(tmp_path / "cells.parquet")
+CELLS = {"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], "n": [1], "logprob/a": [-1.0]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({name: pa.array(values).slice(1) for name, values in CELLS.items()}, "no rows"),
+        (CELLS | {"n": [True]}, "n is bool; expected integers"),
+        (CELLS | {"logprob/a": [None]}, "logprob/a is null"),
+        (CELLS | {"document": [-1]}, "document is -1 in a row"),
+        ({name: values for name, values in CELLS.items() if name != "n"}, "no column n"),
+    ],
+)
+def test_cells_are_refused_alike_by_each_reader(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
+    path = tmp_path / "cells.parquet"
+    pq.write_table(pa.table(columns), path)
+    readers = (read_cells, lambda path: sum_cells(path, ["document"], ["a"]))
+    for read in readers:
+        with pytest.raises(FormatError, match=rf"cells\.parquet: ({said})"):
+            read(path)
+
+
+def test_a_cell_without_its_sum_is_refused_where_cells_are_added(tmp_path: Path) -> None:
+    both = {name: values * 2 for name, values in CELLS.items()} | {"logprob/a": [-1.0, None]}
+    pq.write_table(pa.table(both), tmp_path / "cells.parquet")
+    with pytest.raises(FormatError, match="logprob/a is null in 1 rows"):
+        sum_cells(tmp_path / "cells.parquet", ["document"], ["a"])
+
+
+def test_cells_of_a_result_have_its_models_and_counts(tmp_path: Path) -> None:
+    path, gap = tmp_path / "cells.parquet", read_gap(RESULT)
+    pq.write_table(pa.table(CELLS), path)
+    for read in (read_cells, keys_of):
+        with pytest.raises(FormatError, match=r"no column frequency; expected .*logprob/attention"):
+            read(path, gap)
+
+
+def test_the_last_bin_has_no_upper_bound(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"frequency_low": [1], "frequency_high": pa.array([None], pa.int64())}), tmp_path / "x")
+    assert len(read_frame(tmp_path / "x")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("distances.parquet", {"n": 0}, "n is 0 in a row"),
+        ("distances.parquet", {"distance": 10**6}, "a distance that is not from 1 to"),
+        ("distances.parquet", {"n": 10**6}, "its hits are not those of distance_sums"),
+        ("distances.parquet", None, "its hits are not those of distance_sums"),
+        ("distance_sums.parquet", {"log_distance": None}, "log_distance is null"),
+        ("curve.parquet", None, "no rows"),
+        ("logs.parquet", {"tokens": 0}, "tokens is 0 in a row"),
+        ("prevalence.parquet", None, "no rows"),
+    ],
+)
+def test_a_table_of_a_suite_is_refused(tmp_path: Path, name: str, change: dict[str, Any] | None, said: str) -> None:
+    for file in RESULT.glob("*.*"):
+        if file.name != "checksums.json":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    table = pq.read_table(tmp_path / name)
+    for column, value in (change or {}).items():
+        place = table.column_names.index(column)
+        values = pa.array([value, *table[column].to_pylist()[1:]], table.schema.field(column).type)
+        table = table.set_column(place, column, values)
+    pq.write_table(table if change else table.slice(0, 0), tmp_path / name)
+    result = read_size(tmp_path)
+    with pytest.raises(FormatError, match=said):
+        _ = result.distances(), result.curve, result.log("attention"), result.prevalence()
+
+
+def test_a_text_without_hits_has_no_distances(tmp_path: Path) -> None:
+    """As pandas writes them: a column of texts without rows has no type."""
+    write_parquet(
+        tmp_path / "distances.parquet",
+        pd.DataFrame({"domain": [], "distance": [], "n": []}).astype(
+            {"domain": object, "distance": "int32", "n": "int64"}
+        ),
+    )
+    assert read_suite_table(tmp_path, "distances.parquet").empty
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"row": None}, "Expected `int`, got `null`"),
+        ({"gold": None}, "Expected `str`, got `null`"),
+        ({"gold_logprobs": None}, "gold_logprobs is null in a row"),
+        ({"gold_ar_hit": [True]}, "gold_ar_hit is not null in a row of a run without it"),
+    ],
+)
+def test_broken_answers_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    row = {
+        name: {pa.string(): "stop", pa.bool_(): True, pa.int32(): 0}.get(of_type, [0])
+        for name, of_type in zip(SCHEMA.names, SCHEMA.types, strict=True)
+    } | {"gold_repeated": [True], "gold_ar_hit": None, "stop": "eos"}
+    run: Any = SimpleNamespace(identity=SimpleNamespace(checkpoint="0", index=None))
+    (tmp_path / "samples").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "read_record", lambda *_: run)
+        for altered in ({}, change):
+            table = pa.Table.from_pylist([row | altered], schema=SCHEMA)
+            write_parquet(tmp_path / "samples" / "part-00000.parquet", table)
+            if altered:
+                with pytest.raises(FormatError, match=rf"part-00000\.parquet: .*{said}"):
+                    samples.read_samples(tmp_path)
+            else:
+                assert len(samples.read_samples(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("value", [np.float16(1), [1], {"a": 1}, b"x"])
@@ -366,3 +472,15 @@ def test_cells_in_portions_are_of_their_types(tmp_path: Path) -> None:
     pq.write_table(pa.table({"document": ["0"], "n": [1]}), tmp_path / "cells.parquet")
     with pytest.raises(FormatError, match="document is string; expected integers"):
         list(CellFile(tmp_path / "cells.parquet").parts())
+
+
+def test_windows_without_rows_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"document": pa.array([], pa.int32())}), tmp_path / "windows.parquet")
+    with pytest.raises(FormatError, match=r"windows\.parquet: no rows"):
+        read_document_of_window(tmp_path, SimpleNamespace(sources=("a",)))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_part_has_all_columns_of_a_run(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"window": [0]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="no column top1; expected window, top1"):
+        count_rows(tmp_path / "x.parquet", ["window", "top1"])

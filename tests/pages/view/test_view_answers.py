@@ -381,5 +381,5 @@ def test_cells_summed_in_the_file_are_those_in_memory(token_result, result):
     expected = sum_by(result.cells[columns], ["document", "distance"])
     pd.testing.assert_frame_equal(made, expected, check_dtype=False)
     assert keys_of(token_result / "cells.parquet") == tuple(KEYS)
-    with pytest.raises(FormatError, match="not a complete file of cells"):
+    with pytest.raises(FormatError, match="no column colour; expected colour, n"):
         sum_cells(token_result / "cells.parquet", ["colour"], ["m2"])
