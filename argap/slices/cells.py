@@ -32,6 +32,7 @@ from argap.files.parquet import (
     read_portions,
     read_schema,
 )
+from argap.files.remedies import remedy_for
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins, Gap
 from argap.runtime.interrupt import raising_interrupts
@@ -158,8 +159,16 @@ def keys_of(path: Path, gap: Gap | None = None) -> tuple[str, ...]:
     return tuple(name for name in KEYS if name in schema.names)
 
 
-def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
-    """Sum a file's cells over all keys except ``by``, for ``models``, sorted by ``by``.
+def check_bins(path: Path, cells: pd.DataFrame, bins: Bins) -> None:
+    """Raise `FormatError` if a row of cells is in a bin that the result does not have."""
+    for name in [name for name in BINNED if name in cells]:
+        last = len(getattr(bins, name)) - 1
+        if (highest := cells[name].to_numpy().max(initial=0)) > last:
+            raise FormatError(f"{path}: {name} is {highest}; the last bin of gap.json is {last}{remedy_for(path)}")
+
+
+def sum_cells(path: Path, by: Sequence[str], models: Sequence[str], bins: Bins) -> pd.DataFrame:
+    """Sum a file's cells over all keys except ``by``, for ``models``, sorted by ``by``; ``bins``: of the result.
 
     The cells are never all in memory: for 100 M tokens they take gigabytes. Raises `FormatError` for a missing or
     damaged file, and as `read_frame` for those columns.
@@ -188,7 +197,9 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
             raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
     check_frame(path, found)
     check_rows(path, found)
-    return found.to_pandas()
+    cells = found.to_pandas()
+    check_bins(path, cells, bins)
+    return cells
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
@@ -257,4 +268,6 @@ def read_cells(path: Path, gap: Gap | None = None) -> pd.DataFrame:
     """Read the cells of a result without bin bounds. Raises `FormatError` for a missing or broken file."""
     check_files(path.parent, [path])
     cells = read_frame(path, needed=columns_of(gap))
+    if gap is not None:
+        check_bins(path, cells, gap.bins)
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

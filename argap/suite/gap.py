@@ -27,7 +27,7 @@ from argap.records import (
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
-from argap.slices.cells import PREFIX, models_of, with_models
+from argap.slices.cells import PREFIX, check_bins, models_of, with_models
 from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
@@ -119,7 +119,10 @@ def recompute(suite: Suite, folder: Path) -> Gap:
 def read_sums(size: SizeResult) -> dict[str, pd.DataFrame]:
     """Read the files of sums that a result has, by name. Raises `FormatError` for a broken one."""
     files = [name for name in dict.fromkeys(FURTHER.values()) if is_there(size.folder / name)]
-    return {"cells.parquet": size.cells} | {name: read_suite_table(size.folder, name) for name in files}
+    sums = {name: read_suite_table(size.folder, name) for name in files}
+    for name, table in sums.items():
+        check_bins(size.folder / name, table, size.gap.bins)
+    return {"cells.parquet": size.cells} | sums
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -15,7 +15,7 @@ from argap.files.remedies import SUITE
 from argap.metric.seeds import seed_range
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
-from argap.slices.cells import PREFIX, mean_over_seeds, models_of, sum_by
+from argap.slices.cells import PREFIX, check_bins, mean_over_seeds, models_of, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
 from argap.suite.repeats import fit_exponents
@@ -187,7 +187,9 @@ class SizeResult:
 
     def prevalence(self) -> pd.DataFrame:
         """Read ``domain, position, content, n, repeated``."""
-        return read_suite_table(self.folder, "prevalence.parquet")
+        found = read_suite_table(self.folder, "prevalence.parquet")
+        check_bins(self.folder / "prevalence.parquet", found, self.gap.bins)
+        return found
 
     def heat(self) -> pd.DataFrame:
         """Return ``distance, frequency, n`` and each model's sum of log p, over repeated tokens."""
@@ -275,6 +277,7 @@ def read_size(folder: Path) -> SizeResult:
     if gap.index is None:
         raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {SUITE}")
     cells = read_suite_table(folder, "cells.parquet")
+    check_bins(folder / "cells.parquet", cells, gap.bins)
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
     return SizeResult(folder, gap, cells, members)

@@ -197,7 +197,9 @@ class Answers:
         seeds = self.result.record.seeds
         chosen = [name for model in self.result.models if models is None or model in models for name in seeds[model]]
         path = self.result.folder / "cells.parquet"
-        return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen))
+        return self._once.get(
+            ("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen, self.result.record.bins)
+        )
 
     @cached_property
     def _keys(self) -> tuple[str, ...]:
@@ -367,7 +369,8 @@ class Answers:
 
     def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
         path, labels = self.result.folder / "cells.parquet", self.result.token_table.record
-        sums = sum_cells(path, ["window", "document", "domain"], list(dict.fromkeys([model, reference])))
+        models = list(dict.fromkeys([model, reference]))
+        sums = sum_cells(path, ["window", "document", "domain"], models, self.result.record.bins)
         check_documents(path, sums["document"].to_numpy(), labels)
         delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
         worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]

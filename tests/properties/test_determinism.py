@@ -14,6 +14,7 @@ from argap.bigram_index.store import open_index
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.evaluation.windows import build_evaluation_set
+from argap.metric.bins import bins_of
 from argap.results.compare import EARLIER, compare_runs
 from argap.slices.cells import sum_cells
 from argap.text.tokenizer import Tokenizer
@@ -112,7 +113,8 @@ def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
         {"document": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
     )
     pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
-    assert sum_cells(tmp_path / "cells.parquet", ["document"], ["m"])["logprob/m"].item() == np.cumsum(values)[-1]
+    sums = sum_cells(tmp_path / "cells.parquet", ["document"], ["m"], bins_of(1, 8))
+    assert sums["logprob/m"].item() == np.cumsum(values)[-1]
 
 
 def _moved(content: bytes, name: str) -> bytes:

@@ -25,6 +25,7 @@ from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
 from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, write_parquet
 from argap.files.regular import is_there
+from argap.metric.bins import bins_of
 from argap.recall import samples
 from argap.recall.prompts import Protocol, build_prompt
 from argap.recall.samples import SCHEMA
@@ -38,7 +39,7 @@ from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
 from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.conditions import check_condition
-from argap.suite.gap import build_curve
+from argap.suite.gap import build_curve, read_sums
 from argap.suite.result import read_size
 from argap.suite.tables import read_suite_table
 from argap.text.tokenizer import load_tokenizer
@@ -108,7 +109,7 @@ CELLS = {"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], 
 def test_cells_are_refused_alike_by_each_reader(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
     path = tmp_path / "cells.parquet"
     pq.write_table(pa.table(columns), path)
-    readers = (read_cells, lambda path: sum_cells(path, ["document"], ["a"]))
+    readers = (read_cells, lambda path: sum_cells(path, ["document"], ["a"], bins_of(1, 8)))
     for read in readers:
         with pytest.raises(FormatError, match=rf"cells\.parquet: ({said})"):
             read(path)
@@ -118,7 +119,27 @@ def test_a_cell_without_its_sum_is_refused_where_cells_are_added(tmp_path: Path)
     both = {name: values * 2 for name, values in CELLS.items()} | {"logprob/a": [-1.0, None]}
     pq.write_table(pa.table(both), tmp_path / "cells.parquet")
     with pytest.raises(FormatError, match="logprob/a is null in 1 rows"):
-        sum_cells(tmp_path / "cells.parquet", ["document"], ["a"])
+        sum_cells(tmp_path / "cells.parquet", ["document"], ["a"], bins_of(1, 8))
+
+
+@pytest.mark.parametrize("name", ["cells.parquet", "positions.parquet", "prevalence.parquet"])
+def test_a_bin_that_the_result_does_not_have_is_refused(tmp_path: Path, name: str) -> None:
+    for each in RESULT.iterdir():
+        if each.is_file():
+            (tmp_path / each.name).symlink_to(each)
+    column = "distance" if name == "cells.parquet" else "position"
+    table = pq.read_table(RESULT / name)
+    beyond = pa.array([99, *table[column].to_pylist()[1:]], pa.int16())
+    (tmp_path / name).unlink()
+    pq.write_table(table.set_column(table.column_names.index(column), column, beyond), tmp_path / name)
+    (tmp_path / "checksums.json").unlink()
+    reads = {
+        "cells.parquet": read_size,
+        "positions.parquet": lambda folder: read_sums(read_size(folder)),
+        "prevalence.parquet": lambda folder: read_size(folder).prevalence(),
+    }
+    with pytest.raises(FormatError, match=rf"{name}: {column} is 99; the last bin of gap.json is "):
+        reads[name](tmp_path)
 
 
 def test_cells_of_a_result_have_its_models_and_counts(tmp_path: Path) -> None:

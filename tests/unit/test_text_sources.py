@@ -42,6 +42,7 @@ def cells(gap_of_hits: list[float], gap_of_others: list[float], difficulty: list
             "document": d,
             "domain": TABLE["domain"][d],
             "repeated": hit,
+            "distance": 0,
             "n": n,
             "logprob/attention": -n * difficulty[d],
             "logprob/model": -n * (difficulty[d] + gap),
