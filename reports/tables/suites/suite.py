@@ -4,6 +4,7 @@ Further tables show windows longer than those of training, and which learning ra
 (`argap.suite.rates`).
 """
 
+from collections.abc import Mapping
 from math import isnan, nan
 from pathlib import Path
 
@@ -366,15 +367,24 @@ def rates_table(rates: Rates, size: str) -> Table:
         if rates.schedule == "whole"
         else "those of the whole training, shortened alike, which may rank the rates otherwise"
     )
+    edges = [member for member in rates.members if rates.best(member) in _ends(rates.losses(member))]
+    at_ends = (f"Best at an end of the rates tried, so one beyond may be better: {', '.join(edges)}.",) if edges else ()
     notes = (
         f"Mean training loss in nats per token over the last {percent(TAIL, 0)} of {first.steps:,} steps "
         f"({first.tokens:,} tokens, {rates.passes:.2f} passes over the text), by learning rate. Warm-up and decay are "
         f"{of_all}. All members see the same windows; one seed.",
         f"Gain: how much lower the loss is than at {rates.rate:g}, the suite's rate, in nats.",
+        *at_ends,
         f"Trained on {', '.join(sorted({row.device for row in rates.rows}))}.",
     )
     titles = ("Model", *(f"{lr:g}" for lr in columns), "Best rate", "Gain")
     return Table(titles, rows, notes, frozenset(bold), title=f"{size}, learning rates")
+
+
+def _ends(losses: Mapping[float, float | None]) -> tuple[float, ...]:
+    """Return the lowest and the highest rate, unless the training at it diverged; none of a single rate."""
+    ends = (min(losses), max(losses)) if len(losses) > 1 else ()
+    return tuple(rate for rate in ends if losses[rate] is not None)
 
 
 def _loss(value: float | None) -> str:

@@ -121,6 +121,7 @@ def test_the_table_names_the_best_rate_and_its_gain(tmp_path, place):
     assert table.best == {(0, 3), (1, 2)}
     assert "last 20% of 10 steps (640 tokens, 0.38 passes over the text)" in table.notes[0]
     assert "shortened alike, which may rank the rates otherwise" in table.notes[0]
+    assert "Best at an end of the rates tried, so one beyond may be better: a." in table.notes
     assert "left early" in rates_table(msgspec.structs.replace(rates, schedule="whole"), "7m").notes[0]
     write_record(tmp_path / "tiny" / "rates.json", rates)
     assert [each.rows for each in write_rates(load_suite(place / "suite.yaml"), tmp_path)] == [table.rows]
