@@ -287,7 +287,7 @@ def score(
     tokenizer get the same examples.
     """
     from argap.errors import ArgapError
-    from argap.reports.figures.mqar import write_pretrained
+    from argap.reports.figures.pretrained import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
     from argap.scoring.config import ScoreConfig
     from argap.synthetics.pretrained.records import PretrainedTest

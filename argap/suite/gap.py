@@ -89,8 +89,8 @@ def gap_of(
 def recompute(suite: Suite, folder: Path) -> Gap:
     """Compute ``gap.json`` in ``folder`` again from the other files there, as after an update of argap.
 
-    The file stays if all numbers are the same to nine digits, as the last ones depend on the processor. Raises
-    `FormatError` for a result without an index, and for missing or damaged files.
+    All files of the result are read first. The file stays if all numbers are the same to nine digits, as the last ones
+    depend on the processor. Raises `FormatError` for a result without an index, and for missing or damaged files.
     """
     put_in_place(folder)
     gap = read_gap(folder)
@@ -111,6 +111,7 @@ def recompute(suite: Suite, folder: Path) -> Gap:
         warnings=[line for line in gap.warnings if line.startswith(BIGRAM)],
     )
     made = msgspec.structs.replace(made, run=gap.run, date=gap.date, versions=gap.versions)
+    size.check()  # before anything is written
     if not _alike(as_json(gap), as_json(made)):
         save_gap(folder / GAP, made)
     return made

@@ -21,7 +21,6 @@ from argap.records import Record, read_record, write_record
 from argap.runtime.progress import say
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import MAY_DIFFER, Layout
-from argap.train import train
 from argap.train.config import TrainConfig
 from argap.train.log import read_log
 from argap.train.records import StepLine, TrainRecord, read_train
@@ -165,6 +164,8 @@ def _chosen(suite: Suite, size: str, members: Sequence[str]) -> list[Entry]:
 
 def _train(config: TrainConfig, folder: Path, tokens: Path, device: str) -> None:
     """Train in ``folder`` unless that is finished or has diverged; keep its record and log, not its weights."""
+    from argap.train import train
+
     if (folder / "train.json").is_file() and _ended(folder, config):
         return
     try:

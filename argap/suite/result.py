@@ -18,6 +18,7 @@ from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
 from argap.slices.cells import PREFIX, check_bins, mean_over_seeds, models_of, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
+from argap.suite.rates import read_rates
 from argap.suite.repeats import fit_exponents
 from argap.suite.tables import DISTANCES, read_suite_table
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
@@ -196,6 +197,17 @@ class SizeResult:
         columns = [c for c in self.means.columns if c not in ("document", "domain", "repeated")]
         repeated = self.means.loc[self.means["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
+
+    def check(self) -> None:
+        """Read every other file of the result. Raises `FormatError` for a broken one."""
+        for read in (self.distances, self.prevalence, self.mqar, self.trajectory):
+            read()
+        for member in self.members:
+            self.log(member.name)
+        if is_there(self.folder / "curve.parquet"):
+            read_suite_table(self.folder, "curve.parquet", models_of(self.cells))
+        if is_there(path := self.folder / "rates.json"):
+            read_rates(path)
 
     def mqar(self) -> PretrainedScores | None:
         """Read the MQAR scores; None if no model was tested."""

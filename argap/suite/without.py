@@ -102,8 +102,7 @@ def restate_without(
     }
     if is_there(folder / "curve.parquet"):
         tables["curve"] = _curve(folder, labels, gap, gap.index, models_of(cells))
-    for member in whole.members:
-        whole.log(member.name)  # there, before anything is written
+    whole.check()  # before anything is written
     tables["logs"] = read_suite_table(folder, "logs.parquet")
     if (trajectory := whole.trajectory()) is not None:
         tables["trajectory"] = trajectory

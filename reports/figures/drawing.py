@@ -20,7 +20,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator, PercentFormatter
 from matplotlib.transforms import Bbox
 
 from argap.files.atomic import replacing
@@ -337,6 +337,30 @@ def spread(heights: Sequence[float], step: float) -> list[float]:
         k: middle + (i - (len(members) - 1) / 2) * step for middle, members in crowds for i, k in enumerate(members)
     }
     return [moved[k] for k in range(len(heights))]
+
+
+def accuracy_axis(axes: Axes, top: float = 1.0) -> None:
+    """Set up a vertical axis of percentages from 0 to ``top``, a fraction."""
+    axes.set_ylim(0, top)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    grid(axes)
+
+
+def log_axis(axes: Axes) -> None:
+    """Set up a vertical axis in powers of ten, with 1, 2 and 5 of each."""
+    axes.set_yscale("log")
+    decades(axes, "y", subs=(1, 2, 5))
+    axes.yaxis.set_minor_locator(NullLocator())
+    grid(axes)
+
+
+def powers(axes: Axes, ticks: list[int]) -> None:
+    """Set up a horizontal axis of powers of two, with plain numbers."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    short_ticks(axes.xaxis)
 
 
 def note(axes: Axes, text: str, at: Any, off: tuple[float, float], size: float = 8, **options: Any) -> None:

@@ -1,40 +1,35 @@
 """Draw and tabulate MQAR sweeps, and draw pretrained models on MQAR."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import NullLocator
 
 from argap.errors import ArgapError
-from argap.files.atomic import write_json, write_text
-from argap.records import Interval, as_json, read_gap
+from argap.files.atomic import write_text
+from argap.records import read_gap
 from argap.reports.figures.drawing import (
     WIDTH,
+    accuracy_axis,
     decades,
-    grid,
-    highlight,
     legend_above,
-    legend_of_models,
+    log_axis,
     looks,
     panel_rows,
     plain,
+    powers,
     save,
-    short_ticks,
     style,
 )
-from argap.reports.figures.hover import tell
 from argap.reports.figures.lengths import write_lengths
 from argap.reports.figures.tasks import write_tasks
 from argap.reports.tables.formats import Table, csv_of_frame, markdown
-from argap.reports.tables.numbers import DASH, percent, perplexity
-from argap.reports.tables.provenance import between_pairs
+from argap.reports.tables.numbers import DASH
 from argap.reports.tables.suites.mqar_link import link_rows, link_table
-from argap.synthetics.pretrained.records import PretrainedScores, ScoreRow
 from argap.synthetics.sweeps.selection import across_seeds, best_runs, smallest_solving
 
 COLUMNS = 4
@@ -45,7 +40,6 @@ MEASURES = {
     "state_size": "State (elements)",
     "parameters": "Parameters",
 }
-METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the answers"))
 
 
 def write_sweep(out: Path, gaps: Sequence[Path] = ()) -> tuple[pd.DataFrame, str]:
@@ -127,14 +121,14 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
             drawn["clip_on"] = points.empty
             axes.plot(points["at"], points["accuracy"], label=plain(name), **drawn)
         axes.set_title(f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {_spaced(other)}")
-        _accuracy_axis(axes)
+        accuracy_axis(axes)
         axes.tick_params("x", pad=5)  # markers at 0 reach below the axis
         if axis == "state_size":
             axes.set_xscale("log")
             decades(axes, "x", subs=(1, 2, 5))
             axes.xaxis.set_minor_locator(NullLocator())
         else:
-            _powers(axes, sorted(set(best["at"])))
+            powers(axes, sorted(set(best["at"])))
     each[0].set_ylabel("Test accuracy")
     figure.supxlabel(AXES[axis], fontsize=9)
     legend_above(figure, each[0].get_legend_handles_labels()[0], 5)
@@ -160,7 +154,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
             values = rows[measure].astype("float64").tolist()
             axes.plot(at, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
         axes.set_title(label)
-        _log_axis(axes)
+        log_axis(axes)
         axes.set_xticks(range(len(tasks)), [f"N {n}\nD {_spaced(d)}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
         axes.margins(y=0.15)
@@ -184,91 +178,6 @@ def solve_text(solved: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-@style()
-def pretrained_figure(scores: PretrainedScores) -> Figure:
-    """Draw perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
-
-    This is the form of figure 7 of arXiv 2312.04927. With more models than colours, the three with the lowest and the
-    three with the highest perplexity are in colour.
-    """
-    rows = [row for row in scores.rows if row.slice == "ar"]
-    names = scores.models
-    look = highlight(names, _extremes(rows, names))
-    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-    for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):
-        _tell_pairs(axes, rows, metric, names)
-        for name in names:
-            chosen = [row for row in rows if row.model == name]
-            at = [row.pairs for row in chosen]
-            values = np.array([getattr(row, metric) for row in chosen])
-            low, high = np.array([getattr(row, f"{metric}_ci95") for row in chosen]).T
-            beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
-            axes.errorbar(at, values, beyond, markersize=4.5, linewidth=look[name].width, **look[name].curve)
-        axes.set_title(label)
-        _powers(axes, sorted({row.pairs for row in rows}))
-        if metric == "accuracy":
-            _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
-        else:
-            _log_axis(axes)
-    between = "text" if scores.text else between_pairs(scores)
-    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {between}", fontsize=9)
-    legend_of_models(figure, look)
-    return figure
-
-
-def _extremes(rows: list[ScoreRow], names: list[str]) -> list[str]:
-    """Return the three models with the lowest and the three with the highest perplexity, over all numbers of pairs."""
-    losses = {name: sum(np.log(row.ppl) for row in rows if row.model == name) for name in names}
-    order = sorted(names, key=lambda name: losses[name])
-    return [*order[:3], *order[-3:]]
-
-
-def _tell_pairs(axes: Axes, rows: list[ScoreRow], metric: str, names: list[str]) -> None:
-    """Register every model's value and interval at each number of pairs."""
-    at = sorted({row.pairs for row in rows})
-    found = {(row.model, row.pairs): (getattr(row, metric), getattr(row, f"{metric}_ci95")) for row in rows}
-
-    def written(value: float) -> str:
-        return percent(value) if metric == "accuracy" else perplexity(value)
-
-    series = {name: [_said(found.get((name, pairs)), written) for pairs in at] for name in names}
-    tell(axes, at, [f"{pairs} pairs" for pairs in at], series)
-
-
-def _said(value: tuple[float, Interval] | None, written: Callable[[float], str]) -> tuple[float | None, str]:
-    if value is None:
-        return None, ""
-    return value[0], f"{written(value[0])} ({' to '.join(map(written, value[1]))})"
-
-
-def write_pretrained(scores: PretrainedScores, out: Path) -> None:
-    """Write ``scores.json`` and the figure of ``argap synthetics score``."""
-    write_json(out / "scores.json", as_json(scores), seal=False)
-    save(pretrained_figure(scores), out, "pairs")
-
-
-def _accuracy_axis(axes: Axes, top: float = 1.0) -> None:
-    axes.set_ylim(0, top)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    grid(axes)
-
-
-def _log_axis(axes: Axes) -> None:
-    axes.set_yscale("log")
-    decades(axes, "y", subs=(1, 2, 5))
-    axes.yaxis.set_minor_locator(NullLocator())
-    grid(axes)
-
-
 def _spaced(pairs: str) -> str:
     """Format ``4,8,16`` as ``4, 8, 16``."""
     return pairs.replace(",", ", ")
-
-
-def _powers(axes: Axes, ticks: list[int]) -> None:
-    """Set up a horizontal axis of powers of two, with plain numbers."""
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
-    axes.xaxis.set_minor_locator(NullLocator())
-    short_ticks(axes.xaxis)

@@ -26,8 +26,8 @@ from argap.reports.figures.drawing import (
     style,
 )
 from argap.reports.figures.hover import tell
-from argap.reports.figures.mqar import pretrained_figure
 from argap.reports.figures.panels import training_count
+from argap.reports.figures.pretrained import pretrained_figure
 from argap.reports.figures.result import Drawn, written
 from argap.reports.figures.training import learning_curves, recall_along_training
 from argap.reports.tables.numbers import MANY, nats, percent, seen, short, whole

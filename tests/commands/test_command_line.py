@@ -22,6 +22,7 @@ WITHOUT_MODELS = (
     *("slice --list", "view nosuch", "report nosuch", "compare nosuch --ref attention", "paper", "convert nosuch out"),
     *("score ./nosuch --ref attention", "score attention --ref attention --data nosuch", "label nosuch"),
     *("synthetics sweep nosuch.yaml", f"suite status {ROOT}/suites/table1-mini.yaml"),
+    f"suite table {ROOT}/suites/today-7m.yaml --out nosuch",
 )
 """Commands that load no model, or are refused before they would."""
 

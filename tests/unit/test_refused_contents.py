@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -39,7 +40,8 @@ from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
 from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.conditions import check_condition
-from argap.suite.gap import build_curve, read_sums
+from argap.suite.config import load_suite
+from argap.suite.gap import build_curve, read_sums, recompute
 from argap.suite.result import read_size
 from argap.suite.tables import read_suite_table
 from argap.text.tokenizer import load_tokenizer
@@ -140,6 +142,26 @@ def test_a_bin_that_the_result_does_not_have_is_refused(tmp_path: Path, name: st
     }
     with pytest.raises(FormatError, match=rf"{name}: {column} is 99; the last bin of gap.json is "):
         reads[name](tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mqar.json", "rates.json", "prevalence.parquet", "logs.parquet", "curve.parquet"])
+def test_a_result_is_read_whole_before_it_is_computed_again(tmp_path: Path, name: str) -> None:
+    for each in RESULT.iterdir():
+        if each.is_file():
+            (tmp_path / each.name).symlink_to(each)
+    (tmp_path / "checksums.json").unlink()
+    (tmp_path / "gap.json").unlink()
+    gap = read_gap(RESULT)
+    assert gap.index is not None
+    save_gap(
+        tmp_path / "gap.json", msgspec.structs.replace(gap, index=msgspec.structs.replace(gap.index, folder="old"))
+    )
+    before = (tmp_path / "gap.json").read_bytes()
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(ArgapError, match=rf"{name}: "):
+        recompute(load_suite(ROOT / "suites" / "today-7m.yaml", to_run=False), tmp_path)
+    assert (tmp_path / "gap.json").read_bytes() == before
 
 
 def test_cells_of_a_result_have_its_models_and_counts(tmp_path: Path) -> None:

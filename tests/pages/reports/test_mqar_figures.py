@@ -12,7 +12,8 @@ from msgspec import convert
 
 from argap.errors import ArgapError
 from argap.files.atomic import write_json
-from argap.reports.figures.mqar import accuracy_figure, pretrained_figure, solve_text, write_sweep
+from argap.reports.figures.mqar import accuracy_figure, solve_text, write_sweep
+from argap.reports.figures.pretrained import pretrained_figure
 from argap.synthetics.pretrained.records import PretrainedScores
 from argap.synthetics.sweeps.selection import smallest_solving
 from argap.synthetics.training.config import RunConfig
