@@ -24,6 +24,7 @@ from argap.records import (
     read_gap,
     save_gap,
 )
+from argap.results.by_source import sources_of
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
@@ -112,6 +113,7 @@ def recompute(suite: Suite, folder: Path) -> Gap:
     )
     made = msgspec.structs.replace(made, run=gap.run, date=gap.date, versions=gap.versions)
     size.check()  # before anything is written
+    sources_of(folder, gap, size.cells["document"].to_numpy())
     if not _alike(as_json(gap), as_json(made)):
         save_gap(folder / GAP, made)
     return made

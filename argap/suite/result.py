@@ -14,7 +14,7 @@ from argap.files.regular import is_there
 from argap.files.remedies import SUITE
 from argap.metric.seeds import seed_range
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.records import THRESHOLD, Gap, Part, Record, read_gap, read_record
+from argap.records import THRESHOLD, Examples, Gap, Part, Record, read_gap, read_record
 from argap.slices.cells import PREFIX, check_bins, mean_over_seeds, models_of, sum_by
 from argap.slices.figures import Key, SliceScorer
 from argap.slices.partitions import hits_and_others
@@ -208,6 +208,8 @@ class SizeResult:
             read_suite_table(self.folder, "curve.parquet", models_of(self.cells))
         if is_there(path := self.folder / "rates.json"):
             read_rates(path)
+        if is_there(path := self.folder / "examples.json"):
+            read_record(path, Examples)
 
     def mqar(self) -> PretrainedScores | None:
         """Read the MQAR scores; None if no model was tested."""

@@ -30,6 +30,7 @@ def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callab
         from argap.view.answers import Answers
         from argap.view.app import view_app
         from argap.view.folder import folder_app, results_in
+        from argap.view.protocol import Protocol
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in NEEDED:
@@ -51,6 +52,7 @@ def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callab
         warming = Thread(target=answers.warm, args=(interrupt,))
     config = uvicorn.Config(
         app,
+        http=Protocol,
         log_level="critical",  # `view_app` says what fails; at the end uvicorn would print what it cancels
         access_log=False,
         server_header=False,

@@ -6,11 +6,14 @@ import math
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import time
 
 import pytest
+import uvicorn
+from anyio import to_thread
 from starlette.testclient import TestClient
 
 from argap.errors import ArgapError
@@ -20,7 +23,8 @@ from argap.result import open_result
 from argap.view.answers import KEPT, Once
 from argap.view.app import PAGE
 from argap.view.folder import folder_app, results_in
-from argap.view.serve import serve
+from argap.view.protocol import Protocol
+from argap.view.serve import listen, serve
 from tests.conftest import copied, copied_without_tokens
 from tests.pages.view.conftest import ORIGIN, PORT, TOKEN, client_of
 
@@ -134,6 +138,36 @@ def test_a_folder_lists_its_results(token_result, tmp_path):
     assert client.get("/r/1/main.js").status_code == client.get("/page/view.css").status_code == 200
     with pytest.raises(ArgapError, match="part of the result"):
         serve(tmp_path / "runs" / "one" / "labels", browser=False, ready=print)
+
+
+def test_bytes_that_are_no_request_end_the_connection_in_silence(caplog):
+    """Also where the request before them, whose body they would be, is being answered."""
+    begun, answered = threading.Event(), threading.Event()
+
+    async def app(scope, receive, send):
+        begun.set()
+        await to_thread.run_sync(answered.wait, 60)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    server = uvicorn.Server(uvicorn.Config(app, http=Protocol, lifespan="off", timeout_graceful_shutdown=1))
+    with listen(0) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        with socket.create_connection(listening.getsockname()) as connection:
+            connection.settimeout(60)
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert begun.wait(60)
+            answered.set()
+            said = connection.recv(1000)
+            connection.sendall(b"no chunk\r\n\r\n")
+            while more := connection.recv(1000):
+                said += more
+        server.should_exit = True
+        thread.join()
+    assert said.startswith(b"HTTP/1.1 200 OK")
+    assert said.endswith(b"ok")
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
 def test_the_page_itself_has_no_data_and_a_strict_policy(stranger):
