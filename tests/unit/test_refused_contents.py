@@ -145,7 +145,11 @@ def test_a_bin_that_the_result_does_not_have_is_refused(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    "name", ["mqar.json", "rates.json", "prevalence.parquet", "logs.parquet", "curve.parquet", "documents.parquet"]
+    "name",
+    [
+        *("mqar.json", "rates.json", "examples.json", "prevalence.parquet", "logs.parquet", "curve.parquet"),
+        *("distance_sums.parquet", "documents.parquet"),
+    ],
 )
 def test_a_result_is_read_whole_before_it_is_computed_again(tmp_path: Path, name: str) -> None:
     for each in RESULT.iterdir():
