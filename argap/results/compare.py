@@ -5,9 +5,7 @@ The output folder gets ``gap.json``, ``cells.parquet`` and ``examples.json``, ne
 of an earlier format.
 """
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +38,7 @@ from argap.records import (
 )
 from argap.results.context_use import context_use
 from argap.results.example_windows import ExampleChooser
+from argap.results.in_place import GAP, NEW, put_in_place
 from argap.results.layout import remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
@@ -76,9 +75,6 @@ from argap.tokens.table import TokenTable
 
 if TYPE_CHECKING:
     from argap.slices.library import SliceSpec
-
-EARLIER = "gap.json.earlier"
-"""Name of ``gap.json`` while its parts are rewritten, so that an interrupted command can be repeated."""
 
 
 @one_writer("out")
@@ -190,8 +186,29 @@ def write_gap(
     """Write the result of ``runs``, the reference first, remove an earlier report there, and return ``gap.json``.
 
     ``labels``: a folder in ``out`` or next to a run. ``slices``: slices to record; None: those of an earlier result in
-    ``out``. Files are read in portions of whole windows.
+    ``out``, which stays until the new one is whole (`argap.results.in_place`). Files are read in portions of whole
+    windows.
     """
+    put_in_place(out)
+    with replacing_folder(out / NEW, sole_writer=True) as new:
+        gap = _write_gap(new, runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
+    remove_report(out)
+    put_in_place(out)
+    return gap
+
+
+def _write_gap(
+    new: Path,
+    runs: Sequence[Run],
+    labels: Path,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    threshold: Threshold,
+    base: str | None,
+    slices: "Sequence[SliceSpec] | None",
+) -> Gap:
+    """Write the files of a result in ``out`` to the folder ``new``."""
     table = TokenTable(tuple(runs), labels)
     evaluation, index = table.record.evaluation, table.record.index
     for run in runs:
@@ -211,19 +228,16 @@ def write_gap(
         joint = joint_margins(made)
         return portion, made, margins_of(joint), margin_of_hits(joint, tau, bins), followed.compare(portion)
 
-    with replacing(out / "cells.parquet") as written:  # the earlier result stays until these are whole
-        with CellWriter(written, bins) as cells:
-            for portion, made, of_portion, hits_of_portion, compared in map_portions(table, summed):
-                cells.add_cells(made)
-                followed.add(compared)
-                margins.add(of_portion)
-                of_hits.add([hits_of_portion])
-                filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
-                chooser.add(check_ids(runs[0], portion.tokens, tokenizer), portion.labels, filled)
-                hits = portion.labels.ar_hit(tau) & portion.labels.scored
-                bigrams.add(portion.tokens, hits)
-        _set_aside(out)
-        remove_report(out)
+    with CellWriter(new / "cells.parquet", bins) as cells:
+        for portion, made, of_portion, hits_of_portion, compared in map_portions(table, summed):
+            cells.add_cells(made)
+            followed.add(compared)
+            margins.add(of_portion)
+            of_hits.add([hits_of_portion])
+            filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
+            chooser.add(check_ids(runs[0], portion.tokens, tokenizer), portion.labels, filled)
+            hits = portion.labels.ar_hit(tau) & portion.labels.scored
+            bigrams.add(portion.tokens, hits)
     gap = summarize(
         margins,
         reference=runs[0].model,
@@ -251,23 +265,10 @@ def write_gap(
     for model in gap.models:
         if gap.on_all[model].infinite:
             say(f"{model}: {INFINITE}, so its perplexity is infinite and its share of the gap unresolved")
-    write_checksums(out, [out / "cells.parquet"])
-    write_record(out / "examples.json", chooser.examples(), indent=None)
-    save_gap(out / "gap.json", gap)  # last, so that a folder with gap.json is complete
-    (out / EARLIER).unlink(missing_ok=True)
+    write_checksums(new, [new / "cells.parquet"])
+    write_record(new / "examples.json", chooser.examples(), indent=None)
+    save_gap(new / GAP, gap)
     return gap
-
-
-def _set_aside(out: Path) -> None:
-    """Set ``gap.json`` aside while its parts are rewritten."""
-    with suppress(FileNotFoundError):
-        os.replace(out / "gap.json", out / EARLIER)
-
-
-def _earlier(out: Path) -> Gap:
-    """Read the result in ``out``, or the one that an interrupted command set aside. Raises as `read_gap`."""
-    aside = not (out / "gap.json").is_file() and (out / EARLIER).is_file()
-    return read_gap(out, EARLIER) if aside else read_gap(out)
 
 
 def _slices(
@@ -293,7 +294,7 @@ def _slices(
 def _recorded(out: Path) -> tuple[SliceInfo, ...]:
     """Return the slices of the result in ``out``; none if there is no readable result."""
     try:
-        return _earlier(out).slices
+        return read_gap(out).slices
     except FormatError:
         return ()
 
@@ -322,7 +323,8 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
     from them, including recorded slices; runs stay, and no model runs. If interrupted, repeat the call. Raises
     `ArgapError` for a folder without its own labels, and `MismatchError` for an index of another tokenizer.
     """
-    gap = _earlier(folder)
+    put_in_place(folder)
+    gap = read_gap(folder)
     beside = folder / "labels"
     if not is_there(beside / "labels.json"):
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
@@ -350,8 +352,12 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
 
     with replacing_folder(beside) as temporary:
         fill_labels(completed(), tokenizer, temporary)
-        _set_aside(folder)
-    return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
+        with replacing_folder(folder / NEW, sole_writer=True) as new:
+            made = _write_gap(new, runs, temporary, tokenizer, folder, threshold=threshold, base=base, slices=None)
+        (folder / GAP).unlink()  # it has other labels
+    remove_report(folder)
+    put_in_place(folder)
+    return made
 
 
 def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:

@@ -17,9 +17,10 @@ from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.metric.threshold import Threshold, resolve_threshold
 from argap.records import EvaluationRecord, Examples, Gap, read_gap, read_record
+from argap.results.in_place import GAP, whole
 from argap.slices.cells import PREFIX
 from argap.suite.config import Suite
-from argap.suite.layout import GAP, check_trained, read_recall, whole
+from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
 from argap.suite.tables import NOT_ALWAYS, TABLES, read_suite_table
 from argap.tokens.runs import Run

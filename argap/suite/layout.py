@@ -4,14 +4,8 @@
 training text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (log-probs),
 ``SIZE/trajectories/NAME/step-N/`` (log-probs of intermediate checkpoints, if all were kept), ``SIZE/mqar/NAME.json``
 (MQAR scores, if the suite asks for them) and ``SIZE/rates/NAME/lr-RATE/`` (its short trainings, `argap.suite.rates`).
-
-A result of many files is replaced as one: a kill leaves the earlier result, or a new one ready to be put in place. The
-new files are first written to the subfolder `NEW`, which appears once it is complete. Then they get their names in the
-folder, for which a full disk has room; meanwhile the result has no ``gap.json``, without which a folder is no result.
 """
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +14,6 @@ from typing import Self
 import msgspec
 
 from argap.errors import ArgapError, MismatchError
-from argap.files.atomic import replacing
 from argap.files.regular import is_there
 from argap.records import Record
 from argap.suite.config import Entry, Suite
@@ -164,41 +157,3 @@ def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[St
         Status(entry.size, entry.name, steps_done(entry, layout), entry.config.total_steps, run is not None)
         for entry, run in zip(entries, runs, strict=True)
     ]
-
-
-NEW = ".new"
-GAP = "gap.json"
-NOT_ALWAYS = ("trajectory.parquet", "mqar.json")
-"""Files that not every suite has."""
-
-
-def whole(folder: Path) -> Path:
-    """Return the folder with the files of a result: `NEW` if a run was killed before all were in place."""
-    return folder / NEW if (folder / NEW / GAP).is_file() else folder
-
-
-def put_in_place(folder: Path) -> None:
-    """Replace the result in ``folder`` by the one in its `NEW`, if any; after a kill, the next call continues.
-
-    Other files stay. The caller holds the lock of ``folder``.
-    """
-    new = folder / NEW
-    if (new / GAP).is_file():
-        (folder / GAP).unlink(missing_ok=True)
-        for name in NOT_ALWAYS:
-            if not (new / name).is_file():
-                (folder / name).unlink(missing_ok=True)
-        for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:
-            with replacing(folder / path.relative_to(new)) as copy:
-                _name_again(path, copy)
-        os.replace(new / GAP, folder / GAP)
-    shutil.rmtree(new, ignore_errors=True)
-
-
-def _name_again(path: Path, name: Path) -> None:
-    """Give a file another name; copy it where the file system has no links."""
-    name.unlink()
-    try:
-        os.link(path, name)
-    except OSError:
-        shutil.copyfile(path, name)

@@ -26,6 +26,7 @@ from argap.metric.threshold import parse_threshold
 from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
+from argap.results.in_place import NEW
 from argap.results.pipeline import score_models
 from argap.runtime.interrupt import Interrupt
 from argap.scoring.config import ScoreConfig
@@ -254,20 +255,22 @@ def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: 
         read_logprobs(open_run(tmp_path))
 
 
-@pytest.mark.parametrize("at", ["fill_labels", "summarize", "write_record"])
+@pytest.mark.parametrize("at", ["fill_labels", "summarize", "write_record", "save_gap"])
 def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     table = open_result(copy).token_table
     near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=1250)
     record_slices(copy, near[2:])
     undisturbed = label_result(copy, str(DEMO / "index"))
     assert [each.name for each in undisturbed.slices] == ["near"]
+    before = {name: (copy / name).read_bytes() for name in ("gap.json", "cells.parquet", "labels/labels.json")}
     with monkeypatch.context() as patched:
         patched.setattr(f"argap.results.compare.{at}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             label_result(copy, str(DEMO / "index"))
+    assert before == {name: (copy / name).read_bytes() for name in before}
     again = label_result(copy, str(DEMO / "index"))
     assert replace(again, date="") == replace(undisturbed, date="")
-    assert not list(copy.glob("*.earlier"))
+    assert not (copy / NEW).exists()
 
 
 def interrupted(*arguments: object, **options: object) -> None:

@@ -15,7 +15,8 @@ from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.evaluation.windows import build_evaluation_set
 from argap.metric.bins import bins_of
-from argap.results.compare import EARLIER, compare_runs
+from argap.results.compare import compare_runs
+from argap.results.in_place import NEW
 from argap.slices.cells import sum_cells
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import label, label_portions, write_labels
@@ -68,8 +69,9 @@ def made(token_result: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: 
         result = out / "result"
         compare_runs(runs, str(token_result / "ref"), result)
         if killed:  # before the last files were in place
-            (result / "gap.json").rename(result / EARLIER)
-            (result / "examples.json").unlink()
+            (result / NEW).mkdir()
+            for file in ("gap.json", "examples.json"):
+                (result / file).rename(result / NEW / file)
             compare_runs(runs, str(token_result / "ref"), result)
         return contents(out)
 
