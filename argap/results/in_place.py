@@ -7,14 +7,13 @@ room; meanwhile the result has no ``gap.json``, without which a folder is no res
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from argap.files.atomic import replacing
 
 NEW = ".new"
 GAP = "gap.json"
-NOT_ALWAYS = ("trajectory.parquet", "mqar.json")
-"""Files that not every suite has."""
 
 
 def whole(folder: Path) -> Path:
@@ -22,15 +21,16 @@ def whole(folder: Path) -> Path:
     return folder / NEW if (folder / NEW / GAP).is_file() else folder
 
 
-def put_in_place(folder: Path) -> None:
+def put_in_place(folder: Path, not_always: Sequence[str] = ()) -> None:
     """Replace the result in ``folder`` by the one in its `NEW`, if any; after a kill, the next call continues.
 
-    Other files stay. The caller holds the lock of ``folder``.
+    ``not_always``: files of the earlier result that go unless the new one has them. Other files stay. The caller holds
+    the lock of ``folder``.
     """
     new = folder / NEW
     if (new / GAP).is_file():
         (folder / GAP).unlink(missing_ok=True)
-        for name in NOT_ALWAYS:
+        for name in not_always:
             if not (new / name).is_file():
                 (folder / name).unlink(missing_ok=True)
         for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:

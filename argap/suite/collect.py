@@ -47,7 +47,7 @@ from argap.records import (
     write_record,
 )
 from argap.results.example_windows import add_models, choose_examples
-from argap.results.in_place import GAP, NEW, put_in_place
+from argap.results.in_place import GAP, NEW
 from argap.results.in_place import whole as whole_result
 from argap.results.sources import table_of_documents, without
 from argap.results.text_warnings import HitCounts, warn_of_bigrams
@@ -56,7 +56,7 @@ from argap.slices.cells import KEYS, build_cells, models_of, sum_by, write_cells
 from argap.suite.config import Entry, Suite
 from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.gap import build_curve, gap_of
-from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
+from argap.suite.layout import Layout, check_finished, finished_runs, put_in_place, read_recall, trajectory
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.tables import KEPT

@@ -25,7 +25,7 @@ from argap.records import (
     save_gap,
 )
 from argap.results.by_source import sources_of
-from argap.results.in_place import GAP, put_in_place
+from argap.results.in_place import GAP
 from argap.results.sources import DOCUMENTS, read_documents
 from argap.results.summary import summarize
 from argap.results.text_warnings import BIGRAM, warn_of_sources
@@ -34,7 +34,7 @@ from argap.slices.margins import sum_hits
 from argap.slices.partitions import By, partition
 from argap.slices.tally import tally
 from argap.suite.config import Suite
-from argap.suite.layout import Layout
+from argap.suite.layout import Layout, put_in_place
 from argap.suite.result import Member, SizeResult, read_size
 from argap.suite.tables import read_suite_table
 from argap.tokens.labels import Labels

@@ -16,6 +16,7 @@ import msgspec
 from argap.errors import ArgapError, MismatchError
 from argap.files.regular import is_there
 from argap.records import Record
+from argap.results import in_place
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, open_run
@@ -24,6 +25,8 @@ from argap.train.records import TrainRecord, read_train
 
 MAY_DIFFER = ("micro_batch_size",)
 """Training fields that split a batch but do not change the result."""
+NOT_ALWAYS = ("trajectory.parquet", "mqar.json")
+"""Files of a result that not every suite has."""
 AGAIN = "remove the file and run `argap suite run` again"
 
 
@@ -157,3 +160,8 @@ def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[St
         Status(entry.size, entry.name, steps_done(entry, layout), entry.config.total_steps, run is not None)
         for entry, run in zip(entries, runs, strict=True)
     ]
+
+
+def put_in_place(folder: Path) -> None:
+    """Replace the result of a size by a new one that is complete (`argap.results.in_place`)."""
+    in_place.put_in_place(folder, NOT_ALWAYS)

@@ -25,7 +25,7 @@ from argap.files.lock import one_writer
 from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.records import Examples, Gap, IndexRecord, LeftOut, read_gap, read_record
-from argap.results.in_place import GAP, put_in_place
+from argap.results.in_place import GAP
 from argap.results.sources import DOCUMENTS, choose, read_documents, without
 from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
@@ -33,7 +33,7 @@ from argap.slices.cells import PREFIX, build_cells, models_of
 from argap.suite.collect import Collected, Kept, keep_others, labels_of, marks, sums_of, write_result
 from argap.suite.config import Suite
 from argap.suite.gap import build_curve, gap_of, read_sums
-from argap.suite.layout import Layout
+from argap.suite.layout import Layout, put_in_place
 from argap.suite.repeats import build_distances, build_prevalence
 from argap.suite.result import read_size
 from argap.suite.tables import read_suite_table

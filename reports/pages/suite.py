@@ -12,8 +12,9 @@ from argap.reports.pages.result import Further
 from argap.reports.pages.write import write_report
 from argap.reports.tables.formats import Table, markdown
 from argap.reports.tables.suites.suite import further_tables, suite_csv, tables_of_size, write_rates
-from argap.results.in_place import put_in_place, whole
+from argap.results.in_place import whole
 from argap.suite.config import Suite
+from argap.suite.layout import put_in_place
 from argap.suite.result import SizeResult, read_sizes
 
 

@@ -262,7 +262,9 @@ def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytes
     record_slices(copy, near[2:])
     undisturbed = label_result(copy, str(DEMO / "index"))
     assert [each.name for each in undisturbed.slices] == ["near"]
-    before = {name: (copy / name).read_bytes() for name in ("gap.json", "cells.parquet", "labels/labels.json")}
+    (copy / "trajectory.parquet").write_bytes(b"of argap suite trajectory")
+    kept = ("gap.json", "cells.parquet", "labels/labels.json", "trajectory.parquet")
+    before = {name: (copy / name).read_bytes() for name in kept}
     with monkeypatch.context() as patched:
         patched.setattr(f"argap.results.compare.{at}", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -271,6 +273,7 @@ def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytes
     again = label_result(copy, str(DEMO / "index"))
     assert replace(again, date="") == replace(undisturbed, date="")
     assert not (copy / NEW).exists()
+    assert (copy / "trajectory.parquet").read_bytes() == before["trajectory.parquet"]
 
 
 def interrupted(*arguments: object, **options: object) -> None:

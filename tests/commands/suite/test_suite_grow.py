@@ -20,11 +20,11 @@ from argap.files.atomic import read_json, remove_leftovers, write_json
 from argap.files.checksums import write_checksums
 from argap.files.parquet import read_frame, write_parquet
 from argap.records import as_json, read_gap
-from argap.results.in_place import NEW, put_in_place
+from argap.results.in_place import NEW
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
 from argap.suite.earlier import Earlier, open_earlier
-from argap.suite.layout import Layout
+from argap.suite.layout import Layout, put_in_place
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.tokens.labels import label
@@ -374,7 +374,7 @@ KILLS = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
 from typing import Any
-from argap.results.in_place import put_in_place
+from argap.suite.layout import put_in_place
 
 def killing(function, calls, last):
     def call(*arguments, **options):
