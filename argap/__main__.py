@@ -7,6 +7,7 @@ before is built in: the module ``signal`` itself makes its enums in Python.
 
 import _signal as signal  # pyright: ignore[reportMissingImports]
 import os
+import sys
 
 
 def main() -> None:
@@ -18,7 +19,14 @@ def main() -> None:
     foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
     if foreground:
         signal.signal(signal.SIGINT, end)
-    from argap.cli import main as command
+    try:
+        from argap.cli import main as command
+    except ModuleNotFoundError as error:
+        package = (error.name or "argap").partition(".")[0]
+        if package == "argap":
+            raise
+        remedy = "install argap there with what it needs: `pip install argap`"
+        raise SystemExit(f"argap: {package} is not installed for {sys.executable}; {remedy}") from None
 
     if foreground:
         signal.signal(signal.SIGINT, signal.default_int_handler)

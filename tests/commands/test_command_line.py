@@ -43,6 +43,15 @@ def test_commands_without_a_model_import_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-500:]
 
 
+def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
+    """As after ``pip install --no-deps``; ``-S`` hides the installed packages."""
+    command = [sys.executable, "-S", "-m", "argap", "--version"]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    expected = r"argap: \w+ is not installed for .*; install argap there with what it needs: `pip install argap`\n"
+    assert re.fullmatch(expected, done.stderr)
+
+
 def leaves(command, *words: str):
     """Yield the words of every command that runs something, and the command."""
     children = getattr(command, "commands", {})
