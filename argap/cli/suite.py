@@ -21,6 +21,7 @@ from argap.cli.options import (
 )
 from argap.cli.output import Output, print_json
 from argap.files.atomic import write_text
+from argap.files.regular import is_there
 
 if TYPE_CHECKING:
     from argap.reports.pages.suite import Written
@@ -269,4 +270,4 @@ def _say_written(written: "Written", folder: Path) -> None:
 
 def _finished(sizes: Iterable[str], folder: Path, chosen: list[str] | None) -> list[str]:
     """Return the sizes chosen, or those with a result."""
-    return chosen or [name for name in sizes if (folder / name / "gap.json").is_file()]
+    return chosen or [name for name in sizes if is_there(folder / name / "gap.json")]

@@ -334,7 +334,7 @@ def label_result(folder: Path, index: str | None = None, *, threshold: Threshold
     # Refuse a bad threshold before anything is rewritten.
     threshold_of(threshold, index_record(opened) if opened else gap.index)
     inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # else at the recorded path
-    runs = [named(open_run(own if (own / "run.json").is_file() else row.run), row.model) for row, own in inside]
+    runs = [named(open_run(own if is_there(own / "run.json") else row.run), row.model) for row, own in inside]
     table = TokenTable(tuple(runs), beside)
     evaluation = table.record.evaluation
     if opened is not None:

@@ -85,9 +85,9 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
 def _run(folder: Path, model: str, recorded: str) -> Run:
     candidates = [Path(recorded), folder / folder_name(model)] if recorded else [folder / folder_name(model)]
     for candidate in candidates:
-        if (candidate / "run.json").is_file() and (run := open_run(candidate)).model == model:
+        if is_there(candidate / "run.json") and (run := open_run(candidate)).model == model:
             return run
-    if recorded and (Path(recorded) / "run.json").is_file():  # compared as NAME=RUN
+    if recorded and is_there(Path(recorded) / "run.json"):  # compared as NAME=RUN
         return named(open_run(recorded), model)
     raise ArgapError(
         f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "

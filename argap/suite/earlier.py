@@ -90,7 +90,7 @@ def open_earlier(
     """
     entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
     found: dict[str, Member] = {}
-    if runs.keys() != entries.keys() and (folder / GAP).is_file():
+    if runs.keys() != entries.keys() and is_there(folder / GAP):
         found = {member.name: member for member in read_record(folder / "members.json", Members).members}
     taken = {name: member for name, member in found.items() if name in entries and name not in runs}
     if suite.reference not in {*runs, *taken}:

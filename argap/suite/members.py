@@ -17,6 +17,7 @@ from argap.corpus import open_corpus
 from argap.errors import within
 from argap.evaluation.windows import EvaluationSet, open_evaluation_set
 from argap.files.atomic import remove_leftovers
+from argap.files.regular import is_there
 from argap.records import SourceRecord, write_record
 from argap.runtime.device import DTYPES, resolve_dtype
 from argap.runtime.progress import say
@@ -145,7 +146,7 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
     config = entries[suite.reference].config
     read = config.total_steps * config.batch_size * config.seq_len
     repeated = [source for source in config.data for _ in range(source.repeat)]
-    found = open_index(folder) if (folder / "index.json").is_file() else None
+    found = open_index(folder) if is_there(folder / "index.json") else None
     if found is not None:
         if (difference := _difference(found, repeated, read)) is None:
             return found

@@ -309,7 +309,7 @@ def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:
     """Read those of ``sizes`` that have a result, in order. Raises `FormatError` if none has."""
-    results = [read_size(out / size) for size in sizes if (out / size / "gap.json").is_file()]
+    results = [read_size(out / size) for size in sizes if is_there(out / size / "gap.json")]
     if not results:
         raise FormatError(f"{out}: no result there; `argap suite run` writes one for each size")
     return results

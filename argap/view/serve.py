@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 from argap.errors import ArgapError
+from argap.files.regular import is_there
 from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
 
@@ -36,7 +37,7 @@ def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callab
         if package not in NEEDED:
             raise
         raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
-    found = [] if (folder / "gap.json").is_file() else results_in(folder)
+    found = [] if is_there(folder / "gap.json") else results_in(folder)
     result = None if found else open_result(folder)
     listening = listen(port)
     number = listening.getsockname()[1]

@@ -40,6 +40,7 @@ from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
 from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.conditions import check_condition
+from argap.slices.of_tokens import open_tokens
 from argap.suite.config import load_suite
 from argap.suite.gap import build_curve, read_sums, recompute
 from argap.suite.result import read_size
@@ -536,3 +537,12 @@ def test_a_part_has_all_columns_of_a_run(tmp_path: Path) -> None:
     pq.write_table(pa.table({"window": [0]}), tmp_path / "x.parquet")
     with pytest.raises(FormatError, match="no column top1; expected window, top1"):
         count_rows(tmp_path / "x.parquet", ["window", "top1"])
+
+
+def test_a_run_whose_record_is_no_file_does_not_count_as_absent(tmp_path: Path) -> None:
+    """`argap discover` would take the cells of a result without tokens for it, which give other conditions."""
+    (tmp_path / "base_conv" / "run.json").mkdir(parents=True)
+    gap = read_gap(RESULT)
+    rows = [msgspec.structs.replace(row, run=str(tmp_path / row.model)) for row in gap.rows]
+    with pytest.raises(FormatError, match=r"base_conv/run\.json: a folder"):
+        open_tokens(tmp_path, SimpleNamespace(rows=[row for row in rows if row.model == "base_conv"]))  # pyright: ignore[reportArgumentType]
