@@ -52,8 +52,8 @@ def read_arrow(path: Path, domain: str, text_column: str, tally: Tally, keep: Se
         columns = _columns(path, reader.schema, text_column, keep)
         batches = _stream(reader, file) if stream else _file(reader, path.stat().st_size)
         cut = (
-            (batch.slice(start, ROWS).select(columns), stored * min(ROWS, len(batch) - start) / len(batch))
-            for batch, stored in batches
+            (batch.slice(start, ROWS), stored * min(ROWS, len(batch) - start) / len(batch))
+            for batch, stored in ((_sound(batch.select(columns)), stored) for batch, stored in batches)
             for start in range(0, len(batch), ROWS)
         )
         yield from _documents(path, cut, domain, text_column, tally, keep)
@@ -87,6 +87,19 @@ def _documents(
             source = row.get("source")
             yield TextDocument(read, domain_of(row, domain), f"{path if source is None else source}#{number}", kept)
             number += 1
+
+
+def _sound(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Return a batch whose values lie in the file. Raises `pa.ArrowInvalid`: Arrow itself reads what is beyond it.
+
+    Text that is not UTF-8 is none of that.
+    """
+    import pyarrow as pa
+
+    as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    for column in batch.columns:
+        (column.view(as_bytes[column.type]) if column.type in as_bytes else column).validate(full=True)
+    return batch
 
 
 def _stream(reader: "pa.RecordBatchStreamReader", file: "pa.NativeFile") -> "Iterator[tuple[pa.RecordBatch, float]]":

@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import pickle
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -49,6 +50,16 @@ def arrow(*, stream: bool) -> bytes:
     with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=7)
     return sink.getvalue()
+
+
+def beyond(*, stream: bool) -> bytes:
+    """An Arrow file whose second text begins a gigabyte after the first, far beyond the file."""
+    sink, texts = io.BytesIO(), pa.table({"text": ["ab", "cd", "ef"]})
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, texts.schema) as writer:
+        writer.write_table(texts)
+    offsets = struct.pack("<4i", 0, 2, 4, 6)
+    assert sink.getvalue().count(offsets) == 1
+    return sink.getvalue().replace(offsets, struct.pack("<4i", 0, 2**30, 2**30 + 2, 2**30 + 4))
 
 
 def parquet() -> bytes:
@@ -233,6 +244,8 @@ BROKEN = {
     "garbage.jsonl.gz": (gzip.compress(LINES) + b"garbage", "truncated or damaged gzip"),
     "half.arrow": (arrow(stream=True)[:-400], "not a complete Arrow file"),
     "half-file.arrow": (arrow(stream=False)[:-20], "not a complete Arrow file"),
+    "beyond.arrow": (beyond(stream=True), "offset for slot 1 out of bounds"),
+    "beyond-file.arrow": (beyond(stream=False), "offset for slot 1 out of bounds"),
     "half.parquet": (parquet()[:-20], "not a complete Parquet file"),
     "half.txt": (b"\xff\xfea\0b\0c", "not complete UTF-16"),
     "half.json": (ARRAY[:-4], "item 30: not JSON"),
