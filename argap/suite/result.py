@@ -204,8 +204,7 @@ class SizeResult:
             read()
         for member in self.members:
             self.log(member.name)
-        if is_there(self.folder / "curve.parquet"):
-            read_suite_table(self.folder, "curve.parquet", models_of(self.cells))
+        _ = self._sums  # of curve.parquet
         if is_there(path := self.folder / "rates.json"):
             read_rates(path)
         if is_there(path := self.folder / "examples.json"):

@@ -83,12 +83,12 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Drawn]:
         "prevalence": prevalence(result),
         "learning_curves": learning_curves(result),
     }
-    several, has_hits = len(result.gap.rows) > 1, len(result.distances()) > 0
+    several, has_hits = len(result.gap.rows) > 1, result.gap.on_hits.n > 0
     if has_hits:
         figures["distances"] = distances(result)
     if several and has_hits:
         figures["recall_against_state"] = recall_against_state(result)
-    if several and len(result.heat()):
+    if several and result.cells["repeated"].to_numpy().any():
         figures["gap_by_distance_and_frequency"] = heat(result)
     if (trajectory := result.trajectory()) is not None:
         gap = result.gap
