@@ -137,6 +137,6 @@ def test_no_result_rests_on_the_foreign_source(suite):
 
 def test_a_model_at_two_rates_is_drawn_at_the_better():
     result = read_size(ROOT / "results" / "today-7m" / "7m")
-    others = [model for model in result.gap.models if not model.endswith("_half_rate")]
+    others = [model for model in result.gap.models if not model.endswith("_rate")]
     assert len(others) < len(result.gap.models)
     assert at_best_rate(result) == others
