@@ -84,6 +84,16 @@ def test_rows_that_no_index_holds_are_refused(index: Path, change: Any, found: s
         open_index(index).count([3, 4], [4, 5])
 
 
+def test_a_part_has_the_rows_that_are_recorded(index: Path) -> None:
+    rewrite(index, lambda *columns: [values.pop() for values in columns])
+    manifest = json.loads((index / "index.json").read_text())
+    manifest["parts"][0]["rows"] = manifest["distinct"] = 117
+    (index / "index.json").write_text(json.dumps(manifest))
+    for read in (lambda: open_index(index).count([3], [4]), lambda: open_index(index).verify()):
+        with pytest.raises(FormatError, match=r"part-00000\.parquet: 116 rows, where index\.json records 117; copy"):
+            read()
+
+
 def test_an_index_without_statistics_is_read(index: Path) -> None:
     rewrite(index, lambda *_: None, write_statistics=False)
     assert open_index(index).count([3, 4, 4], [4, 7, 8]).tolist() == [4, 7, 0]
