@@ -196,7 +196,8 @@ def open_part(path: Path, part: Part) -> pq.ParquetFile:
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"{path}: not readable as Parquet ({error}); {REBUILD}") from error
     if file.schema_arrow != SCHEMA:
-        raise FormatError(f"{path}: its columns are {file.schema_arrow.names}, expected first, second, count")
+        found, expected = (", ".join(f"{each.name} {each.type}" for each in of) for of in (file.schema_arrow, SCHEMA))
+        raise FormatError(f"{path}: its columns are {found[:300]}; expected {expected}; {REBUILD}")
     if (rows := file.metadata.num_rows) != part.rows:
         raise FormatError(f"{path}: {rows:,} rows, where index.json records {part.rows:,}; {REBUILD}")
     return file
