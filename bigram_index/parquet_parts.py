@@ -189,12 +189,15 @@ class ParquetRun:
 
 
 def open_part(path: Path, part: Part) -> pq.ParquetFile:
-    """Open one part after checking its checksums. Raises `FormatError` naming the file."""
+    """Open one part after checking its checksums, columns and rows. Raises `FormatError` naming the file."""
     checksums.check(path, part, REBUILD)
     try:
         file = pq.ParquetFile(for_pyarrow(path))
     except (OSError, pa.ArrowException) as error:
         raise FormatError(f"{path}: not readable as Parquet ({error}); {REBUILD}") from error
     if file.schema_arrow != SCHEMA:
-        raise FormatError(f"{path}: its columns are {file.schema_arrow.names}, expected first, second, count")
+        found, expected = (", ".join(f"{each.name} {each.type}" for each in of) for of in (file.schema_arrow, SCHEMA))
+        raise FormatError(f"{path}: its columns are {found[:300]}; expected {expected}; {REBUILD}")
+    if (rows := file.metadata.num_rows) != part.rows:
+        raise FormatError(f"{path}: {rows:,} rows, where index.json records {part.rows:,}; {REBUILD}")
     return file

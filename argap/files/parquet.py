@@ -71,10 +71,16 @@ def _arrow_type(hint: Any) -> pa.DataType:
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None) -> pa.Table:
-    """Read a file, or some of its columns. Raises `FormatError`, one line that names the file."""
+    """Read a file, or some of its columns. Raises `FormatError`, one line that names the file.
+
+    ``schema``: the types to read them as. Only types that hold the same are converted: 1.0 or true is no text.
+    """
     expected = schema.names if columns is None and schema is not None else columns or ()
     if expected:
-        check_columns(path, read_schema(path), expected)
+        found = read_schema(path)
+        check_columns(path, found, expected)
+        for wanted in [] if schema is None else map(schema.field, expected):
+            check_type(path, wanted.name, found.field(wanted.name).type, _held_by(wanted.type))
     with readable(path):
         names = None if columns is None else list(columns)
         return pq.read_table(for_pyarrow(path), columns=names, schema=schema, page_checksum_verification=True)
@@ -86,9 +92,13 @@ def check_columns(path: Path, found: pa.Schema, expected: Sequence[str]) -> None
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy_for(path)}")
     check_once(path, found, expected)
     for name in expected:
-        of_type = found.field(name).type
-        if wanted := _not_met(name, of_type):
-            raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
+        check_type(path, name, found.field(name).type, _of_table(name))
+
+
+def check_type(path: Path, name: str, of_type: pa.DataType, wanted: str | None) -> None:
+    """Raise `FormatError` if the column ``name`` is not of what is ``wanted``, one of `CHECKS`; None: anything."""
+    if wanted and not _holds(of_type, wanted):
+        raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
 
 
 def check_once(path: Path, found: pa.Schema, names: Sequence[str]) -> None:
@@ -97,29 +107,39 @@ def check_once(path: Path, found: pa.Schema, names: Sequence[str]) -> None:
         raise FormatError(f"{path}: two columns {twice[0]}{remedy_for(path)}")
 
 
-def _not_met(name: str, of_type: pa.DataType) -> str | None:
-    """Return what a column of argap's should hold, in words; None if ``of_type`` is that, or anything may be there."""
+def _of_table(name: str) -> str | None:
+    """Return what a column of argap's holds, in words; None: anything."""
     if name in INTEGERS:
-        wanted = "integers"
-    elif name in NUMBERS or name.startswith(SUM):
-        wanted = "numbers"
-    else:
-        wanted = "booleans" if name in BOOLEANS else None
-    return wanted if wanted and not _holds(of_type, wanted) else None
+        return "integers"
+    if name in NUMBERS or name.startswith(SUM):
+        return "numbers"
+    return "booleans" if name in BOOLEANS else None
+
+
+def _held_by(of_type: pa.DataType) -> str:
+    """Return what a type of `schema_of` holds, in words."""
+    if pa.types.is_list(of_type):
+        return LISTS + _held_by(of_type.value_type)
+    return next(wanted for wanted in CHECKS if _holds(of_type, wanted))
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
     """Raise `FormatError` if the window, position or token of a row is null or negative, or a label of it is null.
 
-    Training counts are those of all rows or of none.
+    Training counts are those of all rows or of none; an induction is null where there is no opportunity.
     """
     for name in LABELLED & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
     if "train_count" in table.schema.names and 0 < (missing := table.column("train_count").null_count) < len(table):
         raise FormatError(f"{path}: train_count is null in {missing} rows of {len(table)}{remedy_for(path)}")
-    if "domain" in table.schema.names and not _holds(of_type := table.schema.field("domain").type, TEXT):
-        raise FormatError(f"{path}: domain is {str(of_type)[:100]}; expected strings{remedy_for(path)}")
+    if "domain" in table.schema.names:
+        check_type(path, "domain", table.schema.field("domain").type, TEXT)
+    if {"induction", "opportunity"} <= {*table.schema.names}:
+        known, needed = table.column("induction").is_valid(), table.column("opportunity")
+        if wrong := int((_bools(known) != _bools(needed)).sum()):
+            found = "null with an opportunity, or not null without one,"
+            raise FormatError(f"{path}: induction is {found} in {wrong} rows{remedy_for(path)}")
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy_for(path)}")
@@ -128,9 +148,20 @@ def check_whole(path: Path, table: "pa.Table | pa.RecordBatch") -> None:
 
 
 def _holds(of_type: pa.DataType, wanted: str) -> bool:
-    """Return whether a type is one of `CHECKS`; a dictionary of strings holds strings."""
+    """Return whether a type is one of `CHECKS`, or a list of it; a dictionary of strings holds strings."""
+    if wanted.startswith(LISTS):
+        return _is_list(of_type) and _holds(of_type.value_type, wanted.removeprefix(LISTS))
     kind = of_type.value_type if wanted == TEXT and pa.types.is_dictionary(of_type) else of_type
     return any(check(kind) for check in CHECKS[wanted])
+
+
+def _bools(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return a column of a batch, or of a table, as bools ``[N]``."""
+    return column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
+
+
+def _is_list(of_type: pa.DataType) -> bool:
+    return pa.types.is_list(of_type) or pa.types.is_large_list(of_type)
 
 
 def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None:
@@ -142,9 +173,7 @@ def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None
 def check_types(path: Path, found: pa.Schema) -> None:
     """Raise `FormatError` for a column of sums or of a log that is of another type."""
     for name, of_type in zip(found.names, found.types, strict=True):
-        wanted = _of_frame(name)
-        if wanted and not _holds(of_type, wanted):
-            raise FormatError(f"{path}: {name} is {str(of_type)[:100]}; expected {wanted}{remedy_for(path)}")
+        check_type(path, name, of_type, _of_frame(name))
 
 
 def check_frame(path: Path, table: pa.Table) -> None:
@@ -181,6 +210,7 @@ def _of_frame(name: str) -> str | None:
 
 
 TEXT = "strings"
+LISTS = "lists of "
 CHECKS: Mapping[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "integers": (pa.types.is_integer,),
     "numbers": (pa.types.is_integer, pa.types.is_floating),

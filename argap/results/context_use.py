@@ -16,6 +16,7 @@ from argap.records import ContextUse, Interval
 from argap.tokens.rows import read_rows
 from argap.tokens.runs import check_parts, short_passes
 from argap.tokens.table import TokenTable
+from argap.tokens.weights import stored_weights
 
 Point = tuple[str, int | None]
 """A model and its context; None: the whole window."""
@@ -38,9 +39,8 @@ def context_use(table: TokenTable) -> tuple[ContextUse, ...]:
     least = max(context for _, context in runs if context)
     unit, units = group_of(len(table.document_of_window)), units_of(len(table.document_of_window))
     n, logprob = np.zeros(units), defaultdict(lambda: np.zeros(units))
-    read = read_rows(
-        [run.folder for run in runs.values()], table.labels, of_runs=[["logprob"]] * len(runs), of_labels=[]
-    )
+    of_runs, of_labels = [["logprob"]] * len(runs), stored_weights(table.record.evaluation)
+    read = read_rows([run.folder for run in runs.values()], table.labels, of_runs=of_runs, of_labels=of_labels)
     with closing(read) as portions:
         for rows in portions:
             chosen = np.flatnonzero(rows.pos >= least)

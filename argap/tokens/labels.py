@@ -30,6 +30,7 @@ from argap.files.parquet import (
     ParquetPortions,
     check_below,
     check_rows,
+    check_type,
     check_whole,
     read_parquet,
     required,
@@ -305,8 +306,9 @@ def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
     table = read_parquet(path, ["document"])
     check_rows(path, table)  # an evaluation set has windows
     column = table["document"]
-    if not pa.types.is_integer(column.type):
-        raise FormatError(f"{path}: document is {str(column.type)[:100]}; expected integers{remedy_for(path)}")
+    check_type(path, "document", column.type, "integers")
+    if len(table) != (count := record.evaluation.windows):
+        raise FormatError(f"{path}: {len(table):,} windows, where labels.json records {count:,}{remedy_for(path)}")
     documents = column.to_numpy()
     check_documents(path, documents, record)
     return documents

@@ -13,7 +13,7 @@ from argap.records.columns import ENTROPY, KL
 from argap.runtime.threads import available_cores, lazy, map_ahead
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
-from argap.tokens.runs import check_logprobs, check_parts, no_logprob
+from argap.tokens.runs import check_parts
 from argap.tokens.table import TokenTable, beside, followed_columns
 
 Made = TypeVar("Made")
@@ -84,7 +84,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
     folders = [run.folder for run in table.runs]
 
     def made(rows: Rows) -> Made:
-        scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
+        scores = {run.model: _scores(rows, k) for k, run in enumerate(table.runs)}
         labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
         stored = {
             run.model: {name: table[name].to_numpy() for name in (KL, ENTROPY) if name in table.column_names}
@@ -97,12 +97,8 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
         yield from map_ahead(made, rows, min(THREADS, available_cores()))
 
 
-def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
-    logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if (rows.weight[np.flatnonzero(no_logprob(logprob))] > 0).any():
-        check_logprobs(table.runs[run])
-
+def _scores(rows: Rows, run: int) -> Scores:
     def top1() -> np.ndarray:
         return whole_column(rows.later[run](["top1"])["top1"]).fill_null(-1).to_numpy()
 
-    return Scores(logprob, ReadLater(top1))
+    return Scores(rows.runs[run]["logprob"].to_numpy(), ReadLater(top1))  # nulls become NaN

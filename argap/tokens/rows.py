@@ -14,7 +14,7 @@ from argap.files.checksums import are_recorded, checked
 from argap.files.parquet import count_rows, read_portions
 from argap.files.remedies import SCORED
 from argap.runtime.threads import lazy, read_ahead
-from argap.tokens.runs import token_parts
+from argap.tokens.runs import check_scores, token_parts
 from argap.tokens.weights import weights_of
 
 KEYS = ["window", "pos"]
@@ -135,10 +135,20 @@ def read_rows(
         of_all = described_by.take(count, None if known else tables[0])
         if of_all["pos"][0].as_py() != 0:
             raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {SCORED}")
-        yield Rows(of_all, tables, start, reads)
+        rows = Rows(of_all, _Deferred([]), start)
+        checked = [partial(_scores, rows, run, read) for run, read in zip(runs, reads, strict=True)]
+        tables = _Deferred([partial(read, reader.columns) for read, reader in zip(checked, readers, strict=True)])
+        yield Rows(of_all, tables, start, checked)
         start += count
     for reader in (*readers, described_by):
         reader.expect_end()
+
+
+def _scores(rows: Rows, run: Path, read: Callable[[Sequence[str]], pa.Table], columns: Sequence[str]) -> pa.Table:
+    """Read columns of a run and check those of its scores, by what the labels say is scored."""
+    table = read(columns)
+    check_scores(run, table, rows.weight > 0, rows.start)
+    return table
 
 
 class _Parts:

@@ -8,7 +8,7 @@ Comparisons of models with different tokenizers (`argap.tokens.aligned`) have a 
 The last token of a segment holds the segment's log-prob; the others have null.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import check_below, count_rows, read_parquet, write_parquet
-from argap.files.remedies import remedy_for
+from argap.files.remedies import SCORED, remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
     CheckpointRecord,
@@ -33,7 +33,7 @@ from argap.records import (
     SourceRecord,
     read_record,
 )
-from argap.records.columns import ENTROPY, KL, OPTIONAL
+from argap.records.columns import ENTROPY, KL, OPTIONAL, RANK
 from argap.runtime.progress import say
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -48,6 +48,16 @@ SHARD_TOKENS = 2**17
 """Tokens of a part, about, unless the run's record says fewer: parts are what a killed run keeps."""
 LARGEST_LOGPROB = 1e-4
 """Highest log-prob accepted from another program: rounding can lift a certain token's above 0."""
+LARGEST_STORED = 1e-2
+"""Highest log-prob of a run: kernels compute a target's logit apart from the others, and logits can be large."""
+SCORES = {
+    "logprob": "a number of at most 0, or −∞",
+    "top1": "a token id",
+    RANK: "a rank",
+    KL: "a number",
+    ENTROPY: "a number",
+}
+"""What the columns of a scored row hold."""
 FLOATS = ["logprob", KL, ENTROPY]
 """Columns stored with BYTE_STREAM_SPLIT: a tenth smaller."""
 SCHEMA = pa.schema(
@@ -240,9 +250,13 @@ def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Read log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
 
-    Raises `FormatError`, naming a part that is missing, damaged, or lacks the log-prob of a scored token.
+    Raises `FormatError`, naming a part that is missing or damaged, and as `check_scores`.
     """
-    table = _read_columns(run, ["logprob", "top1"], check=_check_part)
+    table = _read_columns(run, ["pos", "logprob", "top1"])
+    scored = table["pos"].to_numpy() > 0
+    if run.record.evaluation.unit == "byte":  # only a segment's last token has a log-prob
+        scored &= table["logprob"].is_valid().to_numpy()
+    check_scores(run.folder, table, scored)
     logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
     top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
     return logprob, top1
@@ -326,15 +340,9 @@ def token_parts(folder: Path) -> list[Path]:
     return sorted((folder / "tokens").glob("part-*.parquet"))
 
 
-def _read_columns(
-    run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
-) -> pa.Table:
-    """Concatenate columns of all parts; ``check`` raises for a part with impossible values."""
-    parts = check_parts(run)
-    tables = [read_parquet(path, columns, schema=SCHEMA) for path in parts]
-    for path, table in zip(parts, tables, strict=True):
-        check(run, path, table)
-    return pa.concat_tables(tables)
+def _read_columns(run: Run, columns: list[str]) -> pa.Table:
+    """Concatenate columns of all parts."""
+    return pa.concat_tables([read_parquet(path, columns, schema=SCHEMA) for path in check_parts(run)])
 
 
 def check_parts(run: Run) -> list[Path]:
@@ -350,29 +358,40 @@ def check_parts(run: Run) -> list[Path]:
     return parts
 
 
-def check_logprobs(run: Run) -> None:
-    """Raise `FormatError`, naming part, window and position, for a scored token without a log-prob."""
-    for path in token_parts(run.folder):
-        _check_part(run, path, read_parquet(path, ["logprob"], schema=SCHEMA))
-
-
 def no_logprob(values: np.ndarray) -> np.ndarray:
-    """Return which values (bool) are not log-probs: NaN and +∞. A token that the model rules out has −∞."""
-    return ~(values < np.inf)
+    """Return which values (bool) are not log-probs: NaN and those above 0. A token that the model rules out has −∞."""
+    return ~(values <= LARGEST_STORED)
 
 
-def _check_part(run: Run, path: Path, table: pa.Table) -> None:
-    """Raise `FormatError` for a scored position without a log-prob."""
-    missing = no_logprob(table["logprob"].to_numpy())  # nulls are NaN
-    if run.record.evaluation.unit == "byte":  # only a segment's last token has a log-prob
-        missing &= table["logprob"].is_valid().to_numpy()
-    if not missing.any():
-        return
-    window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))
-    wrong = np.flatnonzero(missing & (pos > 0))
-    if len(wrong):
-        at = int(wrong[0])
-        raise FormatError(
-            f"{path}: {run.model}: log-prob {table['logprob'][at].as_py()} at window {window[at]}, position {pos[at]}; "
-            "expected a number, or −∞"
-        )
+def check_scores(folder: Path, table: pa.Table, scored: np.ndarray, start: int = 0) -> None:
+    """Raise `FormatError`, naming part, window and position, for a scored row that lacks a value of its run.
+
+    ``table``: some columns of consecutive rows of the run in ``folder``, from row ``start`` on; ``scored [N]``: which
+    of them are scored.
+    """
+    for name in table.column_names:
+        if name not in SCORES:
+            continue
+        column = table[name]
+        rows = np.flatnonzero(_lacks(name, column))
+        if len(wrong := rows[scored[rows]]):
+            found = f"{'log-prob' if name == 'logprob' else name} {column[int(wrong[0])].as_py()}"
+            path, place = _place(folder, start + int(wrong[0]))
+            raise FormatError(f"{path}: {found} at {place}; expected {SCORES[name]}; remove it and {SCORED}")
+
+
+def _lacks(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """Return which rows (bool) do not have what a scored one has; nulls of numbers are NaN."""
+    if name == "logprob":
+        return no_logprob(column.to_numpy())
+    return np.isnan(column.to_numpy()) if name in FLOATS else column.is_null().to_numpy()
+
+
+def _place(folder: Path, row: int) -> tuple[Path, str]:
+    """Return the part, and in words the window and position, of a row of a run."""
+    for path in token_parts(folder):
+        keys = read_parquet(path, ["window", "pos"], schema=SCHEMA)
+        if row < len(keys):
+            return path, f"window {keys['window'][row].as_py()}, position {keys['pos'][row].as_py()}"
+        row -= len(keys)
+    raise FormatError(f"{folder}: fewer rows than were read of it before; expected files that do not change")

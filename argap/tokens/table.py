@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from argap.errors import FormatError
 from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import check_files
 from argap.files.parquet import check_below, read_portions, whole_column
+from argap.files.remedies import remedy_for
 from argap.metric.fidelity import differences, measures
 from argap.records import LabelsRecord, read_record
 from argap.records.columns import (
@@ -146,7 +148,7 @@ class TokenTable:
     def scored_of_document(self) -> np.ndarray:
         """Count scored tokens (or bytes, if they are the unit) in each document's windows, int64 ``[D]``.
 
-        Raises `FormatError` for damaged labels.
+        Raises `FormatError` for damaged labels, and for others than were recorded.
         """
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
         columns = ["window", "pos", *stored_weights(self.record.evaluation)]
@@ -156,6 +158,10 @@ class TokenTable:
             window = rows["window"].to_numpy()
             check_below(path, window, len(n), lacking)
             n += np.bincount(window, np.maximum(weights_of(rows), 0), minlength=len(n)).astype(np.int64)
+        evaluation = self.record.evaluation
+        if (found := int(n.sum())) != evaluation.scored:
+            counted = f"{found:,} scored {evaluation.unit}s, where labels.json records {evaluation.scored:,}"
+            raise FormatError(f"{path}: {counted}{remedy_for(path)}")
         return np.bincount(self.document_of_window, n).astype(np.int64)
 
     @cached_property

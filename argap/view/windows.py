@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from argap.errors import ArgapError, FormatError
 from argap.files.checksums import check_files
-from argap.files.parquet import check_columns, opened
+from argap.files.parquet import check_columns, check_whole, opened
 from argap.files.remedies import SCORED
 from argap.records import Record
 from argap.records.columns import ENTROPY, KL, LABELLED, RANK
 from argap.reports.tables.tokens import lines, visible
 from argap.tokens.rows import KEYS, Rows
-from argap.tokens.runs import Run, token_parts
+from argap.tokens.runs import Run, check_scores, token_parts
 from argap.tokens.table import TokenTable
 from argap.tokens.weights import weights_of
 
@@ -84,16 +84,19 @@ class WindowReader:
         count = self._table.record.evaluation.windows
         if not 0 <= window < count:
             raise ArgapError(f"window {window}: expected one of 0 to {count - 1:,}")
-        table = self._table.among(models)
+        table, start = self._table.among(models), self._labels.before(window)
         labels = self._labels.of(window, [*KEYS, *table.label_columns])
         runs = tuple(self._runs[run.model].of(window, _columns(run)) for run in table.runs)
         if any(len(run) != len(labels) for run in runs):
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {SCORED}")
+        weight = weights_of(labels)
+        for run, of_run in zip(table.runs, runs, strict=True):
+            check_scores(run.folder, of_run, weight > 0, start)
         columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
-        rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
+        rows = table.batch_of(Rows(labels, runs), columns, models, start)
         ids = table.check_ids(rows["token"].to_numpy())
         texts, cut = _texts(ids, table)
-        scored = weights_of(labels) >= 0
+        scored = weight >= 0
         counted = rows["train_count"].null_count == 0
         return Window(
             window=window,
@@ -212,7 +215,9 @@ class _Rows:
         check_files(self._folder, [group.path])
         with opened(group.path) as file:
             check_columns(group.path, file.schema_arrow, columns)
-            return file.read_row_group(group.number, columns=list(columns))
+            rows = file.read_row_group(group.number, columns=list(columns))
+        check_whole(group.path, rows)
+        return rows
 
     def _lacks(self, window: int) -> FormatError:
         return FormatError(f"{self._folder}: no window {window}; {SCORED}")

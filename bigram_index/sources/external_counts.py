@@ -129,6 +129,9 @@ def _read_counts(path: Path) -> Iterator[Batch]:
             for name in COLUMNS:
                 if batch.column(name).null_count:
                     raise FormatError(f"{path}: {name}: a row without a value; expected a whole number in every row")
+                of_type = batch.schema.field(name).type
+                if pa.types.is_boolean(of_type) or pa.types.is_temporal(of_type):  # which would be cast too
+                    raise FormatError(f"{path}: {name} is {of_type}; expected whole numbers")
             first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)
             yield first, second, count
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:

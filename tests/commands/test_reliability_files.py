@@ -250,9 +250,85 @@ def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: 
     pq.write_table(table.set_column(column, "logprob", pa.array(values, pa.float32())), part)
     (tmp_path / FILE).unlink()
     window, position = table["window"][row].as_py(), table["pos"][row].as_py()
-    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a num"
+    expected = rf"part-00001\.parquet: log-prob {value} at window {window}, position {position}; expected a num"
     with pytest.raises(FormatError, match=expected):
         read_logprobs(open_run(tmp_path))
+
+
+def change(path: Path, name: str, values: Any) -> None:
+    """Put ``values(old)`` into a column of a file, and remove the checksums that would tell."""
+    table = pq.read_table(path)
+    column = table.schema.get_field_index(name)
+    array = pa.array(values(table[name].to_pylist()), table[name].type)
+    pq.write_table(table.set_column(column, name, array), path)
+    next(folder for folder in path.parents if (folder / FILE).is_file()).joinpath(FILE).unlink()
+
+
+def put(at: int, value: Any) -> Any:
+    return lambda values: [*values[:at], value, *values[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("logprob", None, "log-prob None at window 1, position 6; expected a number of at most 0, or −∞"),
+        ("logprob", 3.0, "log-prob 3.0 at window 1, position 6; expected a number of at most 0"),
+        ("top1", None, "top1 None at window 1, position 6; expected a token id"),
+    ],
+)
+def test_a_scored_token_has_what_its_run_stores(copy: Path, name: str, value: Any, said: str) -> None:
+    """Whatever reads it: the cells of a result, a condition, or a model beside another."""
+    part = shard_path(copy / "hybrid", 0)
+    change(part, name, put(70, value))
+    condition = "nll.hybrid > 1" if name == "logprob" else "top1.hybrid = 5"
+    table = TokenTable((open_run(copy / "attention"), open_run(copy / "hybrid")), copy / "labels")
+    reads = [
+        lambda: compare_runs([str(copy / "hybrid")], str(copy / "attention"), copy / "again"),
+        lambda: score_slices(table, [Slice("x", condition)], threshold=1250),
+        lambda: read_logprobs(open_run(copy / "hybrid")),
+    ]
+    for read in reads:
+        with pytest.raises(FormatError, match=rf"hybrid/tokens/part-00000\.parquet: {said}"):
+            read()
+
+
+def test_position_0_needs_no_value(copy: Path) -> None:
+    change(shard_path(copy / "hybrid", 0), "logprob", put(64, None))
+    compare_runs([str(copy / "hybrid")], str(copy / "attention"), copy / "again")
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "values", "said"),
+    [
+        ("labels.parquet", "pos", put(70, 0), r"labels\.parquet: \d+ scored tokens, where labels\.json records \d+"),
+        ("windows.parquet", "document", None, r"windows\.parquet: 12 windows, where labels\.json records 10"),
+    ],
+)
+def test_labels_are_those_that_were_recorded(copy: Path, file: str, name: str, values: Any, said: str) -> None:
+    path = copy / "labels" / file
+    if values is None:
+        table = pq.read_table(path)
+        pq.write_table(pa.concat_tables([table, table.slice(0, 2)]), path)
+        (copy / "labels" / FILE).unlink()
+    else:
+        change(path, name, values)
+    with pytest.raises(FormatError, match=said):
+        score_slices(open_result(copy).token_table, [Slice("x", "nll.hybrid > 1")], threshold=1250)
+
+
+def test_the_viewer_checks_what_it_reads_of_a_window(copy: Path) -> None:
+    reader = WindowReader(TokenTable((open_run(copy / "attention"), open_run(copy / "hybrid")), copy / "labels"))
+    change(shard_path(copy / "hybrid", 0), "logprob", put(70, None))
+    with pytest.raises(FormatError, match="log-prob None at window 1, position 6"):
+        reader.read(1, ["attention", "hybrid"])
+    table = pq.read_table(copy / "labels" / "labels.parquet")
+    domain = table.schema.get_field_index("domain")
+    pq.write_table(
+        table.set_column(domain, "domain", pa.array([True] * len(table))), copy / "labels" / "labels.parquet"
+    )
+    (copy / "labels" / FILE).unlink()
+    with pytest.raises(FormatError, match="domain is bool; expected strings"):
+        reader.read(1, ["attention"])
 
 
 @pytest.mark.parametrize("at", ["fill_labels", "summarize", "write_record", "save_gap"])

@@ -24,7 +24,7 @@ from argap.evaluation.documents import read_documents as read_kept
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
-from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, write_parquet
+from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, read_parquet, write_parquet
 from argap.files.regular import is_there
 from argap.metric.bins import bins_of
 from argap.recall import samples
@@ -252,6 +252,31 @@ def test_broken_answers_are_refused(tmp_path: Path, change: dict[str, Any], said
                     samples.read_samples(tmp_path)
             else:
                 assert len(samples.read_samples(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "of_type", "said"),
+    [
+        (True, pa.string(), "is bool; expected strings"),
+        (pd.Timestamp(0), pa.string(), "is timestamp.*; expected strings"),
+        (1.0, pa.int32(), "is double; expected integers"),
+        ([True], pa.list_(pa.int32()), "is list<.*bool>; expected lists of integers"),
+        (0, pa.list_(pa.bool_()), "is int64; expected lists of booleans"),
+    ],
+)
+def test_what_arrow_would_convert_is_refused(tmp_path: Path, value: Any, of_type: pa.DataType, said: str) -> None:
+    path = tmp_path / "part-00000.parquet"
+    pq.write_table(pa.table({"key": pa.array([value])}), path)
+    with pytest.raises(FormatError, match=f"key {said}"):
+        read_parquet(path, schema=pa.schema([("key", of_type)]))
+
+
+def test_strings_of_other_widths_and_dictionaries_are_read(tmp_path: Path) -> None:
+    texts = pa.array(["a", "a"])
+    for values in (texts, texts.cast(pa.large_string()), texts.dictionary_encode()):
+        pq.write_table(pa.table({"key": values}), tmp_path / "x.parquet")
+        found = read_parquet(tmp_path / "x.parquet", schema=pa.schema([("key", pa.string())]))
+        assert found["key"].to_pylist() == ["a", "a"]
 
 
 @pytest.mark.parametrize("value", [np.float16(1), [1], {"a": 1}, b"x"])
@@ -513,6 +538,16 @@ def test_a_partition_of_no_result_is_refused_at_the_results_own_setting() -> Non
 def test_labels_have_no_nulls(tmp_path: Path, name: str, values: list[Any], said: str) -> None:
     with pytest.raises(FormatError, match=said):
         check_whole(tmp_path / "labels.parquet", pa.table({name: values}))
+
+
+@pytest.mark.parametrize(("induction", "opportunity"), [(None, True), (False, False)])
+def test_an_induction_is_known_where_there_is_an_opportunity(
+    tmp_path: Path, induction: bool | None, opportunity: bool
+) -> None:
+    columns = {"induction": [True, None, induction], "opportunity": [True, False, opportunity]}
+    with pytest.raises(FormatError, match="induction is null with an opportunity, or not null without one, in 1 rows"):
+        check_whole(tmp_path / "labels.parquet", pa.table(columns))
+    check_whole(tmp_path / "labels.parquet", pa.table(columns).slice(0, 2))
 
 
 def test_spans_of_a_document_are_not_null(tmp_path: Path) -> None:

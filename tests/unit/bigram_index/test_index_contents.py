@@ -84,6 +84,28 @@ def test_rows_that_no_index_holds_are_refused(index: Path, change: Any, found: s
         open_index(index).count([3, 4], [4, 5])
 
 
+def test_a_part_has_the_rows_that_are_recorded(index: Path) -> None:
+    rewrite(index, lambda *columns: [values.pop() for values in columns])
+    manifest = json.loads((index / "index.json").read_text())
+    manifest["parts"][0]["rows"] = manifest["distinct"] = 117
+    (index / "index.json").write_text(json.dumps(manifest))
+    for read in (lambda: open_index(index).count([3], [4]), lambda: open_index(index).verify()):
+        with pytest.raises(FormatError, match=r"part-00000\.parquet: 116 rows, where index\.json records 117; copy"):
+            read()
+
+
+def test_a_column_of_another_type_is_named(index: Path) -> None:
+    (path,) = index.glob("part-*.parquet")
+    pq.write_table(pq.read_table(path).cast(pa.schema(dict.fromkeys(("first", "second", "count"), pa.int64()))), path)
+    manifest = json.loads((index / "index.json").read_text())
+    del manifest["checksum"]
+    sums = checksums_of(path)
+    manifest["parts"][0] |= {"bytes": sums.bytes, "crc32": list(sums.crc32)}
+    (index / "index.json").write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match="first int64, second int64, count int64; expected first int32, second int32"):
+        open_index(index).verify()
+
+
 def test_an_index_without_statistics_is_read(index: Path) -> None:
     rewrite(index, lambda *_: None, write_statistics=False)
     assert open_index(index).count([3, 4, 4], [4, 7, 8]).tolist() == [4, 7, 0]

@@ -48,6 +48,8 @@ def test_repeated_rows_are_added_up(suffix, tokenizer, tmp_path):
         (TABLE.assign(first=[0, -1, 1, 0]), "token -1 is outside"),
         (TABLE.assign(count=[5, 0, 1, 7]), "a count of 0, expected at least 1"),
         (TABLE.assign(count="many"), "not readable as CSV"),
+        (TABLE.assign(second=True), "second is bool; expected whole numbers"),
+        (TABLE.assign(count="2020-01-01 00:00:07"), r"count is timestamp\[s\]; expected whole numbers"),
         (TABLE.assign(count=2**61), "its counts add up to 2⁶³ or more"),
         (TABLE.iloc[:0], "contains no bigram"),
         (TABLE.assign(second=pd.array([1, None, 2, 1], "Int64")), "second: a row without a value"),
