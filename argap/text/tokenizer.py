@@ -307,6 +307,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     source = tokenizer_folder(source)
     for name in FILES:
         if (source / name).is_file():
+            check_regular(source / name, LARGEST)
             shutil.copyfile(source / name, folder / name)
 
 

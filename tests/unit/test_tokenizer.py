@@ -1,6 +1,7 @@
 """Checkpoints that share a tokenizer through a pointer in ``tokenizer_config.json``."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from argap.errors import ArgapError, FormatError
 from argap.files.atomic import write_text
 from argap.text import tokenizer as module
 from argap.text.backend import load_backend
-from argap.text.tokenizer import Tokenizer, load_tokenizer, save_tokenizer, tokenizer_in_memory
+from argap.text.tokenizer import Tokenizer, copy_tokenizer, load_tokenizer, save_tokenizer, tokenizer_in_memory
 from tests.conftest import word_tokenizer
 
 
@@ -192,6 +193,14 @@ def test_a_tokenizer_that_the_library_does_not_take_back_is_refused_in_one_line(
         tokenizer_in_memory(PreTrainedTokenizerFast(tokenizer_file=file), "mine")
     with pytest.raises(FormatError, match=said):
         Tokenizer(load_backend(Path(file)), name="mine", eos=None).encode_batch_spans(["a"])
+
+
+def test_what_is_too_large_for_a_tokenizer_is_not_copied(tmp_path, tokenizer, monkeypatch):
+    tokenizer.save(tmp_path)
+    os.truncate(tmp_path / "tokenizer.json", 2**40)
+    monkeypatch.setattr("shutil.copyfile", lambda *_: pytest.fail("copied"))
+    with pytest.raises(FormatError, match=r"tokenizer\.json: 1,099,511,627,776 bytes; expected at most 536,870,912$"):
+        copy_tokenizer(tmp_path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("eos", "expected"), [("w9", 9), (9, 9), (5, None), (10, None), (-1, None), (2**40, None)])
