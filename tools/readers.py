@@ -177,7 +177,7 @@ ROWS = (
         (
             "argap/checkpoints/convert.py::_write_safetensors",
             "argap/checkpoints/convert.py::_rewrite",
-            "argap/checkpoints/find.py::_check_whole",
+            "argap/checkpoints/find.py::check_whole",
             "argap/checkpoints/load.py::_load_by_transformers",
             "argap/models/describe.py::_count_weights",
             "argap/models/hub/load.py::stored_dtype",
