@@ -18,7 +18,7 @@ READING = frozenset(
         *("from_pretrained", "ParquetFile", "read_table", "read_schema", "read_metadata", "read_csv", "open_csv"),
         *("hf_hub_download", "snapshot_download", "load_dataset", "file_exists", "list_repo_files", "ZipFile"),
         *("open_file", "open_stream", "memory_map", "input_stream", "stream", "Config", "partial_download"),
-        "read_magic",
+        *("read_magic", "from_str"),
     )
 )
 """Functions and methods that read; ``load`` too, of NumPy, torch and unpicklers."""
@@ -163,6 +163,7 @@ ROWS = (
         "commands/test_refusals.py",
         (
             "argap/text/backend.py::load_backend",
+            "argap/text/backend.py::copy_backend",
             "argap/text/trial.py::main",
             "argap/text/tokenizer.py::auto_tokenizer",
             "argap/text/tokenizer.py::_is_offline",
@@ -176,7 +177,7 @@ ROWS = (
         (
             "argap/checkpoints/convert.py::_write_safetensors",
             "argap/checkpoints/convert.py::_rewrite",
-            "argap/checkpoints/find.py::_check_whole",
+            "argap/checkpoints/find.py::check_whole",
             "argap/checkpoints/load.py::_load_by_transformers",
             "argap/models/describe.py::_count_weights",
             "argap/models/hub/load.py::stored_dtype",

@@ -17,6 +17,7 @@ from argap.checkpoints.find import (
     DOWNLOADED,
     PICKLES,
     check_no_adapter,
+    check_whole,
     download,
     find_checkpoint,
     pickles_of,
@@ -86,13 +87,7 @@ def convert(
     if (generation := stored.folder / "generation_config.json").is_file():
         read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
-    record = ConversionRecord(
-        source=source,
-        files={path.name: sha256_of(path) for path in stored.files},
-        native=stored.family is not None,
-        versions=environment()["versions"],
-        fixed_decay=fixed_decay,
-    )
+    versions = environment()["versions"]
     with replacing_folder(out) as temporary:
         _write_model(source, stored, temporary, fixed_decay)
         if generation.is_file():
@@ -101,6 +96,13 @@ def convert(
             copy_tokenizer(stored.folder, temporary)
         else:
             chosen.save(temporary)
+        record = ConversionRecord(
+            source=source,
+            files={path.name: sha256_of(path) for path in stored.files},  # once readable, since any size takes no disk
+            native=stored.family is not None,
+            versions=versions,
+            fixed_decay=fixed_decay,
+        )
         write_record(temporary / CONVERSION, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
@@ -249,6 +251,7 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
     for number, path in enumerate(files, 1):
         name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
         if path.suffix == ".safetensors":
+            check_whole(path)
             shutil.copyfile(path, folder / name)
         else:
             unpickle(path, folder / name)

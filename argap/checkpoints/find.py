@@ -111,7 +111,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     files = weight_files(folder, read_json(folder / "config.json"))
     for path in files:
         if path.suffix != ".json":
-            _check_whole(path)
+            check_whole(path)
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *files]))
 
 
@@ -198,7 +198,8 @@ def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
         ) from error
 
 
-def _check_whole(path: Path) -> None:
+def check_whole(path: Path) -> None:
+    """Raise `FormatError` for a safetensors file whose size is not the one that its header gives."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -29,6 +29,8 @@ CAUSE = re.compile(r"WeightsUnpickler error: (.*)")
 """Finds the reason in such a message."""
 LONGEST_NAME = 1000
 """Characters of a tensor's name."""
+OTHER = 2**26
+"""Most bytes of a file beside twice those of its tensors: names, padding and the versions of modules."""
 
 
 def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
@@ -52,7 +54,8 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
             why = match[1]
         raise FormatError(f"{path}: not a pickle of tensors ({why})") from None
     except Exception as error:  # the reader raises whatever the bytes lead to
-        raise FormatError(f"{path}: not a whole pickle ({first_line(error)}); fetch it again") from None
+        why = first_line(error).partition(". ")[0]  # behind it may be the same advice
+        raise FormatError(f"{path}: not a whole pickle ({why}); fetch it again") from None
     if not isinstance(loaded, dict) or not loaded:
         raise ArgapError(f"{path}: holds a {type(loaded).__name__}; expected a state dict of tensors")
     for name, value in loaded.items():
@@ -61,6 +64,9 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     size, stored = sum(value.nbytes for value in loaded.values()), path.stat().st_size
     if size > COPIES * stored:
         raise ArgapError(f"{path}: its tensors would take {size:,} bytes, of {stored:,}; expected each to be stored")
+    held = sum(value.untyped_storage().nbytes() for value in loaded.values())
+    if stored > 2 * held + OTHER:
+        raise FormatError(f"{path}: {stored:,} bytes, of which its tensors take {held:,}; save or fetch it again")
     return loaded
 
 

@@ -16,6 +16,8 @@ from argap.errors import ArgapError
 PR_SET_PDEATHSIG = 1
 WAIT = 20.0
 """Seconds of the clock for each second of processor time, on a busy machine or a slow disk."""
+LONGEST, MOST = 7 * 24 * 3600, 2**62
+"""Most seconds of the clock, and most of any other limit, that the system takes; a sparse file may have any size."""
 SAID = 300
 """Most characters of a child's last line to quote."""
 
@@ -28,7 +30,8 @@ def run_child(module: str, what: object, *arguments: object, cpu: float, memory:
     most of one file. ``-P`` keeps the child from importing modules of the working directory, which may be a downloaded
     checkpoint. Raises `ArgapError` with the child's last line if it exits with 1, else with why it ended.
     """
-    limits = (round(cpu), memory, written)
+    limits = (min(each, MOST) for each in (round(cpu), memory, written))
+    longest = min(30 + WAIT * cpu, LONGEST)
     command = [sys.executable, "-P", "-m", module, *map(str, (os.getpid(), *limits, *arguments))]
     child = subprocess.Popen(
         command,
@@ -40,9 +43,9 @@ def run_child(module: str, what: object, *arguments: object, cpu: float, memory:
         env=os.environ | {"RUST_BACKTRACE": "0", "PYTHONUTF8": "1"},
     )
     try:
-        _, said = child.communicate(timeout=30 + WAIT * cpu)
+        _, said = child.communicate(timeout=longest)
     except subprocess.TimeoutExpired:
-        raise ArgapError(f"{what}: reading it takes more than {30 + WAIT * cpu:,.0f} s") from None
+        raise ArgapError(f"{what}: reading it takes more than {longest:,.0f} s") from None
     finally:
         child.kill()
         child.wait()

@@ -97,6 +97,8 @@ def import_weights(suite: Suite, size: str, layout: Layout, folder: Path, out: P
         path, place = folder / asset.file, layout.checkpoint(entries[asset.model])
         if (place / "model.safetensors").is_file():
             continue
+        if (length := path.stat().st_size) != asset.bytes:
+            raise FormatError(f"{path}: {length:,} bytes, expected {asset.bytes:,}; download it again")
         if (found := sha256_of(path)) != asset.sha256:
             raise FormatError(f"{path}: SHA-256 {found[:12]}, expected {asset.sha256[:12]}; download it again")
         with replacing_folder(place) as temporary, tarfile.open(path) as archive:

@@ -59,6 +59,14 @@ def load_backend(path: Path) -> Any:
         return tokenizers.Tokenizer.from_file(str(path))
 
 
+def copy_backend(content: str, name: str) -> Any:
+    """Load what ``to_str`` of a loaded tokenizer wrote. Raises `FormatError` if the library does not take it back."""
+    import tokenizers
+
+    with panics(f"{name}: its tokenizer cannot be copied"):
+        return tokenizers.Tokenizer.from_str(content)
+
+
 def check_parts(content: bytes, path: Path) -> None:
     """Raise `FormatError` for parts that multiply a text or cannot be tried. ``path``: a file with this content."""
     try:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from argap.errors import ArgapError, FormatError, first_line
+from argap.errors import ArgapError, FormatError, first_line, within
 from argap.files.atomic import read_json, write_json, write_text
 from argap.files.checksums import sha256_of
 from argap.files.regular import check_regular, is_there
 from argap.runtime.trust import is_trusted
-from argap.text.backend import LARGEST, check_backend, load_backend, panics
+from argap.text.backend import LARGEST, check_backend, copy_backend, load_backend, panics
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -179,10 +179,8 @@ class Tokenizer:
     @cached_property
     def _untrimmed(self) -> Any:
         """The same tokenizer without its post-processor, which adds special tokens and trims offsets."""
-        from tokenizers import Tokenizer as Backend
-
         state = json.loads(self._backend.to_str())
-        backend = Backend.from_str(json.dumps(state | {"post_processor": None}))
+        backend = copy_backend(json.dumps(state | {"post_processor": None}), self.name)
         backend.encode_special_tokens = True
         return backend
 
@@ -243,13 +241,11 @@ BYTE_OF = _byte_alphabet()
 
 def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None = None) -> Tokenizer:
     """Copy a transformers tokenizer; ``name``: by default its own. Raises `ArgapError` for a slow one."""
-    from tokenizers import Tokenizer as Backend
-
     name = name or tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: a slow tokenizer; expected one with a tokenizer.json")
     fast: Any = tokenizer
-    backend = Backend.from_str(fast.backend_tokenizer.to_str())
+    backend = copy_backend(fast.backend_tokenizer.to_str(), name)
     # False is the default of transformers, and says nothing.
     adds_bos = True if getattr(fast, "add_bos_token", False) else None
     return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id, adds_bos=adds_bos)
@@ -302,7 +298,8 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
     if path.exists():
         copy_tokenizer(path, folder)
         return
-    auto_tokenizer(str(source)).save_pretrained(folder)
+    with within(source):
+        auto_tokenizer(str(source)).save_pretrained(folder)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
@@ -310,6 +307,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     source = tokenizer_folder(source)
     for name in FILES:
         if (source / name).is_file():
+            check_regular(source / name, LARGEST)
             shutil.copyfile(source / name, folder / name)
 
 
@@ -336,6 +334,11 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     made = Tokenizer(load_backend(file) if kept else backend, name=name, eos=eos, bos=bos, adds_bos=adds_bos)
     if not made.vocabulary:
         raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
+    own: dict[str, int] = backend.get_vocab(with_added_tokens=False)
+    if len(spelled := {i: token for token, i in own.items()}) < len(own):
+        token, i = next((token, i) for token, i in own.items() if spelled[i] != token)
+        found = f"id {i:,} of its vocabulary is both {token!r} and {spelled[i]!r}"
+        raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected an id of its own for each token")
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):
         found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
         raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")
@@ -378,11 +381,9 @@ def _download(name: str, *, offline: bool) -> Path:
 def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
     """Load a tokenizer that transformers reads or converts from an older format."""
     try:
-        with panics("not a readable tokenizer"):
+        with within(name):
             tokenizer = auto_tokenizer(source, offline=offline)
-    except ArgapError as error:
-        raise ArgapError(f"{name}: {error}") from None
-    except MemoryError:
+    except (ArgapError, MemoryError):
         raise
     except Exception as error:  # transformers raises any type for values of another type
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
@@ -399,7 +400,8 @@ def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted(), local_files_only=offline)
+        with panics("not a readable tokenizer"):
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted(), local_files_only=offline)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise

@@ -1,6 +1,7 @@
 """``argap convert``: what it accepts of pickles and distributed shards, what it writes, and that the result scores."""
 
 import json
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -129,6 +130,44 @@ def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, conten
         convert(str(source), tmp_path / "out")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def no_long_reads(monkeypatch) -> None:
+    """Whatever is refused is neither hashed nor copied first."""
+    for name in ("argap.checkpoints.convert.sha256_of", "shutil.copyfile"):
+        monkeypatch.setattr(name, lambda path, *_: pytest.fail(f"read all of {path}"))
+
+
+@pytest.mark.usefixtures("no_long_reads")
+@pytest.mark.parametrize("before", ["", "PK\3\4", "zip", "legacy"])
+def test_a_sparse_file_is_refused_before_it_is_read_whole(gpt2, tmp_path, before: str, request) -> None:
+    """A terabyte without content, alone (read in a child, with limits by its size) or behind what torch may write."""
+    if before:
+        request.getfixturevalue("pickles_read_here")
+    source = pickled(tmp_path / "source", gpt2)
+    weights = source / "pytorch_model.bin"
+    if before == "legacy":
+        torch.save(gpt2.state_dict(), weights, _use_new_zipfile_serialization=False)
+    elif before != "zip":
+        weights.write_text(before)
+    os.truncate(weights, 2**40)
+    said = (
+        "1,099,511,627,776 bytes, of which its tensors take"
+        if before == "legacy"
+        else r"not a whole pickle \([^()]+\); fetch it again$"
+    )
+    with pytest.raises(ArgapError, match=rf"pytorch_model\.bin: {said}"):
+        convert(str(source), tmp_path / "out")
+
+
+@pytest.mark.usefixtures("no_long_reads")
+def test_sparse_safetensors_of_mamba_2_are_refused_before_they_are_copied(tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"ssm_cfg": {"layer": "Mamba2"}}))
+    (tmp_path / "model.safetensors").touch()
+    os.truncate(tmp_path / "model.safetensors", 2**40)
+    with pytest.raises(ArgapError, match=r"model\.safetensors: not a whole safetensors file"):
+        convert(str(tmp_path), tmp_path / "out")
 
 
 @pytest.fixture

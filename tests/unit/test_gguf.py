@@ -19,7 +19,7 @@ from argap.checkpoints.gguf.tokenizer import gguf_tokenizer
 from argap.checkpoints.gguf.weights import AT_ONCE, dequantized
 from argap.checkpoints.load import load_model
 from argap.errors import ArgapError, FormatError
-from argap.text.tokenizer import Tokenizer
+from argap.text.tokenizer import Tokenizer, load_tokenizer
 from tests.builders.gguf_files import small_llama, write_gguf
 
 TEXT = "He'LL pay 1234 dollars!!\n\n  Ok  "
@@ -84,6 +84,19 @@ def test_the_files_tokenizer_is_that_of_its_folder(folder: Path, tokenizer: Toke
     texts = [TEXT, "def f(x):\n    return x <|endoftext|> é中\n"]
     for own, theirs in zip(made.encode(texts), tokenizer.encode(texts), strict=True):
         np.testing.assert_array_equal(own, theirs)
+
+
+@pytest.mark.parametrize("spelled", [":", "$"])
+def test_a_bos_may_be_spelled_as_the_syntax_of_templates(
+    folder: Path, tokenizer: Tokenizer, tmp_path: Path, spelled: str
+) -> None:
+    bos = tokenizer.vocabulary[spelled]
+    whole, named = (folder / "eight.gguf").read_bytes(), text("tokenizer.ggml.bos_token_id")
+    assert whole.count(named + struct.pack("<II", 4, 0)) == 1
+    changed = whole.replace(named + struct.pack("<II", 4, 0), named + struct.pack("<II", 4, bos))
+    (tmp_path / "bos.gguf").write_bytes(changed)
+    gguf_tokenizer(tmp_path / "bos.gguf").save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").before == (bos,)
 
 
 def text(value: str) -> bytes:

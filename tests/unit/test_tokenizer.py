@@ -1,14 +1,17 @@
 """Checkpoints that share a tokenizer through a pointer in ``tokenizer_config.json``."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import write_text
 from argap.text import tokenizer as module
-from argap.text.tokenizer import load_tokenizer, save_tokenizer
+from argap.text.backend import load_backend
+from argap.text.tokenizer import Tokenizer, copy_tokenizer, load_tokenizer, save_tokenizer, tokenizer_in_memory
 from tests.conftest import word_tokenizer
 
 
@@ -161,6 +164,43 @@ def test_an_empty_vocabulary_is_refused(tmp_path):
     write_words(tmp_path, {})
     with pytest.raises(FormatError, match=r"tokenizer\.json: its vocabulary is empty"):
         load_tokenizer(tmp_path)
+
+
+def with_one_id_for_two(tokenizer: Tokenizer, folder: Path) -> Path:
+    """``et``, which merges need, takes the id of ``ar``: the library loads the file, and writes only one of them."""
+    tokenizer.save(folder)
+    state = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = state["model"]["vocab"]
+    vocabulary["et"] = vocabulary["ar"]
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    return folder
+
+
+def test_an_id_of_two_tokens_is_refused(tmp_path, tokenizer):
+    folder = with_one_id_for_two(tokenizer, tmp_path)
+    said = (
+        r"tokenizer\.json: id \d+ of its vocabulary is both '(ar|et)' and '(et|ar)'; expected an id of its own for each"
+    )
+    with pytest.raises(FormatError, match=said):
+        load_tokenizer(folder)
+
+
+def test_a_tokenizer_that_the_library_does_not_take_back_is_refused_in_one_line(tmp_path, tokenizer):
+    """Only a copy has what `Tokenizer.encode_batch_spans` needs, made when it is first called."""
+    file = str(with_one_id_for_two(tokenizer, tmp_path) / "tokenizer.json")
+    said = r"^mine: its tokenizer cannot be copied \(Token `(et|ar)` out of vocabulary"
+    with pytest.raises(FormatError, match=said):
+        tokenizer_in_memory(PreTrainedTokenizerFast(tokenizer_file=file), "mine")
+    with pytest.raises(FormatError, match=said):
+        Tokenizer(load_backend(Path(file)), name="mine", eos=None).encode_batch_spans(["a"])
+
+
+def test_what_is_too_large_for_a_tokenizer_is_not_copied(tmp_path, tokenizer, monkeypatch):
+    tokenizer.save(tmp_path)
+    os.truncate(tmp_path / "tokenizer.json", 2**40)
+    monkeypatch.setattr("shutil.copyfile", lambda *_: pytest.fail("copied"))
+    with pytest.raises(FormatError, match=r"tokenizer\.json: 1,099,511,627,776 bytes; expected at most 536,870,912$"):
+        copy_tokenizer(tmp_path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("eos", "expected"), [("w9", 9), (9, 9), (5, None), (10, None), (-1, None), (2**40, None)])

@@ -75,7 +75,9 @@ def _adding(bos: int, spelled: str) -> Any:
     """Return the post-processor that puts ``bos`` before a text, for others that read the tokenizer."""
     from tokenizers.processors import TemplateProcessing
 
-    return TemplateProcessing(single=[spelled, "$A"], pair=[spelled, "$A", "$B"], special_tokens=[(spelled, bos)])
+    # Under a name of its own in the template, whose syntax has "$" and ":".
+    token: Any = {"id": "<bos>", "ids": [bos], "tokens": [spelled]}
+    return TemplateProcessing(single=["<bos>", "$A"], pair=["<bos>", "$A", "$B"], special_tokens=[token])
 
 
 def _byte_level(header: Header, tokens: list[str]) -> Any:

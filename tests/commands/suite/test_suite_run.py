@@ -1,6 +1,7 @@
 """Two tiny models end to end: train, score, collect, and rebuild from the small files."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -417,6 +418,9 @@ def test_weights_travel_as_archives_with_their_hashes(place, tmp_path):
     path = tmp_path / "again" / "suite-tiny-base_conv.tar"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(FormatError, match=r"suite-tiny-base_conv.tar: SHA-256 \w{12}, expected .*; download it again"):
+        import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "again", out)
+    os.truncate(path, 2**40)  # not read for its hash
+    with pytest.raises(FormatError, match=r"suite-tiny-base_conv.tar: 1,099,511,627,776 bytes, expected .*; download"):
         import_weights(suite, "tiny", Layout(tmp_path / "work"), tmp_path / "again", out)
     nowhere = tmp_path / "nowhere"
     with pytest.raises(ArgapError, match=r"has none of the archives that .* lists; they are not published"):
