@@ -43,6 +43,8 @@ BYTES = 2
 """Bytes of an element of the state, as in bfloat16."""
 SHAPE = ("architecture", "mixers", "hidden_size", "num_layers", "model")
 """Settings of a training that make the model."""
+BESIDE = tuple((side, off) for off in (0, 4, -4, 8, -8, 12, -12) for side in ("left", "right"))
+"""Where a point's name may stand: which of its ends is near the point, and how many points higher."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
@@ -213,24 +215,28 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def _name_points(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name right of its point, or above or below it where a name or another point is there already."""
+    """Write each name at the first of `BESIDE` its point that crosses the fewest names and points, and not the edge."""
+    px = axes.figure.dpi / 72
     places = {name: axes.transData.transform(point) for name, point in points.items()}
-    taken: list[tuple[float, float, float]] = []  # left and right end, height, in pixels
+    dots = {name: (x - 3 * px, x + 3 * px, y) for name, (x, y) in places.items()}
+    names: list[tuple[float, float, float]] = []  # left and right end, height, in pixels
     for name in sorted(points, key=lambda name: points[name][1]):
         x, y = places[name]
         shown = plain(name, 24)
-        end = x + 8 + 5.5 * len(shown)
-        near = [*taken, *((a - 4, a + 4, b) for other, (a, b) in places.items() if other != name)]
-        off = next(
-            (
-                off
-                for off in (0, 8, -8, 16, -16)
-                if all(right < x + 8 or left > end or abs(y + off - b) > 9 for left, right, b in near)
-            ),
-            0,
-        )
-        taken.append((x + 8, end, y + off))
-        note(axes, shown, points[name], (5, off - 2.5), 7, path_effects=[withStroke(linewidth=2.5, foreground="white")])
+        width = 4 * px * len(shown)
+        near = [*names, *(dot for other, dot in dots.items() if other != name)]
+        spots = [(x + 5 * px if side == "left" else x - 5 * px - width, y + off * px) for side, off in BESIDE]
+        crossed = [
+            sum(begin < left + width and end > left and abs(height - at) < 7.5 * px for begin, end, at in near)
+            + (left + width > axes.bbox.x1 + 5 * px)
+            for left, height in spots
+        ]
+        best = crossed.index(min(crossed))
+        (left, height), (side, off) = spots[best], BESIDE[best]
+        names.append((left, left + width, height))
+        halo = [withStroke(linewidth=2.5, foreground="white")]
+        at = (5 if side == "left" else -5, off - 2.5)
+        note(axes, shown, points[name], at, 7, ha=side, path_effects=halo)
 
 
 @style()
