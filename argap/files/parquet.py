@@ -34,6 +34,8 @@ LABELLED = frozenset({"repeated", "distance", "occurrences", "domain", "opportun
 INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
 NUMBERS = frozenset({"logprob", "kl", "entropy"})
 SUM = "logprob/"
+STORED_LOGPROB = 1e-2
+"""Highest stored log-prob: kernels compute a target's logit apart from the others, and logits can be large."""
 """What the columns of sums begin with, one for each model."""
 BOOLEANS = frozenset({"opportunity", "induction", "content"})
 """Columns that are of one kind in whatever table of argap's they are."""
@@ -177,7 +179,9 @@ def check_types(path: Path, found: pa.Schema) -> None:
 
 
 def check_frame(path: Path, table: pa.Table) -> None:
-    """Raise `FormatError` as `check_types`, and for such a column that is null in a row, or below `LEAST`.
+    """Raise `FormatError` as `check_types`, and for such a column that is null in a row, or out of range.
+
+    Integers are at least `LEAST`, sums of log-probs at most 0 up to the rounding of ``n`` of them.
 
     The upper bound of a bin is null in the last one. A column without rows may have no type: pandas gives it none.
     """
@@ -188,6 +192,11 @@ def check_frame(path: Path, table: pa.Table) -> None:
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")
         if wanted == "integers" and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
+        if name.startswith(SUM) and "n" in table.column_names:
+            sums, most = column.to_numpy(), STORED_LOGPROB * table["n"].to_numpy()
+            if wrong := int((~(sums <= most)).sum()):
+                found = sums[~(sums <= most)][0]
+                raise FormatError(f"{path}: {name} is {found} in {wrong} rows; expected at most 0{remedy_for(path)}")
 
 
 def check_rows(path: Path, table: pa.Table) -> None:

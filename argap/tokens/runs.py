@@ -20,7 +20,7 @@ import pyarrow as pa
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
-from argap.files.parquet import check_below, count_rows, read_parquet, write_parquet
+from argap.files.parquet import STORED_LOGPROB, check_below, count_rows, read_parquet, write_parquet
 from argap.files.remedies import SCORED, remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
@@ -48,8 +48,6 @@ SHARD_TOKENS = 2**17
 """Tokens of a part, about, unless the run's record says fewer: parts are what a killed run keeps."""
 LARGEST_LOGPROB = 1e-4
 """Highest log-prob accepted from another program: rounding can lift a certain token's above 0."""
-LARGEST_STORED = 1e-2
-"""Highest log-prob of a run: kernels compute a target's logit apart from the others, and logits can be large."""
 SCORES = {
     "logprob": "a number of at most 0, or −∞",
     "top1": "a token id",
@@ -360,7 +358,7 @@ def check_parts(run: Run) -> list[Path]:
 
 def no_logprob(values: np.ndarray) -> np.ndarray:
     """Return which values (bool) are not log-probs: NaN and those above 0. A token that the model rules out has −∞."""
-    return ~(values <= LARGEST_STORED)
+    return ~(values <= STORED_LOGPROB)
 
 
 def check_scores(folder: Path, table: pa.Table, scored: np.ndarray, start: int = 0) -> None:
