@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from argap.errors import FormatError
 from argap.records import as_json
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
@@ -40,9 +41,11 @@ def build_trajectory(
 def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
     """Return the training logs of all models as one table with `LOG_COLUMNS`, without evaluation lines.
 
-    ``auxiliary_loss`` is NaN for a model without one. Raises `FormatError` as `read_log`.
+    ``auxiliary_loss`` is NaN for a model without one. Raises `FormatError` for a log without a step, and as `read_log`.
     """
     steps = {model: [line for line in read_log(path) if isinstance(line, StepLine)] for model, path in logs.items()}
+    if without := [path for model, path in logs.items() if not steps[model]]:
+        raise FormatError(f"{without[0]}: no step of a finished training; remove its folder to train it again")
     rows = [{"model": model, **as_json(line)} for model, lines in steps.items() for line in lines]
     types = {name: "int64" if name in ("step", "tokens") else "float64" for name in StepLine.__struct_fields__}
     return pd.DataFrame(rows, columns=list(LOG_COLUMNS)).astype(types)

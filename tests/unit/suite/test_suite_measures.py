@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from argap.corpus import open_corpus
+from argap.errors import FormatError
 from argap.evaluation.windows import build_evaluation_set
 from argap.reports.figures.suite import frontier
 from argap.reports.tables.suites.mqar_link import rank_correlation
@@ -125,6 +126,8 @@ def test_logs_have_no_evaluations_and_an_auxiliary_loss_where_a_mixer_has_one(tm
     same = [10, 0.1, 0.001, 1.5, 2.5]
     assert rows == [["b", 2, *same, 0.3], ["a", 1, *same, None]]
     assert build_logs({}).dtypes.to_list()[1:] == logs.dtypes.to_list()[1:]
+    with pytest.raises(FormatError, match=r"log\.jsonl: no step of a finished training"):
+        build_logs({"a": first, "gone": tmp_path / "gone" / "log.jsonl"})
 
 
 def test_only_common_steps_are_compared():
