@@ -3,6 +3,8 @@
 Legend: B batch, T positions, D ``hidden_size``.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -128,4 +130,17 @@ def compile_layers(model: nn.Module) -> None:
     torch.compiler.reset()  # code of earlier models in this process counts towards the recompilation limit
     for module in model.modules():
         if isinstance(module, Block):
-            module.compile()
+            module.compile(backend=_compile_uncached)
+
+
+def _compile_uncached(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    """Compile with Inductor, without the AOTAutograd cache on disk; Inductor's own cache of generated code is used.
+
+    torch 2.11 to 2.13 write garbage sizes to that cache for views of a linear map's output (pytorch/pytorch#185630).
+    If a graph returns two such views, as the one of `rwkv7` before an untraced operator does, each later process fails.
+    """
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx  # slow to import
+
+    with config.patch(enable_autograd_cache=False):
+        return compile_fx(graph, inputs)

@@ -13,6 +13,7 @@ import torch
 import argap.models.fla.operators as fla_operators
 from argap.errors import ArgapError, MismatchError
 from argap.models import ArgapForCausalLM
+from argap.models.block import compile_layers
 from argap.models.fla.operators import DELTA_RULES, REPLACED, FlaOperators, choose_backend, use_fla
 from argap.models.mixer import Mixer
 from argap.models.mixers.delta_net import DeltaNet
@@ -314,22 +315,23 @@ def test_a_run_records_its_backend_and_keeps_it(
     assert read_record(written, TrainRecord).backend == "native"
 
 
+def untraced(function: Callable[..., Any]) -> FlaOperators:
+    """Every operator is ``function``, called outside the graphs of `torch.compile`."""
+    outside: Any = torch.compiler.disable(function)
+    return FlaOperators(**{field.name: outside for field in fields(FlaOperators) if field.name != "scalar_decays"})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about torch's own code
 def test_layers_share_their_compiled_code() -> None:
     """An operator that cannot be traced splits each layer; more layers do not add graphs, and the loss is the same."""
     from torch._dynamo.utils import counters
 
-    theirs = Standin()
-    untraced: Any = torch.compiler.disable(theirs.chunk_gla)
     ids = torch.randint(64, (2, 17))
     graphs = []
     for layers in (2, 6):
         net = model("gla", layers)
-        use_fla(
-            net,
-            FlaOperators(**{field.name: untraced for field in fields(FlaOperators) if field.name != "scalar_decays"}),
-        )
+        use_fla(net, untraced(Standin().chunk_gla))
         objective = Objective(net.train(), torch.float32)
         plain = objective(ids[:, :-1], ids[:, 1:])[0]
         objective.compile_parts()
@@ -339,6 +341,50 @@ def test_layers_share_their_compiled_code() -> None:
         torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=1e-5)
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] == graphs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about torch's own code
+def test_layers_run_with_code_compiled_earlier() -> None:
+    """The first graph of RWKV-7 returns two views of one linear map: its values, for the operator and for the bonus."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
+
+    ids = torch.randint(64, (2, 17))
+    losses = []
+    with fresh_cache():
+        for _ in range(2):
+            net = model("rwkv7", layers=1, width=64)
+            use_fla(net, untraced(Standin().chunk_rwkv7))
+            objective = Objective(net.train(), torch.bfloat16)
+            objective.compile_parts()  # forgets the code in memory, as if in a new process
+            counters.clear()
+            loss = objective(ids[:, :-1], ids[:, 1:])[0]
+            loss.backward()
+            losses.append(loss.item())
+    assert losses[0] == losses[1]
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about torch's own code
+def test_layers_are_compiled_without_the_autograd_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._functorch import config
+
+    found = []
+
+    def compile_fx(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], **options: Any) -> Callable[..., Any]:
+        found.append(config.enable_autograd_cache)
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    before, net, ids = config.enable_autograd_cache, model("gla", layers=1), torch.randint(64, (2, 17))
+    plain = net(ids).logits
+    compile_layers(net)
+    torch.testing.assert_close(net(ids).logits, plain)
+    assert found
+    assert not any(found)
+    assert config.enable_autograd_cache == before
 
 
 @pytest.mark.gpu
