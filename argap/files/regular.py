@@ -1,7 +1,9 @@
 """Open nothing but files, and no line without end: a pipe blocks for ever, and a device or its copy may have no end."""
 
+import os
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -43,8 +45,16 @@ def check_regular(path: Path, most: int | None = None) -> None:
         return
     if what := next((name for is_kind, name in KINDS if is_kind(found.st_mode)), None):
         raise FormatError(f"{path}: {what}; expected a file, which can be read twice")
+    if found.st_dev == _of_processes():
+        raise FormatError(f"{path}: made by the system as it is read, perhaps without end; expected a file on a disk")
     if most is not None and found.st_size > most:
         raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
+
+
+@cache
+def _of_processes() -> int | None:
+    """Return the device number of the file system of /proc; None without one."""
+    return os.stat("/proc").st_dev if os.path.ismount("/proc") else None
 
 
 def is_there(path: Path) -> bool:

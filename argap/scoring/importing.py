@@ -33,7 +33,7 @@ from argap.files.resumable import folder_name
 from argap.records import EvaluationSpec, RunIdentity, RunRecord, RunResult
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.labels import label_portions, write_labels
-from argap.tokens.runs import LARGEST_LOGPROB, Run, begin_run, finish_run, new_record, write_shards
+from argap.tokens.runs import Run, begin_run, finish_run, is_logprob, new_record, write_shards
 
 BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
 
@@ -218,8 +218,8 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` at the first scored token whose log-prob is null, NaN or above 0."""
-    wrong = (data.position > 0) & ~(rows.logprob <= LARGEST_LOGPROB)
+    """Raise `ArgapError` at the first scored token whose log-prob is null, NaN, above 0 or too low to be stored."""
+    wrong = (data.position > 0) & ~is_logprob(rows.logprob)
     if not wrong.any():
         return
     at = int(np.argmax(wrong))
@@ -227,7 +227,7 @@ def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     made_with = f"; was it made with `seq_len={data.seq_len}`?" if np.isnan(value) else ""
     raise ArgapError(
         f"{path}: {_place(data, at)}: log-prob {'null or NaN' if np.isnan(value) else f'{value:g}'}; expected a "
-        "natural logarithm of at most 0 at all positions of a window but its first "
+        "natural logarithm of at most 0, or −∞, that float32 holds at all positions of a window but its first "
         f"(window {data.window[at]}, position {data.position[at]}){made_with}"
     )
 

@@ -356,6 +356,11 @@ def check_parts(run: Run) -> list[Path]:
     return parts
 
 
+def is_logprob(values: np.ndarray) -> np.ndarray:
+    """Return which values (bool) of another program are log-probs that a run can store: finite in float32, or −∞."""
+    return (values <= LARGEST_LOGPROB) & ((values >= np.finfo(np.float32).min) | (values == -np.inf))
+
+
 def no_logprob(values: np.ndarray) -> np.ndarray:
     """Return which values (bool) are not log-probs: NaN and those above 0. A token that the model rules out has −∞."""
     return ~(values <= STORED_LOGPROB)

@@ -209,6 +209,7 @@ def run(command: str) -> None:
         (lambda rows: rows[5].update(logprob=math.nan), "position 5: log-prob null or NaN"),
         (lambda rows: rows[5].update(logprob=0.3), "document 0, position 5: log-prob 0.3; expected a natural log"),
         (lambda rows: rows[5].update(logprob=float("inf")), "position 5: log-prob inf"),
+        (lambda rows: rows[5].update(logprob=-1e308), r"position 5: log-prob -1e\+308; .* that float32 holds"),
         (lambda rows: rows[0].update(document=1), "document 0 follows document 1; expected the order of the text"),
         (lambda rows: [row.update(token=str(row["token"])) for row in rows], "token holds string; expected whole"),
         (lambda rows: rows[3].update(token=None), "token is null in 1 rows"),

@@ -323,6 +323,10 @@ def test_a_folder_leaves_out_nothing_that_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "other.jsonl")
     with pytest.raises(FormatError, match=r"other\.jsonl: a pipe; expected a file"):
         open_corpus(tmp_path)
+    (tmp_path / "other.jsonl").unlink()
+    (tmp_path / "other.jsonl").symlink_to("/proc/kmsg")  # blocks once it is read
+    with pytest.raises(FormatError, match=r"other\.jsonl: made by the system as it is read"):
+        open_corpus(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv"])

@@ -156,7 +156,7 @@ def test_what_cannot_be_compared_is_refused_before_any_work(folders, scored, tmp
     plain, out = str(folders["gpt2"]), tmp_path / "out"
     other = save_model(tmp_path / "other", CONFIGS["gpt2"], tokenizer, seed=9)
     text = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(text.replace('"vocab":{"', '"vocab":{"<unused>":8191,"', 1))
+    (other / "tokenizer.json").write_text(text.replace('"vocab":{"', '"vocab":{"<unused>":8192,"', 1))
     run = str(scored.folder / scored.reference)
     cases = [
         ((plain, run), {}, "`kl`: a finished run keeps no distributions; name the reference's checkpoint"),
