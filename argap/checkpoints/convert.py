@@ -87,7 +87,6 @@ def convert(
     if (generation := stored.folder / "generation_config.json").is_file():
         read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
-    versions = environment()["versions"]
     with replacing_folder(out) as temporary:
         _write_model(source, stored, temporary, fixed_decay)
         if generation.is_file():
@@ -100,7 +99,7 @@ def convert(
             source=source,
             files={path.name: sha256_of(path) for path in stored.files},  # once readable, since any size takes no disk
             native=stored.family is not None,
-            versions=versions,
+            versions=environment()["versions"],
             fixed_decay=fixed_decay,
         )
         write_record(temporary / CONVERSION, record)

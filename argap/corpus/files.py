@@ -135,11 +135,10 @@ def _below(root: Path) -> tuple[list[Path], dict[str, str]]:
     visible = [path for path in listed if not any(part.startswith(".") for part in path.relative_to(root).parts)]
     below = [path for path in visible if listed[path]]
     for path in visible:
-        if isinstance(path, Path) and not path.is_dir():
+        if isinstance(path, Path) and (listed[path] or not path.is_dir()):
             check_regular(path)
-            if listed[path]:
-                continue
-            raise FormatError(f"{path}: a link to nothing; expected a file")
+            if not listed[path]:
+                raise FormatError(f"{path}: a link to nothing; expected a file")
     left_out: dict[str, str] = {}
     for folder in {path.parent for path in below if path.name == "dataset_info.json"}:
         own = _data_files(folder / "state.json")

@@ -34,9 +34,9 @@ LABELLED = frozenset({"repeated", "distance", "occurrences", "domain", "opportun
 INTEGERS = WHOLE | {"top1", "rank", "distance", "occurrences", "train_count", "match_length", "segment_bytes"}
 NUMBERS = frozenset({"logprob", "kl", "entropy"})
 SUM = "logprob/"
+"""What the columns of sums begin with, one for each model."""
 STORED_LOGPROB = 1e-2
 """Highest stored log-prob: kernels compute a target's logit apart from the others, and logits can be large."""
-"""What the columns of sums begin with, one for each model."""
 BOOLEANS = frozenset({"opportunity", "induction", "content"})
 """Columns that are of one kind in whatever table of argap's they are."""
 COUNTED = INTEGERS | {
@@ -193,10 +193,11 @@ def check_frame(path: Path, table: pa.Table) -> None:
         if wanted == "integers" and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
         if name.startswith(SUM) and "n" in table.column_names:
-            sums, most = column.to_numpy(), STORED_LOGPROB * table["n"].to_numpy()
-            if wrong := int((~(sums <= most)).sum()):
-                found = sums[~(sums <= most)][0]
-                raise FormatError(f"{path}: {name} is {found} in {wrong} rows; expected at most 0{remedy_for(path)}")
+            sums = column.to_numpy()
+            wrong = sums[~(sums <= STORED_LOGPROB * table["n"].to_numpy())]
+            if len(wrong):
+                found = f"{name} is {wrong[0]} in {len(wrong)} rows"
+                raise FormatError(f"{path}: {found}; expected at most 0{remedy_for(path)}")
 
 
 def check_rows(path: Path, table: pa.Table) -> None:
