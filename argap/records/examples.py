@@ -63,6 +63,10 @@ class Examples(Record, frozen=True):
     added: tuple[str, ...] = ()
     """Models added to a suite's result after the windows were chosen."""
 
+    def __post_init__(self) -> None:
+        if any(each.logprob.keys() != {*self.models} for each in self.windows):
+            raise ValueError(f"expected scores of {', '.join(self.models)} in every window")
+
     @property
     def choice(self) -> str:
         """Return the rule, and the models that were not considered."""

@@ -123,12 +123,15 @@ def open_earlier(
         (changed, "replaced by the run of another checkpoint"),
         ([name for name in found if name not in entries], "dropped, not in the suite"),
     )
-    shown = any(entries[name].seed == 0 for name in taken)
+    shown = [name for name in taken if entries[name].seed == 0]
+    examples = read_record(folder / "examples.json", Examples) if shown else None
+    if examples and (missing := [name for name in shown if name not in examples.models]):
+        raise FormatError(f"{folder / 'examples.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     return Earlier(
         folder,
         taken,
         {*taken, *again} - {*changed},
-        read_record(folder / "examples.json", Examples) if shown else None,
+        examples,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
 

@@ -241,7 +241,7 @@ MQAR = ROOT / "results" / "mqar"
 PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("results/*/README.md")]
 MEMBERS = {
     "BaseConv, 2 layers": "base_conv", "BaseConv, 4 layers": "base_conv", "Hyena, 4 layers": "hyena",
-    "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
+    "multi-head Hyena": "multihead_hyena", "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
     "2 heads, no convolution": "delta_net", "2 heads, convolution": "delta_net, convolution",
     "DeltaNet, convolution": "delta_net",
 }  # fmt: skip
@@ -251,6 +251,7 @@ SIZES = {
     "today": "today-7m/7m",
     "today50": "today-50m/50m",
     "at50": "table1-50m/50m",
+    "small": "small-attention/7m-50m",
     "mini7": "table1-mini/7m",
     "mini50": "table1-mini/50m",
     "table2": "table2-mini/7m",
@@ -261,7 +262,9 @@ PRECISE = re.compile(r"(?<![\d.,])\d+\.\d{3}(?!\d)|[\d.]+–[\d.]+")
 """Nats, and intervals in percent."""
 
 
-@pytest.mark.parametrize("name", ["figure2-small", "deltanet-small", "figure2-published", "figure2-filters-small"])
+@pytest.mark.parametrize(
+    "name", ["figure2-small", "deltanet-small", "figure2-published", "multihead-hyena", "figure2-filters-small"]
+)
 def test_accuracy_against_width(name):
     section = (MQAR / "README.md").read_text().split(f"\n## {name}:")[1].split("\n## ")[0]
     header, *rows = next(tables(section))

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,18 @@ def without_a_member(tiny: Path) -> None:
     write_json(tiny / "members.json", {"members": read_json(tiny / "members.json")["members"][:1]})
 
 
+def examples_without(model: str) -> Callable[[Path], None]:
+    def leave_out(tiny: Path) -> None:
+        examples = read_json(tiny / "examples.json")
+        windows = [each for each in examples["windows"] if each["model"] != model]
+        for each in windows:
+            del each["logprob"][model], each["top1_correct"][model]
+        models = [each for each in examples["models"] if each != model]
+        changed(tiny, "examples.json", models=models, windows=windows)
+
+    return leave_out
+
+
 def without_an_index(tiny: Path) -> None:
     estimates = [each for each in read_json(tiny / "gap.json")["estimates"] if each["partition"] != "frequency"]
     changed(tiny, "gap.json", index=None, threshold=None, estimates=estimates)
@@ -295,6 +308,7 @@ def other_bins(tiny: Path) -> None:
             "gap.json: `index` is null, and a suite has one",
         ),
         ({}, [], lambda tiny: (tiny / "examples.json").unlink(), "examples.json: no such file"),
+        ({}, [], examples_without("base_conv"), "examples.json: lacks base_conv, which gap.json has; choose another "),
     ],
 )
 def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_path, suite, options, change, message):
