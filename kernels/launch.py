@@ -18,7 +18,7 @@ Legend: B batch, H heads, T positions, K key size, V value size.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -37,9 +37,14 @@ else:
 HOPPER = (9, 0)
 
 
-def jit(kernel: Callable[..., Any]) -> Any:
-    """Apply `triton.jit`; without Triton return the plain function, which nothing launches."""
-    return kernel if triton is None else triton.jit(kernel)
+def jit(kernel: Callable[..., Any] | None = None, *, unspecialized: Iterable[str] = ()) -> Any:
+    """Apply `triton.jit`; without Triton return the plain function, which nothing launches.
+
+    ``unspecialized``: arguments for whose value, 1 or a multiple of 16, Triton compiles no code of its own.
+    """
+    if kernel is None:
+        return partial(jit, unspecialized=unspecialized)
+    return kernel if triton is None else triton.jit(kernel, do_not_specialize=[*unspecialized])
 
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from argap.files.regular import check_regular
+
 PAGE = "report.html"
 TABLES = ("table.md", "table.tex", "table.csv", "slices.csv")
 OWN_SCALES = "_own_scales"
@@ -18,6 +20,12 @@ FIGURES = (
 )
 """Names of the figures in ``figures/``, without suffix."""
 FORMATS = ("svg", "png", "pdf")
+
+
+def check_report(folder: Path) -> None:
+    """Raise `FormatError` if anything but a file has the name of a report's page or table in ``folder``."""
+    for name in (PAGE, *TABLES):
+        check_regular(folder / name)
 
 
 def remove_report(folder: Path) -> None:

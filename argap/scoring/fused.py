@@ -1,9 +1,9 @@
 """Replace slow parts of a loaded Hugging Face model by fused kernels.
 
 argap's operators replace those of mixers that are not attention (`argap.scoring.operators`). On CUDA, liger-kernel
-patches norms, rotary positions and activations of the attention models it knows; in other families argap's kernels
-replace the norms, the gated MLPs and the rotary function, and in all families the experts of mixtures. A short probe
-confirms each patch (`argap.scoring.confirmed`). Forward passes only.
+patches norms, rotary positions and activations of the attention models it knows, as far as it has them; elsewhere
+argap's kernels replace the norms, the gated MLPs and the rotary function, and in all families the experts of mixtures.
+A short probe confirms each patch (`argap.scoring.confirmed`). Forward passes only.
 
 Sliding-window attention runs by a kernel that skips what lies outside the window. transformers gives PyTorch's
 attention a mask of T × T, and all of its products are computed. Without padding the mask is one for the whole batch,
@@ -12,9 +12,10 @@ which `torch.Tensor.expand` shows by a stride of 0; only such a mask is left out
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,12 +34,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "geglu": True} | dict.fromkeys(
-    ("cross_entropy", "fused_linear_cross_entropy"), False
-)
+LIGER = ("rope", "rms_norm", "layer_norm", "swiglu", "geglu")
 """Liger's parts for the trunk. `argap.scoring.heads` handles the head."""
-LIGER_ROTARY = dict.fromkeys(LIGER, False) | {"rope": True}
-"""The part beside argap's own layers."""
+LIGER_HEAD = ("cross_entropy", "fused_linear_cross_entropy")
 PROBE_TOKENS = 80
 """More than the chunk of 64 positions after which a recurrence carries its state."""
 ROTARY = "apply_rotary_pos_emb"
@@ -60,11 +58,11 @@ def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
         return
     fuse_windows(model, text, name)
     # Importing Liger's patches takes seconds: done only for models that need them.
-    parts = LIGER_ROTARY if own_mixers else LIGER
-    by_liger = find_spec("liger_kernel") is not None and fuse_by_liger(model, ids, name, parts)
-    if not by_liger:
+    parts = ("rope",) if own_mixers else LIGER
+    by_liger = fuse_by_liger(model, ids, name, parts) if find_spec("liger_kernel") else set()
+    if "rope" not in by_liger:
         fuse_rotary(model, ids, name)
-    fuse_layers(model, ids, name, only_experts=by_liger and not own_mixers)
+    fuse_layers(model, ids, name, only_experts=bool(by_liger) and not own_mixers)
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -103,13 +101,20 @@ def fuse_layers(model: "PreTrainedModel", ids: torch.Tensor, name: str, *, only_
     confirm_each(model, ids, name, [(f"fused {owner}", patch) for owner, patch in layers])
 
 
-def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str, parts: Mapping[str, bool] = LIGER) -> bool:
-    """Patch ``model`` with liger-kernel if it knows the family and the probe agrees; return whether so."""
+def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str, parts: Iterable[str] = LIGER) -> set[str]:
+    """Patch ``parts`` of ``model`` with liger-kernel; return those that it has for the family and the probe confirms.
+
+    A part that a family's patch leaves out by default is one that it has not: some then raise NotImplementedError.
+    """
     patches = liger_patches()
-    if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
-        return False
-    patch = partial(patches._apply_liger_kernel_to_instance, model=model, **parts)
-    return confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers")
+    if (apply := patches.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model.config.model_type)) is None:
+        return set()
+    offered = {part for part in parts if (each := signature(apply).parameters.get(part)) and each.default}
+    if not offered:
+        return set()
+    options = {part: part in offered for part in (*LIGER, *LIGER_HEAD)}
+    patch = partial(patches._apply_liger_kernel_to_instance, model=model, **options)
+    return offered if confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers") else set()
 
 
 def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:

@@ -49,6 +49,7 @@ from argap.records import (
 from argap.results.example_windows import add_models, choose_examples
 from argap.results.in_place import GAP, NEW
 from argap.results.in_place import whole as whole_result
+from argap.results.layout import check_report
 from argap.results.sources import table_of_documents, without
 from argap.results.text_warnings import HitCounts, warn_of_bigrams
 from argap.runtime.progress import say
@@ -271,7 +272,12 @@ class Collected(NamedTuple):
 
 
 def write_result(made: Collected, out: Path) -> None:
-    """Write a result to ``out``; it replaces the one there once complete."""
+    """Write a result to ``out``; it replaces the one there once complete.
+
+    Raises `FormatError` if the tables of its report, there or for all sizes, could not be written afterwards.
+    """
+    for folder in (out, out.parent):
+        check_report(folder)
     with replacing_folder(out / NEW, sole_writer=True) as new:
         for name, table in made.sums.items():
             write_cells(table, new / name, made.gap.bins)

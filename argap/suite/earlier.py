@@ -124,16 +124,20 @@ def open_earlier(
         ([name for name in found if name not in entries], "dropped, not in the suite"),
     )
     shown = [name for name in taken if entries[name].seed == 0]
-    examples = read_record(folder / "examples.json", Examples) if shown else None
-    if examples and (missing := [name for name in shown if name not in examples.models]):
-        raise FormatError(f"{folder / 'examples.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     return Earlier(
         folder,
         taken,
         {*taken, *again} - {*changed},
-        examples,
+        _examples(folder / "examples.json", shown) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
+
+
+def _examples(path: Path, shown: Sequence[str]) -> Examples:
+    examples = read_record(path, Examples)
+    if missing := [name for name in shown if name not in examples.models]:
+        raise FormatError(f"{path}: lacks {missing[0]}, which gap.json has; {REMEDY}")
+    return examples
 
 
 def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Mapping[str, Member]) -> None:

@@ -21,6 +21,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import STORED_LOGPROB, check_below, count_rows, read_parquet, write_parquet
+from argap.files.regular import check_regular, is_there
 from argap.files.remedies import SCORED, remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
@@ -152,11 +153,15 @@ def short_passes(folder: Path, identity: RunIdentity) -> dict[int, Run]:
     """Return the finished passes over short contexts of the run in ``folder``, by their tokens, ascending.
 
     ``identity``: of the run. A pass of another checkpoint, text or dtype, left over from a run that was overwritten, is
-    not one of them.
+    not one of them. Raises `FormatError` if something else has a pass's name.
     """
     found: dict[int, Run] = {}
-    for path in folder.glob(f"{SHORT}*/run.json"):
-        short = read_run(path.parent)
+    for path in folder.glob(f"{SHORT}[0-9]*"):
+        if not is_there(path / "run.json"):
+            if not path.is_dir():
+                check_regular(path)
+            continue
+        short = read_run(path)
         context = short.record.identity.context
         if short.finished and context and short.record.identity == short_identity(identity, context):
             found[context] = short

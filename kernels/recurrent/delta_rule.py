@@ -251,7 +251,9 @@ def normalized(x: torch.Tensor, norm_eps: float) -> torch.Tensor:
     return F.normalize(x, dim=-1, eps=SMALLEST_NORM)
 
 
-@jit
+# For T = 1 Triton would leave out the loop; the assembler that it brings, of CUDA 12.8, then computes addresses in
+# shared memory for Hopper from a register that nothing has written (`tests/unit/kernels/test_kernels_compile.py`).
+@jit(unspecialized=("T",))
 def _scan_kernel(
     q,
     k,

@@ -241,7 +241,8 @@ MQAR = ROOT / "results" / "mqar"
 PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("results/*/README.md")]
 MEMBERS = {
     "BaseConv, 2 layers": "base_conv", "BaseConv, 4 layers": "base_conv", "Hyena, 4 layers": "hyena",
-    "multi-head Hyena": "multihead_hyena", "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
+    "multi-head Hyena": "multihead_hyena",
+    "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
     "2 heads, no convolution": "delta_net", "2 heads, convolution": "delta_net, convolution",
     "DeltaNet, convolution": "delta_net",
 }  # fmt: skip

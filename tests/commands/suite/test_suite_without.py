@@ -161,6 +161,18 @@ def test_without_a_training_log_nothing_is_restated(place, tmp_path):
     assert (out / "gap.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["tiny/table.csv", "tiny/report.html", "table.md"])
+def test_where_a_table_could_not_be_written_nothing_is_restated(place, tmp_path, name):
+    out = tmp_path / "tiny"
+    shutil.copytree(place / "out" / "tiny", out)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    before = (out / "gap.json").read_bytes()
+    with pytest.raises(FormatError, match=f"{name}: a folder; expected a file"):
+        restate_without(load_suite(place / "suite.yaml"), "tiny", Layout(place / "work"), out, WHERE)
+    assert (out / "gap.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [

@@ -88,7 +88,7 @@ def test_a_patch_that_changes_the_model_is_undone(
 def test_a_patch_that_fails_is_undone(
     model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def patch(model: Any = None) -> None:
+    def patch(rms_norm: bool = True, model: Any = None) -> None:
         model.model.norm.forward = None
         raise AttributeError("no such layer")
 
@@ -98,6 +98,20 @@ def test_a_patch_that_fails_is_undone(
         assert not fuse_by_liger(model, IDS, "some/model")
     assert torch.equal(hidden_states(model), plain)
     assert "(AttributeError: no such layer)" in capsys.readouterr().err
+
+
+def test_a_part_that_liger_lacks_for_a_family_is_not_asked_for(
+    model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def patch(rope: bool = False, swiglu: bool = True, model: Any = None) -> None:
+        if rope:
+            raise NotImplementedError("no rotary positions of this family")
+
+    monkeypatch.setitem(monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN, "llama", patch)
+    with torch.inference_mode():
+        assert fuse_by_liger(model, IDS, "llama") == {"swiglu"}
+        assert fuse_by_liger(model, IDS, "llama", ["rope"]) == set()
+    assert not capsys.readouterr().err
 
 
 def test_on_a_cpu_nothing_is_patched(model: Any, liger: Callable[[float], None]) -> None:

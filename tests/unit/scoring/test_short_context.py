@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import argap
 from argap.corpus import open_corpus
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import build_evaluation_set, strided, tokens_read
 from argap.models import ArgapConfig
 from argap.records import read_gap
@@ -101,6 +101,16 @@ def test_gain_is_the_long_contexts_log_prob_minus_the_short_ones(place, curve):
     np.testing.assert_allclose(gain, -nll - short[~np.isnan(short)], atol=1e-6)
     np.testing.assert_allclose(gain[table["pos"].to_numpy() < SHORT], 0, atol=2e-5)
     assert np.abs(gain).max() > 0.1
+
+
+@pytest.mark.parametrize(("target", "said"), [("/dev/null", "expected a folder"), ("gone", "a link to nothing")])
+def test_what_has_the_name_of_a_pass_and_is_none_is_refused(curve, tmp_path, target, said):
+    run = open_run(shutil.copytree(curve.folder / "dense", tmp_path / "dense"))
+    assert short_passes(run.folder, run.record.identity)
+    shutil.rmtree(run.folder / f"short-{SHORT}")
+    (run.folder / f"short-{SHORT}").symlink_to(target)
+    with pytest.raises(FormatError, match=said):
+        short_passes(run.folder, run.record.identity)
 
 
 def test_the_curve_of_a_sliding_window_is_flat_beyond_its_reach(curve):

@@ -391,19 +391,23 @@ def test_layers_are_compiled_without_the_autograd_cache(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MIXERS)
 def test_on_a_gpu_their_operator_and_ours_agree(name: str, dtype: torch.dtype) -> None:
-    """Output and gradients of a mixer in ``dtype`` against ours in float64, on the same weights."""
+    """Output and gradients of a mixer in ``dtype`` are as near to ours in float64 as ours in ``dtype``, or nearer.
+
+    mLSTM's gradients have an error of 0.08 in bfloat16 by either.
+    """
     if dtype == torch.float32 and MIXERS[name][0](WIDTH).operator in DELTA_RULES:
         pytest.skip("their delta rules have no float32")
     mixer = initialised(name).cuda()
     x, weights = torch.randn(2, 2, 200, WIDTH, device="cuda").unbind()
-    ours = results(mixer.double(), x.double(), weights.double())
+    exact = results(mixer.double(), x.double(), weights.double())
     mixer.float()
-    use_fla(mixer)
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        ours = results(mixer, x, weights)
+        use_fla(mixer)
         theirs = results(mixer, x, weights)
-    for actual, expected in zip(theirs, ours, strict=True):
-        error = (actual.double() - expected).norm() / expected.norm().clamp_min(1e-3)
-        assert error < 3 * TOLERANCE[dtype]
+    for actual, own, expected in zip(theirs, ours, exact, strict=True):
+        errors = [float((each.double() - expected).norm() / expected.norm().clamp_min(1e-3)) for each in (actual, own)]
+        assert errors[0] < max(3 * TOLERANCE[dtype], 1.1 * errors[1])
 
 
 @pytest.mark.gpu
