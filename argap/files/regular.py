@@ -80,13 +80,18 @@ def _stored(path: Path, size: int) -> int:
         return size
     stored = end = 0
     try:
-        with path.open("rb", buffering=0) as file:
-            while end < size and _far_more(size, stored):
-                start = file.seek(end, os.SEEK_DATA)
-                end = file.seek(start, os.SEEK_HOLE)
-                stored += end - start
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return size
+    try:
+        while end < size and _far_more(size, stored):
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            stored += end - start
     except OSError as error:
         return stored if error.errno == errno.ENXIO else size  # ENXIO: nothing but a hole is left
+    finally:
+        os.close(descriptor)
     return stored
 
 
