@@ -152,7 +152,7 @@ ROWS = (
     Row(
         "tables of published figures",
         "a file, CSV in UTF-8",
-        "1 MB",
+        "1 MB, 10,000 cells",
         "unit/recall/test_recall_run.py",
         ("reports/pages/recall.py::published",),
     ),

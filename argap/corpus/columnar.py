@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argap.corpus.document import NoText, Tally, TextDocument, domain_of, listed
-from argap.corpus.packed import check_unpacked
 from argap.errors import FormatError, first_line
+from argap.files.regular import check_unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa

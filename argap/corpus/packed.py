@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from argap.errors import FormatError, first_line
+from argap.files.regular import check_unpacked
 
 PACKED = {
     "gzip": rb"\x1f\x8b\x08[\0-\x1f]",
@@ -39,10 +40,6 @@ MARKS = {
 HEAD = 4096
 """First bytes that tell what a file is."""
 CHUNK = 2**20
-LARGEST_RATIO = 1000
-"""Most bytes that a compressed byte may unpack to; text reaches 20, repeated text a few hundred."""
-MOST_UNPACKED = 2**30
-"""Bytes that any file may unpack to, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +99,6 @@ def encoding_of(head: bytes) -> str | None:
             decoded = head[: len(head) // 2 * 2].decode(encoding, errors="replace")
             return encoding if all(character.isprintable() or character.isspace() for character in decoded) else None
     return None
-
-
-def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
-    """Raise `FormatError` if ``packed`` bytes of a file became far more bytes than text would."""
-    if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * packed):
-        raise FormatError(f"{path}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text")
 
 
 @contextmanager

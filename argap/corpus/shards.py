@@ -15,10 +15,10 @@ import numpy as np
 
 from argap.corpus import megatron
 from argap.corpus.document import TokenDocument, TokenShard
-from argap.corpus.packed import check_unpacked
 from argap.corpus.remote import local_file
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.arrays import map_integers
+from argap.files.regular import check_unpacked
 
 SCAN = 2**22  # tokens searched for EOS at a time
 LLM_C = {20240520: "<u2", 20240801: "<u4"}

@@ -1,5 +1,9 @@
-"""Open nothing but files, and no line without end: a pipe blocks for ever, and a device or its copy may have no end."""
+"""Open nothing but files, and no line without end: a pipe blocks for ever, and a device or its copy may have no end.
 
+Nor a file that says very much more than it stores, compressed or sparse.
+"""
+
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +17,10 @@ LARGEST_JSON = 2**28
 """Bytes of a file that is read whole as JSON."""
 LONGEST_LINE = 2**28
 """Bytes of a line of text, or an item of JSON, since the whole of it is in memory, up to four times as CSV."""
+LARGEST_RATIO = 1000
+"""Most bytes that a stored byte may unpack to; text reaches 20, repeated text a few hundred."""
+MOST_UNPACKED = 2**30
+"""Bytes that any file may unpack to, however small."""
 PIECE = 2**20
 """Bytes of a line read at a time; a long line is joined in place, so that refusing it takes no second copy."""
 KINDS = (
@@ -27,8 +35,8 @@ KINDS = (
 def check_regular(path: Path, most: int | None = None) -> None:
     """Raise `FormatError` if ``path``, links followed, is anything but a file, or has more than ``most`` bytes.
 
-    A link to nothing and a path below a file raise it too. What does not exist is left to the caller, as are objects of
-    a remote store.
+    A sparse file, a link to nothing and a path below a file raise it too. What does not exist is left to the caller, as
+    are objects of a remote store.
     """
     if not isinstance(path, Path):
         return
@@ -49,6 +57,42 @@ def check_regular(path: Path, most: int | None = None) -> None:
         raise FormatError(f"{path}: made by the system as it is read, perhaps without end; expected a file on a disk")
     if most is not None and found.st_size > most:
         raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
+    if _far_more(size := found.st_size, 0) and _far_more(size, stored := _stored(path, size)):
+        raise FormatError(f"{path}: a sparse file, of whose {size:,} bytes {stored:,} are stored; expected all of them")
+
+
+def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
+    """Raise `FormatError` if ``packed`` bytes of a file became far more bytes than text would."""
+    if _far_more(unpacked, packed):
+        raise FormatError(f"{path}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text")
+
+
+def _far_more(unpacked: int, stored: int) -> bool:
+    return unpacked > max(MOST_UNPACKED, LARGEST_RATIO * stored)
+
+
+def _stored(path: Path, size: int) -> int:
+    """Return the bytes of ``path`` outside its holes, counted no further than `_far_more` asks.
+
+    All are, compressed or not, where the system or the file system knows no holes, or the file is not readable.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return size
+    stored = end = 0
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return size
+    try:
+        while end < size and _far_more(size, stored):
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+            stored += end - start
+    except OSError as error:
+        return stored if error.errno == errno.ENXIO else size  # ENXIO: nothing but a hole is left
+    finally:
+        os.close(descriptor)
+    return stored
 
 
 @cache

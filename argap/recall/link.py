@@ -81,7 +81,7 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, ArNll]:
         raise ArgapError(f"`gap` {folder}: the recall gap needs a reference; name it with `reference`")
     gap, path = read_gap(folder), folder / "cells.parquet"
     models = models_of(CellFile(path))
-    sums = sum_cells(path, ["repeated", "frequency", "distance"], models, gap.bins)
+    sums = sum_cells(path, ["repeated", "frequency", "distance"], models, gap)
     lowest = np.array([each.low for each in gap.bins.distance])[sums["distance"]]
     sums["bin"] = np.array(bin_names(DISTANCES))[np.searchsorted(DISTANCES, lowest)]
     hits = sum_by(sums.loc[ar_hits(sums, gap.threshold, gap.bins)], ["bin"]).to_dict("list")

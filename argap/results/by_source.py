@@ -198,7 +198,7 @@ def read_by_source(folder: Path, gap: Gap) -> BySource | None:
     if not is_there(path):
         return None
     columns = [name for seeds in gap.seeds.values() for name in seeds]
-    cells = sum_cells(path, [name for name in keys_of(path, gap) if name in NEEDED], columns, gap.bins)
+    cells = sum_cells(path, [name for name in keys_of(path, gap) if name in NEEDED], columns, gap)
     return by_source(gap, cells, sources_of(folder, gap, cells["document"].to_numpy()))
 
 

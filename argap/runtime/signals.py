@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from queue import SimpleQueue
@@ -186,12 +186,15 @@ def importing_whole() -> Iterator[None]:
 
     C++ calls Python code when an extension is loaded, and when torch initialises its parts. Python answers signals
     there, and for the exception nanobind (in DuckDB's module), pybind11 and torch abort the process.
+
+    What packages print while they are imported goes to stderr: under ``python -OO`` transformers prints a line for each
+    parameter whose description is gone with the docstrings.
     """
     loaders = [(ExtensionFileLoader, "create_module"), (ExtensionFileLoader, "exec_module")]
     loaders += [(SourceFileLoader, "exec_module")]
     before = [(loader, name, getattr(loader, name)) for loader, name in loaders]
     for loader, name, load in before:
-        setattr(loader, name, _answering_later(load))
+        setattr(loader, name, _apart(load))
     try:
         yield
     finally:
@@ -203,28 +206,38 @@ _importing = False
 """Whether the main thread is inside such an import."""
 
 
-def _answering_later(load: Callable[..., Any]) -> Callable[..., Any]:
+def _apart(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def loaded(loader: Any, of: Any) -> Any:
         global _importing
         own = getattr(loader, "name", "").partition(".")[0] == "argap"  # what it imports waits by itself
         if own or _importing or threading.current_thread() is not threading.main_thread():
             return load(loader, of)
-        answers = signal.getsignal(signal.SIGINT)
-        if not callable(answers):
-            return load(loader, of)
-        arrived: list[FrameType | None] = []
-        _importing = True
-        signal.signal(signal.SIGINT, lambda _number, frame: arrived.append(frame))
         try:
-            return load(loader, of)
+            _importing = True
+            with _answering_later(), redirect_stdout(sys.stderr):
+                return load(loader, of)
         finally:
             _importing = False
-            signal.signal(signal.SIGINT, answers)
-            if arrived:
-                answers(signal.SIGINT, arrived[0])
 
     return loaded
+
+
+@contextmanager
+def _answering_later() -> Iterator[None]:
+    """Answer an interrupt that arrives inside the block at its end."""
+    answers = signal.getsignal(signal.SIGINT)
+    if not callable(answers):
+        yield
+        return
+    arrived: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _number, frame: arrived.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, answers)
+        if arrived:
+            answers(signal.SIGINT, arrived[0])
 
 
 def _raise_again(

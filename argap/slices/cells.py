@@ -9,6 +9,7 @@ own. If the unit is the byte, a row counts the bytes of segments (`argap.tokens.
 which labels a segment gets).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,8 @@ KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "po
 BINNED = ("frequency", "distance", "position")
 BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = SUM
+ROUNDING = 1e-6
+"""Most relative difference of one sum added up in two orders, in float64."""
 OF_MATCH = np.array([max(low for low in COPIES.values() if low <= n) for n in range(max(COPIES.values()) + 1)], np.int8)
 """The number of the bin of `COPIES` of each match length; 0 for a miss."""
 
@@ -167,11 +170,27 @@ def check_bins(path: Path, cells: pd.DataFrame, bins: Bins) -> None:
             raise FormatError(f"{path}: {name} is {highest}; the last bin of gap.json is {last}{remedy_for(path)}")
 
 
-def sum_cells(path: Path, by: Sequence[str], models: Sequence[str], bins: Bins) -> pd.DataFrame:
-    """Sum a file's cells over all keys except ``by``, for ``models``, sorted by ``by``; ``bins``: of the result.
+def check_cells(path: Path, cells: pd.DataFrame, gap: Gap) -> None:
+    """Raise `FormatError` unless cells, of all tokens, have the bins, the tokens and the NLLs of their result."""
+    check_bins(path, cells, gap.bins)
+    n = int(cells["n"].to_numpy().sum())
+    if n != gap.on_all.n:
+        raise FormatError(f"{path}: {n:,} {gap.unit}s, where gap.json has {gap.on_all.n:,}{remedy_for(path)}")
+    for model, seeds in gap.seeds.items():
+        names, nll = [PREFIX + seed for seed in seeds], gap.on_all[model].nll
+        if nll is None or not set(names) <= set(cells.columns):
+            continue
+        with np.errstate(over="ignore"):
+            found = -float(cells[names].to_numpy().sum()) / (n * len(names))
+        if not math.isclose(found, nll, rel_tol=ROUNDING):
+            raise FormatError(f"{path}: {model} has NLL {found:.6f}, where gap.json has {nll:.6f}{remedy_for(path)}")
+
+
+def sum_cells(path: Path, by: Sequence[str], models: Sequence[str], gap: Gap | None = None) -> pd.DataFrame:
+    """Sum the cells of a result's file over all keys except ``by``, for ``models``, sorted by ``by``.
 
     The cells are never all in memory: for 100 M tokens they take gigabytes. Raises `FormatError` for a missing or
-    damaged file, and as `read_frame` for those columns.
+    damaged file, as `read_frame` for those columns, and as `check_cells`.
     """
     import duckdb
 
@@ -198,7 +217,8 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str], bins: Bins) 
     check_frame(path, found)
     check_rows(path, found)
     cells = found.to_pandas()
-    check_bins(path, cells, bins)
+    if gap is not None:
+        check_cells(path, cells, gap)
     return cells
 
 
@@ -265,9 +285,12 @@ class CellFile:
 
 
 def read_cells(path: Path, gap: Gap | None = None) -> pd.DataFrame:
-    """Read the cells of a result without bin bounds. Raises `FormatError` for a missing or broken file."""
+    """Read the cells of a result without bin bounds.
+
+    Raises `FormatError` for a missing or broken file, and as `check_cells`.
+    """
     check_files(path.parent, [path])
     cells = read_frame(path, needed=columns_of(gap))
     if gap is not None:
-        check_bins(path, cells, gap.bins)
+        check_cells(path, cells, gap)
     return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

@@ -11,6 +11,7 @@ from argap.files.checksums import check_files
 from argap.files.parquet import whole_column
 from argap.records.columns import ENTROPY, KL
 from argap.runtime.threads import available_cores, lazy, map_ahead
+from argap.tokens.fingerprint import RowsFingerprint
 from argap.tokens.labels import TABLES, Labels, labels_of_rows
 from argap.tokens.rows import Rows, read_rows
 from argap.tokens.runs import check_parts
@@ -70,7 +71,8 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
 def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[Made]:
     """Apply a function to each portion of the tokens in several threads, and yield its results in order.
 
-    Raises as `read_portions`, and as the function.
+    Raises as `read_portions`, and as the function. That the tokens and windows are those of the record is known at the
+    end.
     """
     check_files(table.labels, [table.labels / name for name in TABLES])
     for run in table.runs:
@@ -83,18 +85,22 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
     of_labels = [name for name in table.label_columns if name != "repeated"]
     folders = [run.folder for run in table.runs]
 
-    def made(rows: Rows) -> Made:
+    def made(rows: Rows) -> tuple[Rows, Made]:
         scores = {run.model: _scores(rows, k) for k, run in enumerate(table.runs)}
         labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
         stored = {
             run.model: {name: table[name].to_numpy() for name in (KL, ENTROPY) if name in table.column_names}
             for run, table in zip(table.runs, rows.runs, strict=True)
         }
-        return of(Portion(rows.tokens, labels, scores, stored))
+        return rows, of(Portion(rows.tokens, labels, scores, stored))
 
+    all_rows = RowsFingerprint()
     read = read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels, later=["top1"])
     with closing(read) as rows:
-        yield from map_ahead(made, rows, min(THREADS, available_cores()))
+        for portion, result in map_ahead(made, rows, min(THREADS, available_cores())):
+            all_rows.add(portion.tokens, portion.pos)
+            yield result
+    all_rows.check(folders[0], table.runs[0].record.evaluation)
 
 
 def _scores(rows: Rows, run: int) -> Scores:

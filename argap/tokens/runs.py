@@ -37,6 +37,7 @@ from argap.records import (
 from argap.records.columns import ENTROPY, KL, OPTIONAL, RANK
 from argap.runtime.progress import say
 from argap.text.tokenizer import Tokenizer, load_tokenizer
+from argap.tokens.fingerprint import RowsFingerprint
 
 FORMAT = 1
 OWN = "own-tokens"
@@ -266,8 +267,15 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_token_ids(run: Run) -> np.ndarray:
-    """Read the token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
-    return _read_columns(run, ["token"])["token"].to_numpy()
+    """Read the token ids that the run scored, int32 ``[N]``.
+
+    Raises `FormatError` as `read_logprobs`, and for other tokens or windows than its record's.
+    """
+    table = _read_columns(run, ["token", "pos"])
+    tokens, rows = table["token"].to_numpy(), RowsFingerprint()
+    rows.add(tokens, table["pos"].to_numpy())
+    rows.check(run.folder, run.record.evaluation)
+    return tokens
 
 
 def check_ids(run: Run, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

@@ -197,9 +197,7 @@ class Answers:
         seeds = self.result.record.seeds
         chosen = [name for model in self.result.models if models is None or model in models for name in seeds[model]]
         path = self.result.folder / "cells.parquet"
-        return self._once.get(
-            ("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen, self.result.record.bins)
-        )
+        return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen, self.result.record))
 
     @cached_property
     def _keys(self) -> tuple[str, ...]:
@@ -370,7 +368,7 @@ class Answers:
     def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
         path, labels = self.result.folder / "cells.parquet", self.result.token_table.record
         models = list(dict.fromkeys([model, reference]))
-        sums = sum_cells(path, ["window", "document", "domain"], models, self.result.record.bins)
+        sums = sum_cells(path, ["window", "document", "domain"], models, self.result.record)
         check_documents(path, sums["document"].to_numpy(), labels)
         delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
         worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]

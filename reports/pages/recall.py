@@ -3,7 +3,6 @@
 import csv
 import re
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -36,6 +35,8 @@ ALPHA, NAMED = 0.05, 4
 """Significance level of the test of differences; most differences to list by name."""
 LARGEST_PUBLISHED = 2**20
 """Bytes of a table of published figures."""
+MOST_PUBLISHED = 10_000
+"""Cells of such a table, which the longest row makes as wide as all."""
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -151,18 +152,24 @@ def golds_table(by_model: "Mapping[str, Results]") -> Table | None:
 
 
 def published(path: Path) -> Table:
-    """Read a CSV of published results as a table. Raises `ArgapError` for a file that is missing, empty or not CSV."""
+    """Read a CSV of published results as a table.
+
+    Raises `ArgapError` for a file that is missing, empty, too large or not CSV.
+    """
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
     check_regular(path, LARGEST_PUBLISHED)
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            columns = list(zip_longest(*csv.reader(file), fillvalue=""))
+            found = list(csv.reader(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ArgapError(f"`paper` {path}: not readable as CSV in UTF-8 ({error})") from None
-    if not columns:
+    width = max(map(len, found), default=0)
+    if not width:
         raise ArgapError(f"`paper` {path}: empty; expected a CSV of published figures with a header")
-    head, *rows = zip(*columns, strict=True)
+    if (cells := len(found) * width) > MOST_PUBLISHED:
+        raise ArgapError(f"`paper` {path}: {cells:,} cells; expected a table of at most {MOST_PUBLISHED:,}")
+    head, *rows = ((*row, *[""] * (width - len(row))) for row in found)
     return Table(head, rows, title=f"Published ({path.name})")
 
 

@@ -26,6 +26,7 @@ from argap.metric.threshold import parse_threshold
 from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
+from argap.results.difference import compare_pair
 from argap.results.in_place import NEW
 from argap.results.pipeline import score_models
 from argap.runtime.interrupt import Interrupt
@@ -316,6 +317,28 @@ def test_labels_are_those_that_were_recorded(copy: Path, file: str, name: str, v
         change(path, name, values)
     with pytest.raises(FormatError, match=said):
         score_slices(open_result(copy).token_table, [Slice("x", "nll.hybrid > 1")], threshold=1250)
+
+
+def test_other_tokens_than_the_fingerprint_covers_are_refused(copy: Path) -> None:
+    change(shard_path(copy / "attention", 0), "token", put(70, 5))
+    before = (copy / "gap.json").read_bytes()
+    runs_of = [str(copy / "hybrid")], str(copy / "attention")
+    reads = [
+        lambda: compare_runs(*runs_of, copy / "again"),
+        lambda: compare_runs(*runs_of, copy),
+        lambda: compare_pair(str(copy / "attention"), str(copy / "hybrid")),
+    ]
+    for read in reads:
+        with pytest.raises(FormatError, match="attention: holds other tokens or windows than evaluation set"):
+            read()
+    assert (copy / "gap.json").read_bytes() == before
+
+
+def test_other_windows_than_the_fingerprint_covers_are_refused(copy: Path) -> None:
+    """The second window begins a token later."""
+    change(shard_path(copy / "attention", 0), "pos", lambda values: [*values[:64], 64, *range(63), *values[128:]])
+    with pytest.raises(FormatError, match="attention: holds other tokens or windows than evaluation set"):
+        compare_pair(str(copy / "attention"), str(copy / "hybrid"))
 
 
 def test_the_viewer_checks_what_it_reads_of_a_window(copy: Path) -> None:

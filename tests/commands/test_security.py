@@ -14,7 +14,7 @@ import yaml
 
 import argap
 from argap.checkpoints.references import Reference, add_reference
-from argap.corpus import open_corpus, packed
+from argap.corpus import open_corpus
 from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
 from argap.files import atomic, regular
@@ -310,12 +310,12 @@ def test_a_folder_that_is_a_link_is_not_replaced(tmp_path: Path, outside: Path) 
 def test_a_file_that_unpacks_to_far_more_than_text_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(packed, "LARGEST_RATIO", 100)
+    monkeypatch.setattr(regular, "LARGEST_RATIO", 100)
     monkeypatch.setattr(regular, "LONGEST_LINE", 2**20)
     lines, line = json.dumps({"text": "x" * 60_000}).encode() + b"\n", b'{"text": "' + b"x" * 2**21
     much, long = r"unpacks to more than 100 times its size", r"a line of more than"
     for content, most, message in ((lines * 500, 2**16, much), (line, 2**30, long)):
-        monkeypatch.setattr(packed, "MOST_UNPACKED", most)
+        monkeypatch.setattr(regular, "MOST_UNPACKED", most)
         path = tmp_path / f"text.jsonl{suffix}"
         path.write_bytes({".gz": gzip.compress, ".zst": pa.Codec("zstd").compress}[suffix](content))
         with pytest.raises(FormatError, match=rf"text\.jsonl\{suffix}.*{message}"):
@@ -323,7 +323,7 @@ def test_a_file_that_unpacks_to_far_more_than_text_is_refused(
 
 
 def test_a_table_that_unpacks_to_far_more_than_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MOST_UNPACKED", 2**16)
+    monkeypatch.setattr(regular, "MOST_UNPACKED", 2**16)
     path = tmp_path / "text.parquet"
     pq.write_table(pa.table({"text": ["x" * 10_000] * 2_000}), path, compression="zstd")
     with pytest.raises(FormatError, match=r"text\.parquet: unpacks to more than 1,000 times its size"):

@@ -1,10 +1,12 @@
 """Output survives a stream that is not UTF-8, and ends quietly with the reader of a pipe."""
 
+import importlib
 import io
 import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import pytest
 from argap.cli import main
 from argap.records import read_gap
 from argap.runtime.progress import progress, say
+from argap.runtime.signals import importing_whole
 from argap.runtime.streams import PIPE_CLOSED, ending_with_pipe, in_ascii
 
 Run = Callable[..., str]
@@ -160,3 +163,21 @@ def test_what_is_printed_beside_a_bar_is_shown(capsys: pytest.CaptureFixture[str
         say(HOSTILE)
         advance(10)
     assert "\x1b[31m" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_what_a_package_prints_while_it_is_imported_is_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on_interrupt
+) -> None:
+    """As transformers does under ``python -OO``; a shell's background job ignores interrupts."""
+    (tmp_path / "printing_package.py").write_text("print('a parameter without a docstring')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        with importing_whole():
+            importlib.import_module("printing_package")
+            print("a result")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.modules.pop("printing_package", None)
+    assert capsys.readouterr() == ("a result\n", "a parameter without a docstring\n")

@@ -14,7 +14,6 @@ from argap.bigram_index.store import open_index
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.evaluation.windows import build_evaluation_set
-from argap.metric.bins import bins_of
 from argap.results.compare import compare_runs
 from argap.results.in_place import NEW
 from argap.slices.cells import sum_cells
@@ -115,7 +114,7 @@ def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
         {"document": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
     )
     pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
-    sums = sum_cells(tmp_path / "cells.parquet", ["document"], ["m"], bins_of(1, 8))
+    sums = sum_cells(tmp_path / "cells.parquet", ["document"], ["m"])
     assert sums["logprob/m"].item() == np.cumsum(values)[-1]
 
 

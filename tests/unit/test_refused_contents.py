@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,11 @@ from argap.evaluation.documents import TOKEN_SPANS, TOKENS
 from argap.evaluation.documents import read_documents as read_kept
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
-from argap.files.checksums import read_checksums
+from argap.files.checksums import read_checksums, write_checksums
 from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, read_parquet, write_parquet
 from argap.files.regular import is_there
-from argap.metric.bins import bins_of
 from argap.recall import samples
+from argap.recall.link import read_ar_nlls
 from argap.recall.prompts import Protocol, build_prompt
 from argap.recall.samples import SCHEMA
 from argap.records import EvaluationSpec, read_gap
@@ -35,6 +36,7 @@ from argap.records.columns import schema_of
 from argap.records.gap import save_gap
 from argap.reports.tables.formats import csv_of_rows
 from argap.result import open_result
+from argap.results.by_source import read_by_source
 from argap.runtime import streams
 from argap.runtime.guard import LONGEST_LINE
 from argap.runtime.interrupt import Interrupt
@@ -114,7 +116,7 @@ CELLS = {"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], 
 def test_cells_are_refused_alike_by_each_reader(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
     path = tmp_path / "cells.parquet"
     pq.write_table(pa.table(columns), path)
-    readers = (read_cells, lambda path: sum_cells(path, ["document"], ["a"], bins_of(1, 8)))
+    readers = (read_cells, lambda path: sum_cells(path, ["document"], ["a"]))
     for read in readers:
         with pytest.raises(FormatError, match=rf"cells\.parquet: ({said})"):
             read(path)
@@ -124,7 +126,29 @@ def test_a_cell_without_its_sum_is_refused_where_cells_are_added(tmp_path: Path)
     both = {name: values * 2 for name, values in CELLS.items()} | {"logprob/a": [-1.0, None]}
     pq.write_table(pa.table(both), tmp_path / "cells.parquet")
     with pytest.raises(FormatError, match="logprob/a is null in 1 rows"):
-        sum_cells(tmp_path / "cells.parquet", ["document"], ["a"], bins_of(1, 8))
+        sum_cells(tmp_path / "cells.parquet", ["document"], ["a"])
+
+
+@pytest.mark.parametrize("what", ["rows twice", "another sum"])
+def test_cells_are_those_of_their_result(token_result: Path, tmp_path: Path, what: str) -> None:
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    path, said = out / "cells.parquet", r"m2 has NLL \d\.\d+, where gap\.json has"
+    table = pq.read_table(path)
+    if what == "rows twice":
+        table, said = pa.concat_tables([table, table.slice(0, 3)]), r"[\d,]+ tokens, where gap\.json has"
+    else:
+        at = table.schema.get_field_index("logprob/m2")
+        table = table.set_column(at, "logprob/m2", pa.array([sum_ - 1 for sum_ in table["logprob/m2"].to_pylist()]))
+    pq.write_table(table, path)
+    write_checksums(out, [path])
+    reads = [
+        lambda: open_result(out).cells,
+        lambda: read_by_source(out, read_gap(out)),
+        lambda: read_ar_nlls(out, "ref"),
+    ]
+    for read in reads:
+        with pytest.raises(FormatError, match=rf"cells\.parquet: {said}"):
+            read()
 
 
 @pytest.mark.parametrize("name", ["cells.parquet", "positions.parquet", "prevalence.parquet"])

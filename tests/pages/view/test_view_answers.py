@@ -376,10 +376,10 @@ def test_the_own_setting_is_the_record_itself(result):
 
 
 def test_cells_summed_in_the_file_are_those_in_memory(token_result, result):
-    made = sum_cells(token_result / "cells.parquet", ["document", "distance"], ["m2", "ref"], result.record.bins)
+    made = sum_cells(token_result / "cells.parquet", ["document", "distance"], ["m2", "ref"], result.record)
     columns = ["document", "distance", "n", "logprob/m2", "logprob/ref"]
     expected = sum_by(result.cells[columns], ["document", "distance"])
     pd.testing.assert_frame_equal(made, expected, check_dtype=False)
     assert keys_of(token_result / "cells.parquet") == tuple(KEYS)
     with pytest.raises(FormatError, match="no column colour; expected colour, n"):
-        sum_cells(token_result / "cells.parquet", ["colour"], ["m2"], result.record.bins)
+        sum_cells(token_result / "cells.parquet", ["colour"], ["m2"], result.record)

@@ -1,12 +1,15 @@
 """Tokenizing a corpus into documents: order, EOS, empty documents, shards."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from argap.corpus import open_corpus, packed, shards, tokenize
+from argap.corpus import open_corpus, shards, tokenize
 from argap.errors import ArgapError, FormatError
+from argap.files import regular
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.index import megatron_pair
 
@@ -183,10 +186,35 @@ def test_a_header_that_is_no_flat_array_is_refused_in_one_line(tmp_path, tokeniz
 
 
 def test_an_archive_that_unpacks_to_far_more_than_tokens_is_refused(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(packed, "MOST_UNPACKED", 2**16)
+    monkeypatch.setattr(regular, "MOST_UNPACKED", 2**16)
     np.savez_compressed(tmp_path / "tokens.npz", train=np.zeros(2**21, np.uint16))
     with pytest.raises(FormatError, match=r"tokens\.npz: unpacks to more than 1,000 times its size"):
         ids(open_corpus(tmp_path / "tokens.npz"), tokenizer)
+
+
+def test_a_sparse_file_is_refused_before_its_tokens_are_read(tmp_path):
+    sparse = tmp_path / "tokens.bin"
+    sparse.write_bytes(bytes(8192))
+    os.truncate(sparse, 2**42)
+    if holes_are_data(sparse):
+        pytest.skip("a file system without holes")
+    for source in (sparse, tmp_path):
+        with pytest.raises(FormatError, match=r"tokens\.bin: a sparse file, of whose 4,398,.* bytes 8,192 are"):
+            open_corpus(source)
+
+
+def test_zeros_that_are_stored_are_no_hole_and_a_part_may_be_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(regular, "MOST_UNPACKED", 2**12)
+    for stored, size in ((2**16, 2**16), (2**12, 2**20)):
+        path = tmp_path / "tokens.bin"
+        path.write_bytes(bytes(stored))
+        os.truncate(path, size)
+        regular.check_regular(path)
+
+
+def holes_are_data(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        return not hasattr(os, "SEEK_HOLE") or file.seek(0, os.SEEK_HOLE) == path.stat().st_size
 
 
 def test_an_empty_shard_has_no_documents(tmp_path, tokenizer):

@@ -365,6 +365,13 @@ def test_published_figures_are_not_read_without_end(tmp_path) -> None:
         published(tmp_path / "f.csv")
 
 
+@pytest.mark.parametrize("content", ["a\n" * 10_001, "," * 500 + "\na" * 20])
+def test_published_figures_have_a_number_of_cells_that_a_table_shows(tmp_path, content: str) -> None:
+    (tmp_path / "f.csv").write_text(content)
+    with pytest.raises(ArgapError, match=r"f\.csv: 10,\d+ cells; expected a table of at most 10,000$"):
+        published(tmp_path / "f.csv")
+
+
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
     (tmp_path / "f.csv").write_text("model,fda\nbased,24.4\nnote\n")
     table = published(tmp_path / "f.csv")
