@@ -10,7 +10,7 @@ import io
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -65,14 +65,14 @@ class Document(NamedTuple):
     text: str
 
 
-def documents(archive: Path) -> Iterator[Document]:
-    """Yield the documents of a wheel or a Debian package.
+def documents(archive: Path, is_read: Callable[[str], bool] = lambda path: True) -> Iterator[Document]:
+    """Yield the documents of a wheel or a Debian package among the files whose paths ``is_read`` accepts.
 
     Raises `FormatError` for an archive that cannot be read, and `ArgapError` for one with a path that leads out of it.
     """
     try:
         for path, data in _files(archive):
-            if (found := document_of(path, data)) is not None:
+            if is_read(path) and (found := document_of(path, data)) is not None:
                 yield found
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         raise FormatError(f"{archive}: not readable as a package ({error})") from error

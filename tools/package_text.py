@@ -80,6 +80,10 @@ class Package(NamedTuple):
         """``validation`` for a held-out project, else ``train``."""
         return "validation" if _hash(self.project) % HELD_OUT == 0 else "train"
 
+    def is_read(self, path: str) -> bool:
+        """Return whether a file is in the share that is read."""
+        return _hash(f"{self.name}/{path}") < self.share * 2**64
+
 
 class Text(NamedTuple):
     """A document of the text."""
@@ -186,15 +190,12 @@ def gather(packages: Sequence[Package], folder: Path) -> tuple[dict[str, list[Te
     ordered = sorted(packages, key=lambda package: package.side)  # stable; "train" is before "validation"
     for number, package in enumerate(ordered, 1):
         side, before = texts[package.side], len(texts[package.side])
-        for document in documents(fetch(package, folder)):
-            place = f"{package.project}/{package.name}/{document.path}"
-            if _hash(place) >= package.share * 2**64:
-                continue
+        for document in documents(fetch(package, folder), package.is_read):
             if copy := duplicates.copy_of(document.text, COPIED[package.side]):
                 copies[package.side][copy] += 1
                 continue
             side += [
-                Text(_hash(f"{place}:{piece}"), text, document.domain, package.project)
+                Text(_hash(f"{package.name}/{document.path}:{piece}"), text, document.domain, package.project)
                 for piece, text in enumerate(pieces(document.text))
             ]
         read = sum(len(each.text) for each in side[before:])
