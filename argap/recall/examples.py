@@ -20,6 +20,8 @@ HUB = {
 NEEDLE = "needle"
 TASKS = (*HUB, NEEDLE)
 COLUMNS = ("text", "key", "value")
+NAMES = ("doc_id", "file_name", "title")
+"""Optional columns: the name of a row, and that of its document."""
 FIXTURE = "fixture"
 NEEDLES = "needles:"
 """Start of a source of needles, which the lengths of the texts in words follow: ``needles:128,512``."""
@@ -186,14 +188,22 @@ def _checked(rows: Rows, source: str) -> Iterator[Example]:
         gold = row["value"].strip()
         if not gold:
             raise ArgapError(f"{source}, row {number}: the gold (column 'value') is empty, so any answer would match")
-        document = row.get("file_name") or row.get("title") or row.get("doc_id") or number
+        names = {column: _name(row, column, f"{source}, row {number}") for column in NAMES}
         yield Example(
-            id=str(row.get("doc_id", number - 1)),
-            document=str(document),
+            id=names["doc_id"] or str(number - 1),
+            document=names["file_name"] or names["title"] or names["doc_id"] or str(number),
             key=row["key"].strip(),
             gold=gold,
             text=row["text"].strip(),
         )
+
+
+def _name(row: Mapping[str, Any], column: str, where: str) -> str:
+    """Return what a row has in one of `NAMES`; empty if it is null or not there."""
+    name = row.get(column)
+    if name is None or (isinstance(name, str | int) and not isinstance(name, bool)):
+        return "" if name is None else str(name)
+    raise ArgapError(f"{where}: expected a string or a whole number in column {column!r}, found {name!r}"[:300])
 
 
 def _from_hub(task: str) -> tuple[Rows, str]:

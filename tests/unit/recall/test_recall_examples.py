@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,23 @@ def test_bad_rows_are_named(tmp_path, row, message: str) -> None:
     path.write_text(json.dumps(row))
     with pytest.raises(ArgapError, match=message):
         load_examples("fda", str(path))
+
+
+@pytest.mark.parametrize("name", [True, 1.5, [], ["a"], {"a": 1}])
+@pytest.mark.parametrize("column", ["doc_id", "file_name", "title"])
+def test_names_that_are_none_are_refused(tmp_path, column: str, name: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "a:", "key": "a", "value": "x", column: name}))
+    with pytest.raises(ArgapError, match=f"row 1: expected a string or a whole number in column '{column}', found"):
+        load_examples("fda", str(path))
+
+
+def test_a_row_without_names_is_named_by_its_number(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    own = [{"doc_id": 0, "title": ""}, {"doc_id": None, "file_name": None}, {"doc_id": "c", "title": "T"}]
+    path.write_text("\n".join(json.dumps({"text": "a:", "key": "a", "value": "x"} | names) for names in own))
+    found = [(row.id, row.document) for row in load_examples("fda", str(path)).rows]
+    assert found == [("0", "0"), ("1", "2"), ("c", "T")]
 
 
 def test_bad_files_and_names(tmp_path) -> None:
