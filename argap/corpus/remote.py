@@ -48,7 +48,7 @@ def remote_path(spec: str) -> Path:
     try:
         path = UPath(spec)
         _ = path.is_dir() or path.is_file()  # imports the protocol's package and queries the store
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
         raise ArgapError(f"{spec}: cannot be reached ({first_line(error)})") from error
     return cast(Path, path)
 

@@ -67,7 +67,7 @@ def test_the_fraction_read_grows_with_the_files(both):
     assert source.fraction_read() == pytest.approx(text / (text + tokens))  # the token files are not counted yet
 
 
-@pytest.mark.parametrize("spec", ["nosuch://bucket/x", "memory://not/there", "http://127.0.0.1:99999/x"])
+@pytest.mark.parametrize("spec", ["nosuch://bucket/x", "memory://not/there", "http://127.0.0.1:99999/x", "hf://"])
 def test_an_unreachable_store_is_one_line(spec):
     with pytest.raises(ArgapError, match=r"^\S+: (cannot be reached|no such file)") as error:
         open_corpus(spec)
