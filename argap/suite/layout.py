@@ -13,13 +13,13 @@ from typing import Self
 
 import msgspec
 
-from argap.errors import ArgapError, MismatchError
+from argap.errors import MismatchError
 from argap.files.regular import is_there
 from argap.records import Record
 from argap.results import in_place
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
-from argap.tokens.runs import Run, open_run
+from argap.tokens.runs import Run, read_run
 from argap.train.log import read_log
 from argap.train.records import TrainRecord, read_train
 
@@ -65,13 +65,11 @@ class Layout:
 
 
 def open_finished(folder: Path) -> Run | None:
-    """Open the run in ``folder``; None if it is not finished. Raises `FormatError` if its record is no file."""
+    """Open the run in ``folder``; None if it is not finished. Raises `FormatError` if its record is damaged."""
     if not is_there(folder / "run.json"):
         return None
-    try:
-        return open_run(folder)
-    except ArgapError:
-        return None
+    run = read_run(folder)
+    return None if run.finished is None else run
 
 
 def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:

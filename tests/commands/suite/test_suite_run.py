@@ -68,6 +68,16 @@ def test_table_rebuilds_from_committed_files_alone(place, tmp_path):
             assert (tmp_path / "out" / path.relative_to(place / "out")).read_bytes() == path.read_bytes(), path.name
 
 
+@pytest.mark.parametrize("name", ["status", "run"])
+def test_a_damaged_record_is_not_that_of_an_unfinished_run(place, tmp_path, name):
+    shutil.copytree(place / "work", tmp_path / "work")
+    shutil.copy(place / "suite.yaml", tmp_path)
+    path = tmp_path / "work" / "tiny" / "runs" / "base_conv" / "run.json"
+    path.write_text(path.read_text().replace('"parameters":', '"parameter":'))
+    result = command(tmp_path, name)
+    assert (result.exit_code, "run.json: damaged, or changed by hand" in str(result.exception)) == (1, True)
+
+
 def test_the_table_as_json_has_every_seed(place, tmp_path):
     shutil.copytree(place / "out", tmp_path / "out")
     shutil.copy(place / "suite.yaml", tmp_path)
