@@ -107,6 +107,18 @@ def is_there(path: Path) -> bool:
     return path.is_file()
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether an optional folder is there. Raises `FormatError` if something else has its name."""
+    if path.is_dir():
+        return True
+    if path.exists():
+        mode = path.stat().st_mode
+        raise FormatError(f"{path}: {next((n for kind, n in KINDS if kind(mode)), 'a file')}; expected a folder")
+    if path.is_symlink():
+        raise FormatError(f"{path}: a link to nothing; expected a folder, or no link")
+    return False
+
+
 def lines_of(file: IO[bytes], path: Path, most: int | None = None) -> Iterator[bytes]:
     """Yield the lines of the open file ``path``.
 

@@ -14,7 +14,7 @@ from argap.files.atomic import read_json
 from argap.files.checksums import FILE as CHECKSUMS
 from argap.files.checksums import check_files
 from argap.files.hub import Address, parse_address
-from argap.files.regular import is_there
+from argap.files.regular import is_folder, is_there
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
@@ -72,7 +72,8 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
     paths = [result / name for name in (*RESULT, *figures) if is_there(result / name)]
     inside = [model for model in gap.models if is_there(result / folder_name(model) / "run.json")]
     if tokens:
-        paths += [path for pattern in LABELS for path in sorted((result / "labels").glob(pattern))]
+        labels = result / "labels"
+        paths += [path for pattern in LABELS if is_folder(labels) for path in sorted(labels.glob(pattern))]
         for model in inside:
             paths += _files_of_run(result / folder_name(model))
     for path in paths:
@@ -90,7 +91,8 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
 
 def _files_of_run(folder: Path) -> Iterator[Path]:
     """Yield the files of a finished run, its passes over short contexts and its tokenizer."""
-    runs = [folder, *sorted(path.parent for path in folder.glob(f"{SHORT}*/run.json"))]
+    passes = (path for path in folder.glob(f"{SHORT}[0-9]*") if is_folder(path) and is_there(path / "run.json"))
+    runs = [folder, *sorted(passes)]
     for each in runs:
         if read_run(each).finished is None:
             raise ArgapError(f"{each}: the run is not finished; repeat its `argap score` command to complete it")

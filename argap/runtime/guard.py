@@ -39,8 +39,12 @@ TOO_LARGE = re.compile(
     r"|array is too big|(CUDA error|Triton Error \[CUDA\]): out of memory"
 )
 """How NumPy, and torch where it raises no ``OutOfMemoryError``, refuse a size."""
-OF_PATHS = {"Symlink loop from": "remove the link", "Could not determine home directory": "set HOME"}
-"""What pathlib's own `RuntimeError` begins with, and what to do."""
+OF_PATHS = {
+    "Symlink loop from": "remove the link",
+    "Could not determine home directory": "set HOME",
+    "No usable temporary directory": "set TMPDIR to a folder that can be written",
+}
+"""What errors of the standard library about paths begin with, and what to do."""
 LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
 """How torch's process groups report that another process is gone."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
@@ -113,8 +117,9 @@ def _of_machine(error: BaseException) -> str | None:
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if is_short_of_threads(error):
         return f"no thread could be started ({first_line(error)}); raise the limits `ulimit -u` and `ulimit -v`"
-    remedy = next((do for start, do in OF_PATHS.items() if str(error).startswith(start)), None)
-    return f"{str(error).rstrip('.')}; {remedy}" if isinstance(error, RuntimeError) and remedy else None
+    said = str(getattr(error, "strerror", None) or error).rstrip(".")
+    remedy = next((do for start, do in OF_PATHS.items() if said.startswith(start)), None)
+    return f"{said}; {remedy}" if isinstance(error, RuntimeError | FileNotFoundError) and remedy else None
 
 
 def _is_nowhere() -> bool:

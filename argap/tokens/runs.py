@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import STORED_LOGPROB, check_below, count_rows, read_parquet, write_parquet
-from argap.files.regular import check_regular, is_there
+from argap.files.regular import is_folder, is_there
 from argap.files.remedies import SCORED, remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
@@ -158,9 +158,7 @@ def short_passes(folder: Path, identity: RunIdentity) -> dict[int, Run]:
     """
     found: dict[int, Run] = {}
     for path in folder.glob(f"{SHORT}[0-9]*"):
-        if not is_there(path / "run.json"):
-            if not path.is_dir():
-                check_regular(path)
+        if not (is_folder(path) and is_there(path / "run.json")):
             continue
         short = read_run(path)
         context = short.record.identity.context

@@ -48,6 +48,11 @@ def raising(error: BaseException) -> Callable[..., None]:
             "argap: out of memory (full); use less text, shorter windows or a smaller batch",
         ),
         (OSError(errno.ENOSPC, "No space left", "x.json"), 1, "argap: x.json: No space left"),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            1,
+            "argap: No usable temporary directory found in ['/tmp']; set TMPDIR to a folder that can be written",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "x.json"), 1, "argap: x.json: Permission denied"),
         (
             UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed"),

@@ -212,6 +212,15 @@ def test_a_link_to_nothing_is_not_pushed(local, tmp_path):
         plan(result, "hf://datasets/org/name")
 
 
+@pytest.mark.parametrize(("target", "said"), [("/dev/null", "a device; expected"), ("gap.json", "a file; expected")])
+def test_what_has_the_name_of_the_labels_and_is_no_folder_is_not_left_out(local, tmp_path, target, said):
+    copied = shutil.copytree(local.folder, tmp_path / "result")
+    shutil.rmtree(copied / "labels")
+    (copied / "labels").symlink_to(target)
+    with pytest.raises(ArgapError, match=said):
+        plan(copied, "hf://datasets/o/n")
+
+
 def test_a_push_is_a_dry_run_unless_asked(hub, local, monkeypatch):
     run = CliRunner().invoke(app, ["push", str(local.folder), "hf://datasets/org/name/mine"])
     assert run.exit_code == 0, run.output
