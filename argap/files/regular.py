@@ -51,7 +51,7 @@ def check_regular(path: Path, most: int | None = None) -> None:
         return
     except (OSError, ValueError):
         return
-    if what := next((name for is_kind, name in KINDS if is_kind(found.st_mode)), None):
+    if what := _other_kind(found):
         raise FormatError(f"{path}: {what}; expected a file, which can be read twice")
     if found.st_dev == _of_processes():
         raise FormatError(f"{path}: made by the system as it is read, perhaps without end; expected a file on a disk")
@@ -59,6 +59,11 @@ def check_regular(path: Path, most: int | None = None) -> None:
         raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
     if _far_more(size := found.st_size, 0) and _far_more(size, stored := _stored(path, size)):
         raise FormatError(f"{path}: a sparse file, of whose {size:,} bytes {stored:,} are stored; expected all of them")
+
+
+def _other_kind(found: os.stat_result) -> str | None:
+    """Return what is there if it is no file."""
+    return next((name for is_kind, name in KINDS if is_kind(found.st_mode)), None)
 
 
 def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
@@ -112,8 +117,7 @@ def is_folder(path: Path) -> bool:
     if path.is_dir():
         return True
     if path.exists():
-        mode = path.stat().st_mode
-        raise FormatError(f"{path}: {next((n for kind, n in KINDS if kind(mode)), 'a file')}; expected a folder")
+        raise FormatError(f"{path}: {_other_kind(path.stat()) or 'a file'}; expected a folder")
     if path.is_symlink():
         raise FormatError(f"{path}: a link to nothing; expected a folder, or no link")
     return False

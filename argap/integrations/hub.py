@@ -19,7 +19,7 @@ from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
 from argap.results.layout import FIGURES, FORMATS, PAGE, TABLES
-from argap.tokens.runs import SHORT, read_run, token_parts
+from argap.tokens.runs import pass_folders, read_run, token_parts
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -91,9 +91,7 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
 
 def _files_of_run(folder: Path) -> Iterator[Path]:
     """Yield the files of a finished run, its passes over short contexts and its tokenizer."""
-    passes = (path for path in folder.glob(f"{SHORT}[0-9]*") if is_folder(path) and is_there(path / "run.json"))
-    runs = [folder, *sorted(passes)]
-    for each in runs:
+    for each in (folder, *pass_folders(folder)):
         if read_run(each).finished is None:
             raise ArgapError(f"{each}: the run is not finished; repeat its `argap score` command to complete it")
         kept = (each / "run.json", each / CHECKSUMS, each / "tokenizer.json", each / "tokenizer_config.json")

@@ -150,16 +150,22 @@ def short_path(folder: Path, context: int) -> Path:
     return folder / f"{SHORT}{context}"
 
 
+def pass_folders(folder: Path) -> list[Path]:
+    """Return the folders in a run's that hold passes over short contexts, finished or not.
+
+    Raises `FormatError` if something else has a pass's name.
+    """
+    return [path for path in sorted(folder.glob(f"{SHORT}[0-9]*")) if is_folder(path) and is_there(path / "run.json")]
+
+
 def short_passes(folder: Path, identity: RunIdentity) -> dict[int, Run]:
     """Return the finished passes over short contexts of the run in ``folder``, by their tokens, ascending.
 
     ``identity``: of the run. A pass of another checkpoint, text or dtype, left over from a run that was overwritten, is
-    not one of them. Raises `FormatError` if something else has a pass's name.
+    not one of them. Raises `FormatError` as `pass_folders`.
     """
     found: dict[int, Run] = {}
-    for path in folder.glob(f"{SHORT}[0-9]*"):
-        if not (is_folder(path) and is_there(path / "run.json")):
-            continue
+    for path in pass_folders(folder):
         short = read_run(path)
         context = short.record.identity.context
         if short.finished and context and short.record.identity == short_identity(identity, context):
