@@ -8,6 +8,7 @@ before is built in: the module ``signal`` itself makes its enums in Python.
 import _signal as signal  # pyright: ignore[reportMissingImports]
 import os
 import sys
+import warnings
 
 
 def main() -> None:
@@ -16,6 +17,9 @@ def main() -> None:
     def end(_number: int, _frame: object) -> None:
         os._exit(130)
 
+    if not sys.warnoptions:  # what libraries warn of names their own files and no input; `python -W default` shows it
+        for category in (UserWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
     foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
     if foreground:
         signal.signal(signal.SIGINT, end)

@@ -104,6 +104,24 @@ def test_streams_that_the_caller_closed_are_no_error() -> None:
     assert subprocess.run(["sh", "-c", command, sys.executable], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [([], ["RuntimeWarning"]), (["-W", "default"], ["UserWarning", "FutureWarning", "RuntimeWarning"])],
+)
+def test_what_a_library_warns_of_is_shown_on_demand(options: list[str], expected: list[str]) -> None:
+    code = """
+import sys, warnings, argap.__main__
+sys.argv = ["argap", "--version"]
+try:
+    argap.__main__.main()
+finally:
+    for category in (UserWarning, FutureWarning, RuntimeWarning):
+        warnings.warn(f"of a library: {category.__name__}", category)
+"""
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
+    assert [line.rpartition(": ")[2] for line in done.stderr.splitlines() if "of a library: " in line] == expected
+
+
 def test_another_broken_pipe_is_not_hidden() -> None:
     def exit_as_typer() -> None:
         try:
