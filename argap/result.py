@@ -253,7 +253,8 @@ class Result:
         half), then the wider conditions above them; ``where`` can be pasted into `gap`. The intervals of the leaves'
         contributions hold simultaneously. ``stability`` of a leaf is its overlap with the most similar leaf of trees
         grown on other halves, the tokens in both over those in either, on average. The frame's ``attrs["sample"]``
-        describes the sampled documents (`argap.records.Sample`; None: all).
+        describes the sampled documents (`argap.records.Sample`; None: all), ``attrs["tokens"]`` is False if only the
+        cells were there.
 
         Raises `ArgapError` for a model that is not compared, and if half of the documents show no gap.
 
@@ -270,7 +271,7 @@ class Result:
         frame = slice_frame([found.whole, *found.slices], more=True)
         frame = frame.loc[frame["model"] == model].reset_index(drop=True)
         frame["stability"] = frame["slice"].map(found.stability)
-        frame.attrs["sample"] = found.sample
+        frame.attrs.update(sample=found.sample, tokens=found.tokens)
         return frame
 
     @cached_property

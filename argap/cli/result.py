@@ -177,7 +177,8 @@ def discover(
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
     shown = result_json(record, [found.whole, *found.slices])
-    output.show(shown | {"note": HYPOTHESIS, "sample": found.sample, "stability": found.stability}, tables)
+    said = {"note": HYPOTHESIS, "tokens": found.tokens, "sample": found.sample, "stability": found.stability}
+    output.show(shown | said, tables)
 
 
 def _share(text: str) -> float:

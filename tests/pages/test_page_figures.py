@@ -253,6 +253,7 @@ SIZES = {
     "today50": "today-50m/50m",
     "at50": "table1-50m/50m",
     "small": "small-attention/7m-50m",
+    "packages": "packages-73m/73m",
     "mini7": "table1-mini/7m",
     "mini50": "table1-mini/50m",
     "table2": "table2-mini/7m",
@@ -370,6 +371,7 @@ def test_no_precise_number_is_unchecked(page, sizes):
         ("table2-mini", "7m"),
         ("table1-mini", "7m"),
         ("table1-mini", "50m"),
+        ("packages-73m", "73m"),
     ],
 )
 def test_results_of_suites(suite, size):
