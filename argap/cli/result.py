@@ -157,6 +157,7 @@ def discover(
     from argap.records import read_gap
     from argap.reports.tables.result import slices_table
     from argap.results.printed import result_json
+    from argap.runtime.progress import say
     from argap.slices.discover import HYPOTHESIS
     from argap.slices.discover import discover as find
 
@@ -176,6 +177,8 @@ def discover(
         shown, unit = [found.whole, *found.slices], record.unit
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
+    if output.as_json and not found.tokens:  # tables have a note
+        say(f"{result}: found in its cells, not its tokens, so conditions split at the bounds of bins")
     shown = result_json(record, [found.whole, *found.slices])
     said = {"note": HYPOTHESIS, "tokens": found.tokens, "sample": found.sample, "stability": found.stability}
     output.show(shown | said, tables)

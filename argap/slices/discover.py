@@ -22,7 +22,6 @@ from argap.evaluation.documents import LABELS, TOKENS, Documents
 from argap.metric.condition_tree import Feature, Node, grow
 from argap.records import COPIES, COPY, INDUCTION, INFINITE, NAMED, Gap, Part, Sample, SliceInfo
 from argap.records.columns import COPIED, LOGPROB, TEXT, UNIT
-from argap.runtime.progress import say
 from argap.slices.cells import PREFIX, ar_hits, read_cells, with_models
 from argap.slices.conditions import TABLE, connect, literal, quoted
 from argap.slices.figures import WHOLE, Key, slices_of_cells
@@ -154,17 +153,13 @@ def _check_arguments(
 
 
 def _tokens(folder: Path, record: Gap) -> TokenTable | None:
-    """Open the tokens of a result; None, and a line, if only its cells can be used.
-
-    Raises `FormatError` for a damaged file.
-    """
+    """Open the tokens of a result; None if only its cells can be used. Raises `FormatError` for a damaged file."""
     try:
         table = open_tokens(folder, record)
     except FormatError:
         raise  # fall back to the cells for missing files, not for damaged ones
-    except ArgapError:  # a committed result has only cells
-        say(f"{folder}: its tokens are not all here, so conditions split at the bounds of its cells")
-        return None
+    except ArgapError:
+        return None  # a committed result has only cells
     # A tree splits tokens, and a segment may have several; cells have one row for each segment.
     return None if record.unit == "byte" else table
 

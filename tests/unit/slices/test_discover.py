@@ -276,13 +276,13 @@ def test_damaged_tokens_are_no_reason_to_look_at_the_cells(token_result, tmp_pat
         discover(copied, read_gap(copied), "m2")
 
 
-def test_tokens_that_are_not_all_there_are_missed_aloud(token_result, tmp_path, run_command):
+def test_json_says_whether_tokens_were_read(token_result, tmp_path, run_command):
     code, out, err = run_command("discover", str(token_result), "--model", "m2", "--json")
     assert (code, json.loads(out)["tokens"], err) == (0, True, "")
     cells = copied_without_tokens(token_result, tmp_path / "out")
     code, out, err = run_command("discover", str(cells), "--model", "m2", "--json")
     assert (code, json.loads(out)["tokens"]) == (0, False)
-    assert err == f"{cells}: its tokens are not all here, so conditions split at the bounds of its cells\n"
+    assert err == f"{cells}: found in its cells, not its tokens, so conditions split at the bounds of bins\n"
 
 
 def test_a_single_document_has_no_halves(result):
