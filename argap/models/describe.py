@@ -1,5 +1,6 @@
 """Describe a model in one record: parameters, FLOPs and state for a window, layers and their sources."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -12,7 +13,7 @@ from argap.files.atomic import read_json
 from argap.files.configs import Length, check_value
 from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
-from argap.models.hub.load import native_config
+from argap.models.hub.load import native_config, tensor_files
 from argap.models.hub.registry import find_family
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.models.registry import resolve
@@ -71,7 +72,7 @@ def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) 
     elif family is not None:
         config = native_config(name, family, values)
     else:
-        return ModelDescription(name, values.get("model_type", "unknown"), _count_weights(folder))
+        return ModelDescription(name, values.get("model_type", "unknown"), _count_weights(tensor_files(folder, values)))
     window = seq_len or min(WINDOW, config.max_position_embeddings or WINDOW)
     return _describe(name, config, window, model_type=values.get("model_type", config.model_type))
 
@@ -100,9 +101,9 @@ def _describe(
     )
 
 
-def _count_weights(folder: Path) -> int:
+def _count_weights(files: Sequence[Path]) -> int:
     total = 0
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in files:
         with safe_open(path, framework="numpy") as file:
             total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  (not a dict)
     return total

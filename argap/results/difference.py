@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import separator_of
 from argap.files.regular import is_there
 from argap.metric.bins import distance_bins, position_bins
@@ -183,10 +183,12 @@ def _documents(runs: Sequence[Run]) -> tuple[np.ndarray, Sequence[str]] | None:
 
 
 def _tokenizer(runs: Sequence[Run]) -> Tokenizer | None:
-    """Return the runs' tokenizer; None if it is nowhere."""
+    """Return the runs' tokenizer; None if it is nowhere. Raises `FormatError` if its files are damaged."""
     for run in runs:
         try:
             return tokenizer_of(run)
+        except FormatError:
+            raise
         except ArgapError:
             continue
     return None

@@ -36,6 +36,7 @@ from argap.records import (
 )
 from argap.records.columns import ENTROPY, KL, OPTIONAL, RANK
 from argap.runtime.progress import say
+from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.tokens.fingerprint import RowsFingerprint
 
@@ -298,12 +299,14 @@ def read_window_offsets(run: Run) -> np.ndarray:
 def tokenizer_of(run: Run) -> Tokenizer:
     """Load the tokenizer of a run: saved with it or with the labels next to it, else from its recorded location.
 
-    Raises `ArgapError` if none of these is the run's tokenizer.
+    Raises `FormatError` if the files of a saved one are damaged, and `ArgapError` if none of these is the run's.
     """
     evaluation = run.record.evaluation
-    saved = [
-        str(folder) for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()
-    ]
+    saved = []
+    for folder in (run.folder, run.folder.parent / "labels"):
+        if (folder / "tokenizer.json").is_file():
+            check_files(folder, [folder / name for name in TOKENIZER_FILES])
+            saved.append(str(folder))
     for source in (*saved, run.record.source.tokenizer, evaluation.tokenizer):
         with suppress(ArgapError):
             tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None

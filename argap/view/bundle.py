@@ -7,7 +7,6 @@ once. What can be asked is finite: τ at the bounds of the cells' bins, the part
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from itertools import chain, zip_longest
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
 from argap.reports.tables.provenance import for_others
 from argap.reports.tables.tokens import visible
@@ -185,11 +184,13 @@ def _breakdowns(answers: Answers, reference: str, thresholds: Sequence[int | Non
     for by in (*answers.partitions, *_grouped(answers)):
         follows = by in FOLLOWS_TAU
         for tau in thresholds if follows else (answers.result.threshold,):
-            with suppress(ArgapError):  # without training counts there is none by frequency
+            try:
                 found = answers.breakdown(by, Setting(tau, reference), Interrupt())
-                yield Asked(
-                    "breakdown", {"by": by, "reference": reference, "threshold": tau if follows else None}, found
-                )
+            except FormatError:
+                raise
+            except ArgapError:  # without training counts there is none by frequency
+                continue
+            yield Asked("breakdown", {"by": by, "reference": reference, "threshold": tau if follows else None}, found)
     for tau in thresholds:
         found = _public_sources(answers, Setting(tau, reference))
         yield Asked("sources", {"reference": reference, "threshold": tau}, found)

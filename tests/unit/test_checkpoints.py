@@ -21,6 +21,7 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import build_evaluation_set
 from argap.files.weight_files import INDEX, indexed_files
+from argap.models.describe import describe_checkpoint
 from argap.models.hub.registry import fla_models, runs_by_fla
 from argap.scoring import scorer
 from argap.scoring.batches import Batches
@@ -482,3 +483,10 @@ def test_a_folder_that_is_no_checkpoint_is_named_for_what_it_is(tmp_path, file, 
     (tmp_path / file).write_text("{}")
     with pytest.raises(ArgapError, match=f"{re.escape(f'{tmp_path}: {what}')}.*; expected a checkpoint folder"):
         find_checkpoint(tmp_path)
+
+
+def test_parameters_are_counted_in_the_files_that_are_loaded(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_neox"}')
+    save_file({"a": torch.zeros(3, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"\xff" * 64)
+    assert describe_checkpoint("x", tmp_path).params == 12

@@ -1,6 +1,7 @@
 """Faults put into small models on purpose: `argap diff` says where each of them is."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import argap
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.metric.location import Tokens, locate, shared_prefixes
 from argap.records import RunIdentity, RunResult, SourceRecord
@@ -256,3 +257,11 @@ def test_runs_of_other_tokens_and_bad_tolerances_are_refused(pairs, windows, tmp
         argap.diff(*pairs["rotary"], tolerance=-1)
     with pytest.raises(ArgapError, match=r"no run.json there; expected a run folder"):
         argap.diff(pairs["rotary"][0], tmp_path)
+
+
+def test_a_damaged_tokenizer_is_no_reason_to_show_ids(token_result, tmp_path):
+    copied = Path(shutil.copytree(token_result, tmp_path / "out"))
+    config = copied / "labels" / "tokenizer_config.json"
+    config.write_text(config.read_text().replace("{", '{"x": 1, ', 1))
+    with pytest.raises(FormatError, match=r"tokenizer_config\.json"):
+        argap.diff(copied / "ref", copied / "m2")
