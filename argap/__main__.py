@@ -20,6 +20,7 @@ def main() -> None:
     if not sys.warnoptions:  # what libraries warn of names their own files and no input; `python -W default` shows it
         for category in (UserWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
+    os.environ.pop("MPLBACKEND", None)  # no window is opened; matplotlib would refuse a name that it does not know
     foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
     if foreground:
         signal.signal(signal.SIGINT, end)

@@ -1,5 +1,6 @@
 """What the command line imports, how its help is arranged, what it completes, and how commands end."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -50,6 +51,14 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     expected = r"argap: \w+ is not installed for .*; install argap there with what it needs: `pip install argap`\n"
     assert re.fullmatch(expected, done.stderr)
+
+
+def test_figures_need_no_backend_of_matplotlib(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "argap", "report", str(ROOT / "results" / "table2-mini" / "7m"), "--out", tmp_path]
+    done = subprocess.run(
+        command, env=os.environ | {"MPLBACKEND": "/nowhere"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def leaves(command, *words: str):
