@@ -37,6 +37,10 @@ class MismatchError(ArgapError):
     """Two things that must agree (a tokenizer, an evaluation set, a configuration) and do not."""
 
 
+class AbsentError(ArgapError):
+    """Files that an answer can do without are not there. Only this is a reason to fall back, never a damaged file."""
+
+
 class DivergedError(ArgapError):
     """A training whose loss or gradient is no longer finite."""
 

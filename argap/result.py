@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import pandas as pd
 from msgspec.structs import replace
 
-from argap.errors import ArgapError
+from argap.errors import AbsentError, ArgapError
 from argap.metric.threshold import Threshold
 from argap.records import COPY, INDUCTION, NAMED, EvaluationRecord, Fidelity, Gap, IndexRecord, Part, read_gap
 from argap.results.frames import fidelity_frame, part_rows, slice_frame
@@ -276,7 +276,7 @@ class Result:
 
     @cached_property
     def token_table(self) -> "TokenTable":
-        """Open the files that `gap` and `tokens` read. Raises `ArgapError` if they are missing."""
+        """Open the files that `gap` and `tokens` read. Raises `AbsentError` if they are missing."""
         from argap.slices.of_tokens import open_tokens
 
         return open_tokens(self.folder, self.record)
@@ -322,10 +322,10 @@ class Result:
             else:
                 lacking = "labels of what can be copied" if by in (COPY, INDUCTION) else "training counts"
                 why = f"has no {lacking}; add them with `argap label`"
-            raise ArgapError(f"`by` {by}: {self.folder} {why}")
+            raise AbsentError(f"`by` {by}: {self.folder} {why}")
         try:
             table = self.token_table
-        except ArgapError as error:
+        except AbsentError as error:
             expected = ", ".join(known)
             raise ArgapError(f"`by` {by}: expected {expected}, or a column of the tokens; {error}") from None
         from argap.slices.of_tokens import grouped, score_by

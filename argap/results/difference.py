@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import AbsentError, ArgapError, MismatchError
 from argap.evaluation.windows import separator_of
 from argap.files.regular import is_there
 from argap.metric.bins import distance_bins, position_bins
@@ -187,9 +187,7 @@ def _tokenizer(runs: Sequence[Run]) -> Tokenizer | None:
     for run in runs:
         try:
             return tokenizer_of(run)
-        except FormatError:
-            raise
-        except ArgapError:
+        except AbsentError:
             continue
     return None
 

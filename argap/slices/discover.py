@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
-from argap.errors import ArgapError, FormatError
+from argap.errors import AbsentError, ArgapError
 from argap.evaluation.documents import LABELS, TOKENS, Documents
 from argap.metric.condition_tree import Feature, Node, grow
 from argap.records import COPIES, COPY, INDUCTION, INFINITE, NAMED, Gap, Part, Sample, SliceInfo
@@ -153,12 +153,10 @@ def _check_arguments(
 
 
 def _tokens(folder: Path, record: Gap) -> TokenTable | None:
-    """Open the tokens of a result; None if only its cells can be used. Raises `FormatError` for a damaged file."""
+    """Open the tokens of a result; None if only its cells can be used. Raises as `open_tokens` for others."""
     try:
         table = open_tokens(folder, record)
-    except FormatError:
-        raise  # fall back to the cells for missing files, not for damaged ones
-    except ArgapError:
+    except AbsentError:
         return None  # a committed result has only cells
     # A tree splits tokens, and a segment may have several; cells have one row for each segment.
     return None if record.unit == "byte" else table

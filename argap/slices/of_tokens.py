@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from argap.errors import ArgapError, MismatchError, within
+from argap.errors import AbsentError, ArgapError, MismatchError, within
 from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
 from argap.files.regular import is_there
@@ -60,14 +60,14 @@ class Slice(NamedTuple):
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """Open the runs and labels of a result, at the paths in ``gap.json`` or in the result's folder.
 
-    Raises `ArgapError` if they are missing, `MismatchError` if they belong to another text, and `FormatError` for a
+    Raises `AbsentError` if they are missing, `MismatchError` if they belong to another text, and `FormatError` for a
     damaged file.
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
     tables = [TokenTable(runs, each) for each in beside if is_there(each / "labels.json")]
     if not tables:
-        raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
+        raise AbsentError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
     made_with = record.fingerprint, record.index  # an earlier comparison may have left other labels
     own = (each for each in tables if (each.record.evaluation.fingerprint, each.record.index) == made_with)
     table = next(own, tables[0])
@@ -89,7 +89,7 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
             return run
     if recorded and is_there(Path(recorded) / "run.json"):  # compared as NAME=RUN
         return named(open_run(recorded), model)
-    raise ArgapError(
+    raise AbsentError(
         f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
         "its tables and breakdowns need only the files that are here"
     )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import AbsentError, ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import STORED_LOGPROB, check_below, count_rows, read_parquet, write_parquet
@@ -299,7 +299,7 @@ def read_window_offsets(run: Run) -> np.ndarray:
 def tokenizer_of(run: Run) -> Tokenizer:
     """Load the tokenizer of a run: saved with it or with the labels next to it, else from its recorded location.
 
-    Raises `FormatError` if the files of a saved one are damaged, and `ArgapError` if none of these is the run's.
+    Raises `FormatError` if the files of a saved one are damaged, and `AbsentError` if none of these is the run's.
     """
     evaluation = run.record.evaluation
     saved = []
@@ -312,7 +312,7 @@ def tokenizer_of(run: Run) -> Tokenizer:
             tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None
             if tokenizer is not None and tokenizer.fingerprint == evaluation.tokenizer_fingerprint:
                 return tokenizer
-    raise ArgapError(
+    raise AbsentError(
         f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
         f"expected it in {run.folder.parent / 'labels'}, or where its name says"
     )
