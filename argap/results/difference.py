@@ -15,6 +15,7 @@ from argap.metric.fidelity import Spread, differences, fidelity, finite, measure
 from argap.metric.location import Tokens, locate, shared_prefixes
 from argap.records import ALL, Bin, LabelsRecord, read_record
 from argap.records.difference import Bundle, Difference, MovedToken
+from argap.runtime.progress import say
 from argap.scoring.per_model import split_name
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import FORMAT, read_document_of_window, repeats_in
@@ -93,6 +94,9 @@ class _Pair:
         self._tokenizer = _tokenizer(runs)
         packed = runs[0].record.evaluation.packing == "packed"
         eos = separator_of(self._tokenizer) if packed and self._tokenizer is not None else None
+        if self._tokenizer is None:
+            across = ", and bigrams repeat across documents" if packed else ""
+            say(f"{runs[0].folder}: its tokenizer is not here, so tokens are shown by their ids{across}")
         self._distance = repeats_in(self._ids, window, eos).distance[self.rows]
 
     def tokens_located(self) -> Tokens:

@@ -244,7 +244,7 @@ def test_the_command_prints_places_json_and_fails_beyond_a_tolerance(pairs, run_
     code, out, err = run_command("diff", *folders, "--tolerance", "1e-3", "--json")
     assert code == 1
     assert json.loads(out)["findings"][0]["words"].startswith("only in windows shorter")
-    (line,) = err.strip().splitlines()
+    *_, line = err.strip().splitlines()
     assert "tokens differ by more than 0.001 nats (largest" in line
     assert run_command("diff", *folders, "--tolerance", "100")[0] == 0
 
@@ -265,3 +265,8 @@ def test_a_damaged_tokenizer_is_no_reason_to_show_ids(token_result, tmp_path):
     config.write_text(config.read_text().replace("{", '{"x": 1, ', 1))
     with pytest.raises(FormatError, match=r"tokenizer_config\.json"):
         argap.diff(copied / "ref", copied / "m2")
+
+
+def test_where_there_is_no_tokenizer_a_line_says_so(pairs, capsys):
+    argap.diff(*pairs["state"])
+    assert "its tokenizer is not here, so tokens are shown by their ids" in capsys.readouterr().err
