@@ -38,7 +38,7 @@ class MismatchError(ArgapError):
 
 
 class AbsentError(ArgapError):
-    """Files that an answer can do without are not there. Only this is a reason to fall back, never a damaged file."""
+    """Files that an answer can do without are not there. Only this is a reason for another source, never damage."""
 
 
 class DivergedError(ArgapError):

@@ -322,7 +322,7 @@ class Result:
             else:
                 lacking = "labels of what can be copied" if by in (COPY, INDUCTION) else "training counts"
                 why = f"has no {lacking}; add them with `argap label`"
-            raise AbsentError(f"`by` {by}: {self.folder} {why}")
+            raise ArgapError(f"`by` {by}: {self.folder} {why}")
         try:
             table = self.token_table
         except AbsentError as error:

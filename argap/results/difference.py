@@ -93,10 +93,12 @@ class _Pair:
         self.same = self._top1[0] == self._top1[1]
         self._tokenizer = _tokenizer(runs)
         packed = runs[0].record.evaluation.packing == "packed"
-        eos = separator_of(self._tokenizer) if packed and self._tokenizer is not None else None
+        eos = None
         if self._tokenizer is None:
             across = ", and bigrams repeat across documents" if packed else ""
             say(f"{runs[0].folder}: its tokenizer is not here, so tokens are shown by their ids{across}")
+        elif packed:
+            eos = separator_of(self._tokenizer)
         self._distance = repeats_in(self._ids, window, eos).distance[self.rows]
 
     def tokens_located(self) -> Tokens:

@@ -296,18 +296,21 @@ def read_window_offsets(run: Run) -> np.ndarray:
     return np.append(np.flatnonzero(position == 0), len(position))
 
 
+def check_saved_tokenizer(folder: Path) -> None:
+    """Raise `FormatError` if the files of the tokenizer in a run's or labels' folder are damaged."""
+    check_files(folder, [folder / name for name in TOKENIZER_FILES])
+
+
 def tokenizer_of(run: Run) -> Tokenizer:
     """Load the tokenizer of a run: saved with it or with the labels next to it, else from its recorded location.
 
     Raises `FormatError` if the files of a saved one are damaged, and `AbsentError` if none of these is the run's.
     """
     evaluation = run.record.evaluation
-    saved = []
-    for folder in (run.folder, run.folder.parent / "labels"):
-        if (folder / "tokenizer.json").is_file():
-            check_files(folder, [folder / name for name in TOKENIZER_FILES])
-            saved.append(str(folder))
-    for source in (*saved, run.record.source.tokenizer, evaluation.tokenizer):
+    saved = [folder for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()]
+    for folder in saved:
+        check_saved_tokenizer(folder)
+    for source in (*map(str, saved), run.record.source.tokenizer, evaluation.tokenizer):
         with suppress(ArgapError):
             tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None
             if tokenizer is not None and tokenizer.fingerprint == evaluation.tokenizer_fingerprint:

@@ -39,12 +39,11 @@ from argap.records.columns import (
 )
 from argap.runtime.threads import lazy
 from argap.text.content import content_bigrams, content_tokens, has_letters
-from argap.text.tokenizer import FILES as TOKENIZER_FILES
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.text.words import PieceBytes, Words, seen_earlier
 from argap.tokens.labels import FORMAT, copied_columns, further_columns, read_document_of_window
 from argap.tokens.rows import Rows
-from argap.tokens.runs import Run, check_ids, short_passes
+from argap.tokens.runs import Run, check_ids, check_saved_tokenizer, short_passes
 from argap.tokens.weights import last_rows, stored_weights, weights_of
 
 OF_RUNS = {"runs", "models", "further", "having", "short", "folders"}
@@ -129,7 +128,7 @@ class TokenTable:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer of the labels. Raises `FormatError` if its files are damaged."""
-        check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES])
+        check_saved_tokenizer(self.labels)
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def among(self, models: Sequence[str]) -> "TokenTable":

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args
 import pandas as pd
 
 from argap import __version__
-from argap.errors import AbsentError, ArgapError
+from argap.errors import ArgapError
 from argap.metric.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.records import AR_HITS, COPY, INDUCTION, NAMED, OTHER, Gap, Part, Record
 from argap.records.columns import BY_MODEL, schema_of
@@ -255,7 +255,7 @@ class Answers:
         if setting == (gap.threshold, gap.reference):
             return self.result.parts(by)
         if by not in self.partitions:
-            raise AbsentError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
+            raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> list[Part]:
             keys = self._of_hits if by in ("slice", "frequency") else ["document", by]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from argap.errors import AbsentError, ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
 from argap.reports.tables.provenance import for_others
 from argap.reports.tables.tokens import visible
@@ -186,7 +186,9 @@ def _breakdowns(answers: Answers, reference: str, thresholds: Sequence[int | Non
         for tau in thresholds if follows else (answers.result.threshold,):
             try:
                 found = answers.breakdown(by, Setting(tau, reference), Interrupt())
-            except AbsentError:  # without training counts there is none by frequency
+            except FormatError:
+                raise
+            except ArgapError:  # without training counts there is none by frequency; a column may have too many values
                 continue
             yield Asked("breakdown", {"by": by, "reference": reference, "threshold": tau if follows else None}, found)
     for tau in thresholds:

@@ -81,6 +81,12 @@ def follow(page: str, run_command: RunCommand) -> tuple[str, ...]:
     return tuple(printed)
 
 
+def test_the_demos_table_stands_as_it_is_printed() -> None:
+    shown = (ROOT / "README.md").read_text().partition("The demo scores")[2].split("```")[1].strip("\n").splitlines()
+    assert len(shown) == 5
+    assert len({len(line) for line in shown}) == 1
+
+
 @pytest.mark.parametrize("page", [pytest.param("README.md", marks=pytest.mark.slow), "docs/tutorial.md"])
 def test_a_page_runs_as_printed(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand

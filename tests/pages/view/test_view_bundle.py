@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.result import open_result
 from argap.results.printed import encoded
 from argap.runtime.interrupt import Interrupt
+from argap.slices import sums
 from argap.view import bundle
 from argap.view.answers import Answers, Setting
 from argap.view.bundle import write_bundle
@@ -147,6 +148,21 @@ def test_a_result_without_tokens_has_its_tables(tmp_path, token_result, monkeypa
     assert not any(key.startswith("window") for key in names)
     assert not any("reference=m2" in key for key in names)
     assert "no tokens" in json.loads((out / "answers" / names["overview"]).read_bytes())["no_tokens"]
+
+
+def test_what_has_no_breakdown_is_left_out_and_damage_is_not(result, monkeypatch):
+    monkeypatch.setattr(bundle, "_grouped", lambda _: ("word_start",))
+    monkeypatch.setattr(sums, "MOST_BINS", 1)  # word_start has two
+    answers = Answers(result)
+    asked = [each.parameters["by"] for each in bundle._breakdowns(answers, "ref", (5,)) if each.path == "breakdown"]
+    assert set(asked) == set(answers.partitions)
+
+    def damaged(*_: object) -> None:
+        raise FormatError("cells.parquet: damaged")
+
+    monkeypatch.setattr(Answers, "breakdown", damaged)
+    with pytest.raises(FormatError):
+        list(bundle._breakdowns(answers, "ref", (5,)))
 
 
 def test_a_result_without_counts_has_no_thresholds():
