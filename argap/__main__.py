@@ -8,7 +8,6 @@ before is built in: the module ``signal`` itself makes its enums in Python.
 import _signal as signal  # pyright: ignore[reportMissingImports]
 import os
 import sys
-import warnings
 
 
 def main() -> None:
@@ -17,13 +16,15 @@ def main() -> None:
     def end(_number: int, _frame: object) -> None:
         os._exit(130)
 
+    foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
+    if foreground:
+        signal.signal(signal.SIGINT, end)
+    import warnings
+
     if not sys.warnoptions:  # what libraries warn of names their own files and no input; `python -W default` shows it
         for category in (UserWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
     os.environ.pop("MPLBACKEND", None)  # no window is opened; matplotlib would refuse a name that it does not know
-    foreground = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
-    if foreground:
-        signal.signal(signal.SIGINT, end)
     try:
         from argap.cli import main as command
     except ModuleNotFoundError as error:
