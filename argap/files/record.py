@@ -1,5 +1,6 @@
 """Define the base of all records; read and write them as JSON."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -36,12 +37,28 @@ def read_record(path: Path, record_type: type[AnyRecord], *, oldest: int = 1, ne
 
 
 def to_record(path: Path, values: Any, record_type: type[AnyRecord], *, part: str = "") -> AnyRecord:
-    """Convert JSON values, read from ``path`` or a ``part`` of it, to their record. Raises `FormatError`."""
+    """Convert JSON values, read from ``path`` or a ``part`` of it, to their record.
+
+    Raises `FormatError`, also for a number that is not finite: Python reads ``Infinity``, ``NaN`` and 1e999, and argap
+    writes none of them.
+    """
     try:
+        _check_finite(values, "$")
         return msgspec.convert(values, record_type, strict=True)
     except (msgspec.ValidationError, ArgapError) as error:
         where = f"{path}: {part}: " if part else f"{path}: "
         raise FormatError(f"{where}{error}{remedy_for(path)}") from None
+
+
+def _check_finite(value: Any, at: str) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise ArgapError(f"Expected a finite number, got {value} - at `{at}`")
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check_finite(each, f"{at}.{key}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            _check_finite(each, f"{at}[{number}]")
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 2, lines: str | None = None) -> None:

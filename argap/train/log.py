@@ -4,10 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-import msgspec
-
 from argap.errors import FormatError
 from argap.files.atomic import append_text, parse_json, write_text
+from argap.files.record import to_record
 from argap.files.regular import LARGEST_JSON, check_regular
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
@@ -88,9 +87,10 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
     for number, text in enumerate(texts, 1):
         try:
             line = parse_json(text.decode())
-            lines.append(msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True))
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             if number == len(texts):
                 break
             raise FormatError(f"{path}: line {number}: not a line of a training log ({error})") from None
+        kind = EvaluationLine if isinstance(line, dict) and "eval_loss" in line else StepLine
+        lines.append(to_record(path, line, kind, part=f"line {number}"))
     return lines

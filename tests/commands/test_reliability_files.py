@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,7 @@ GONE = object()
         (("models", 2, "model"), "m3", "estimates: all all: expected the models ref, m-1, m3"),
         (("index",), None, "`index` and `threshold`: expected both or neither"),
         (("threshold",), None, "`index` and `threshold`: expected both or neither"),
+        (("estimates", 0, "nll"), inf, r"Expected a finite number, got inf - at `\$\.estimates\[0\]\.nll`"),
         (("evaluation", "seq_len"), -1, r"Expected `int` >= 2 - at `\$\.evaluation\.seq_len`"),
         (("evaluation", "seq_len"), 10**30, r"Expected `int` <= 16777216 - at `\$\.evaluation\.seq_len`"),
     ],
@@ -420,7 +422,7 @@ def test_a_result_that_contradicts_itself_is_refused(
         del part[last]
     else:
         part[last] = changed
-    write_json(tmp_path / "gap.json", gap)
+    (tmp_path / "gap.json").write_text(json.dumps(gap))
     with pytest.raises(FormatError, match=rf"gap\.json: {said}"):
         read_gap(tmp_path)
 

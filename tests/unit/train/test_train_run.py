@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,15 @@ def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) ->
 def test_the_largest_seed_trains(toy_values: dict, tmp_path: Path) -> None:
     record = train(toy(toy_values | {"seed": 2**63 - 1, "steps": 2, "warmup_steps": 1}), tmp_path, device="cpu")
     assert record.finished is not None
+
+
+def test_a_loss_in_a_log_that_is_not_finite_is_refused(toy_values: dict, tmp_path: Path) -> None:
+    train(toy(toy_values), tmp_path, device="cpu")
+    log = tmp_path / "log.jsonl"
+    first = json.loads(log.read_text().splitlines()[0])
+    log.write_text(json.dumps(first | {"loss": inf}))
+    with pytest.raises(FormatError, match=r"log\.jsonl: line 1: Expected a finite number, got inf - at `\$\.loss`"):
+        read_log(log)
 
 
 def test_a_non_causal_mixer_is_refused(toy_values: dict, tmp_path: Path) -> None:
