@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from argap.files.configs import build
 from argap.files.plain_yaml import read_yaml
@@ -115,6 +116,11 @@ class Size:
         return Model(self, model)
 
     @cached_property
+    def other_than_repeated(self) -> Any:
+        (part,) = (part for part in self.gap.parts("distance") if part.bin == "not repeated")
+        return part
+
+    @cached_property
     def exponent(self) -> Figure:
         """The power law of the distances."""
         row = self.result.exponents().set_index("domain").loc["all"]
@@ -154,6 +160,10 @@ class Model:
         """The share without a source."""
         self.never = Keyed(self._never)
         """The mean gap on bigrams that training never saw, ``repeated`` or ``other``."""
+        self.over_sources = Keyed(self._over_sources)
+        """The contribution of ``all``, ``ar_hits``, ``repeated`` or ``new`` tokens, with sources as units."""
+        self.pairs = Keyed(self._pairs)
+        """The range of such a contribution over all pairs of a seed with one of the reference's."""
         self.apart = Keyed(self._apart)
         """How far apart the seeds' NLLs are, ``overall`` or on ``ar_hits``."""
 
@@ -170,10 +180,14 @@ class Model:
     other = property(lambda self: self._figure("other", "contribution"))
     on_hits = property(lambda self: self._figure("ar_hits", "delta"))
     share = property(lambda self: share_of(self.on["ar_hits"]))
+    repeated = property(lambda self: self._contribution(self._at("all")))
+    new = property(lambda self: self._contribution(self.size.other_than_repeated[self.name]))
+    """The contributions of repeated bigrams of any frequency, and of all others."""
     ppl = property(lambda self: Figure(perplexity(self.on["all"].nll) or np.nan))
     worth = property(lambda self: Figure(self.on["all"].worth or np.nan))
     loss = property(lambda self: Figure(self._loss(self.name)))
     loss_behind = property(lambda self: Figure(self._loss(self.name) - self._loss(self.size.reference)))
+    loss_ahead = property(lambda self: Figure(-self.loss_behind.value))
 
     @property
     def range(self) -> Ends:
@@ -181,6 +195,9 @@ class Model:
         ends = self.size.result.share_range(self.name)
         assert ends is not None
         return Ends((100 * ends[0], 100 * ends[1]), " to ")
+
+    def _contribution(self, each: Estimate) -> Figure:
+        return Figure(each.contribution or np.nan, each.contribution_ci95 or (np.nan, np.nan))
 
     def _loss(self, model: str) -> float:
         """The training loss at the end, the mean over seeds."""
@@ -231,6 +248,26 @@ class Model:
         lost.index = (lost.index / 1e6).round().astype(int)
         later = lost.loc[int(since.strip("-")) :]
         return Figure(later.iloc[0], (later.min(), later.max()))
+
+    def _rows(self, part: str) -> np.ndarray:
+        repeated = self.size.result.cells["repeated"].to_numpy()
+        return {"all": repeated | True, "ar_hits": self.size.hit, "repeated": repeated, "new": ~repeated}[part]
+
+    def _over_sources(self, part: str) -> Figure:
+        """A ratio of sums over sources, linearised, with Student's t."""
+        means = self.size.result.means
+        lost = (means[PREFIX + self.size.reference] - means[PREFIX + self.name]).to_numpy() * self._rows(part)
+        sums = pd.DataFrame({"lost": lost, "n": self.size.n}).groupby(self.size.source).sum()
+        mean = float(sums["lost"].sum() / sums["n"].sum())
+        rest = (sums["lost"] - mean * sums["n"]) / sums["n"].mean()
+        half = float(stats.t.ppf(0.975, len(rest) - 1) * rest.std(ddof=1) / np.sqrt(len(rest)))
+        return Figure(mean, (mean - half, mean + half))
+
+    def _pairs(self, part: str) -> Ends:
+        sums = self.size.result.cells.loc[self._rows(part)].sum(numeric_only=True) / self.size.n.sum()
+        own, theirs = (self.size.gap.seeds[name] for name in (self.name, self.size.reference))
+        found = [sums[PREFIX + b] - sums[PREFIX + a] for a in own for b in theirs]
+        return Ends((min(found), max(found)), " to ")
 
     def _apart(self, part: str) -> Figure:
         nll = [seed.nll[part] or np.nan for seed in self.size.result.seeds if seed.member == self.name]
