@@ -158,15 +158,15 @@ def discover(
     from argap.reports.tables.result import slices_table
     from argap.results.printed import result_json
     from argap.runtime.progress import say
-    from argap.slices.discover import HYPOTHESIS
+    from argap.slices.discover import HYPOTHESIS, OF_CELLS
     from argap.slices.discover import discover as find
 
     record = read_gap(result)
     found = find(result, record, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
 
     def tables() -> "list[Table]":
-        source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
-        notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
+        source = "its tokens" if found.tokens else OF_CELLS
+        notes = [f"Found in one half of the documents, in {source}; figures of the other half.", HYPOTHESIS]
         if (drawn := found.sample) is not None:
             read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
             notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
@@ -178,7 +178,7 @@ def discover(
         return [slices_table(shown, threshold=record.threshold, models=[model], unit=unit, notes=notes)]
 
     if output.as_json and not found.tokens:  # tables have a note
-        say(f"{result}: found in its cells, not its tokens, so conditions split at the bounds of bins")
+        say(f"{result}: found in {OF_CELLS}")
     shown = result_json(record, [found.whole, *found.slices])
     said = {"note": HYPOTHESIS, "tokens": found.tokens, "sample": found.sample, "stability": found.stability}
     output.show(shown | said, tables)

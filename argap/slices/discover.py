@@ -31,6 +31,7 @@ from argap.tokens.batches import TokenReader
 from argap.tokens.table import TokenTable
 
 HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
+OF_CELLS = "its cells, not its tokens: conditions split at the bounds of bins"
 SEED = 1234
 SPREAD = (2654435761, 2246822519, 3266489917, 668265263)
 """Large odd numbers, the first ⌊2³² / φ⌋: the multiples of each spread evenly over 32 bits, so that it splits documents

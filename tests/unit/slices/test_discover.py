@@ -282,7 +282,7 @@ def test_json_says_whether_tokens_were_read(token_result, tmp_path, run_command)
     cells = copied_without_tokens(token_result, tmp_path / "out")
     code, out, err = run_command("discover", str(cells), "--model", "m2", "--json")
     assert (code, json.loads(out)["tokens"]) == (0, False)
-    assert err == f"{cells}: found in its cells, not its tokens, so conditions split at the bounds of bins\n"
+    assert err == f"{cells}: found in its cells, not its tokens: conditions split at the bounds of bins\n"
 
 
 def test_a_single_document_has_no_halves(result):
