@@ -4,7 +4,7 @@ A gap may rest on one source, whose text may resemble no training text. The tabl
 and see whether the share on AR hits stays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from argap.errors import FormatError
 from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.metric.documents import LeftOut, behind, leave_one_source_out
+from argap.metric.influence import effective_number
 from argap.metric.share import LEVEL, NO_SHARE
-from argap.records import Gap, LabelsRecord, Record, read_record
+from argap.records import Gap, Interval, LabelsRecord, Record, read_record
 from argap.results.sources import DOCUMENTS, read_documents, source_name
 from argap.slices.cells import (
     PREFIX,
@@ -26,13 +27,15 @@ from argap.slices.cells import (
     sum_cells,
     with_models,
 )
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import WHOLE, slices_of_cells
 from argap.slices.margins import sum_hits
 from argap.slices.partitions import HITS, hits_and_others
 from argap.tokens.labels import FORMAT
 
 MOST = 15
 """Maximum number of sources listed: those with the largest share of the tokens or of a gap."""
+FEWEST = 10
+"""Fewer sources, counted by `BySource.worth`, give intervals that say next to nothing."""
 NEEDED = ("document", "domain", "repeated", "frequency")
 """Keys of the cells that identify sources and AR hits."""
 
@@ -58,6 +61,15 @@ class SourceRow(Record, frozen=True, omit_defaults=False):
     models: tuple[ModelWithout, ...]
 
 
+class OverSources(Record, frozen=True, omit_defaults=False):
+    """The intervals of a model's gap or lead, with sources in place of documents as units."""
+
+    model: str
+    delta_ci95: Interval | None
+    share_ci95: Interval | None
+    """Of the share of the AR hits; None also if it must not be claimed."""
+
+
 class BySource(Record, frozen=True, omit_defaults=False):
     """The sources of a text, largest first, and the models compared with the reference."""
 
@@ -66,6 +78,10 @@ class BySource(Record, frozen=True, omit_defaults=False):
     sources: tuple[SourceRow, ...]
     hits: tuple[ModelWithout, ...]
     """The same with nothing left out: ``part`` is 1."""
+    worth: float
+    """Effective number of sources: how many of equal size would hold the tokens as unequally."""
+    over: tuple[OverSources, ...]
+    """The models of ``hits``; empty for domains, if there is nothing to leave out, and below `FEWEST` sources."""
     smaller: int
     """Number of sources not listed."""
     reason: str | None
@@ -170,6 +186,8 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
             for model in chosen
         )
 
+    worth = float(effective_number(grouped.n[0]))
+    told = reason is not None or grouped.by == "domain" or worth < FEWEST
     whole = (
         ModelWithout(model, 1.0, gap.on_hits[model].share, gap.on_hits[model].reason)
         if model in judged
@@ -183,9 +201,21 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
             for g in sorted(listed, key=lambda g: -tokens[g])
         ),
         hits=tuple(whole),
+        worth=worth,
+        over=() if told else tuple(_over_sources(gap, cells, names, chosen)),
         smaller=0 if reason else len(grouped.names) - len(listed),
         reason=reason,
     )
+
+
+def _over_sources(gap: Gap, cells: pd.DataFrame, names: np.ndarray, models: Sequence[str]) -> Iterator[OverSources]:
+    """Yield the intervals of ``models``; ``names``: the source of each of the cells."""
+    masks = hits_and_others(cells, gap.threshold, gap.bins)
+    of_source = cells.assign(document=np.unique(names, return_inverse=True)[1])
+    parts = slices_of_cells(of_source, masks, gap.reference, seeds=gap.seeds)
+    for model in models:
+        share = None if (hits := parts[HITS][model]).reason else hits.share_ci95
+        yield OverSources(model, parts[WHOLE][model].delta_ci95, share)
 
 
 def _level(model: str) -> ModelWithout:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from argap.metric.share import NO_SHARE
+from argap.metric.share import NO_SHARE, contains_zero
 from argap.records import Gap
 from argap.reports.tables.formats import Table
-from argap.reports.tables.numbers import DASH, MANY, WORDS, gap_word, percent, percent_range, signed
+from argap.reports.tables.numbers import DASH, MANY, WORDS, gap_word, percent, percent_range, signed, signed_range
 
 if TYPE_CHECKING:
     from argap.results.by_source import BySource, ModelWithout
@@ -74,7 +74,7 @@ def source_notes(found: "BySource", gap: Gap) -> list[str]:
 
 
 def _further(found: "BySource", gap: Gap) -> list[str]:
-    """Return the notes on models that are level, on shares not to be claimed, and on sources that are not listed."""
+    """Return the notes on models that are level, on shares not to be claimed, on intervals, and on other sources."""
     notes = []
     if level := [each.model for each in found.hits if each.part is None]:
         notes.append(f"Level with {gap.reference}, so without a share: {', '.join(level)}.")
@@ -88,9 +88,32 @@ def _further(found: "BySource", gap: Gap) -> list[str]:
         without = f"without that {found.by}"
         start = f"Level {without}" if reason == NO_SHARE else f"Unresolved {without} ({reason})"
         notes.append(f"{start}: {listed}.")
+    if found.by == "source":
+        notes.append(_over_sources(found, gap))
     if found.smaller:
         notes.append(f"{found.smaller:,} further {found.by}s hold less of the text and of every {gap_word(gap)}.")
     return notes
+
+
+def _over_sources(found: "BySource", gap: Gap) -> str:
+    """Say which gaps and leads hold, and between which ends, with sources as the units of the intervals."""
+    number = len(found.sources) + found.smaller
+    if not found.over:
+        return (
+            f"The {number} sources count as {found.worth:.0f} of equal size, too few to be the units of intervals: "
+            "what holds of them need not hold of others."
+        )
+    start = f"With the {number} sources, not the documents, as units"
+    if len(found.over) > MANY:
+        judged = [each for each in found.over if gap.directions[each.model] != "level"]
+        lost = ", ".join(each.model for each in judged if contains_zero(each.delta_ci95))
+        return f"{start}, {f'these become level: {lost}' if lost else 'no model becomes level'}."
+    ends = [
+        f"{signed_range(each.delta_ci95)} for {each.model}"
+        + (f" ({percent_range(*each.share_ci95)} of it on {gap.hits})" if each.share_ci95 else "")
+        for each in found.over
+    ]
+    return f"{start}, ΔNLL is {'; '.join(ends)}."
 
 
 def _some(names: Sequence[str], listed: int) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from argap.files.configs import build
 from argap.files.plain_yaml import read_yaml
@@ -23,7 +22,7 @@ from argap.metric.share import direction, perplexity
 from argap.records import Estimate, Interval
 from argap.results.sources import read_documents
 from argap.slices.cells import PREFIX, models_of, with_models
-from argap.slices.figures import slices_of_cells
+from argap.slices.figures import Key, slices_of_cells
 from argap.slices.partitions import hits_and_others
 from argap.suite.result import read_size
 from argap.synthetics.sweeps.selection import best_runs
@@ -133,6 +132,15 @@ class Size:
         return documents.loc[self.result.cells["document"]].to_numpy()
 
     @cached_property
+    def of_sources(self) -> dict[str, Any]:
+        """The figures of all, repeated and other bigrams and AR hits with sources as units."""
+        cells, (_, source) = self.result.cells, np.unique(self.source, return_inverse=True)
+        repeated = cells["repeated"].to_numpy()
+        masks = {Key("slice", "ar_hits"): self.hit, Key("slice", "repeated"): repeated, Key("slice", "new"): ~repeated}
+        parts = slices_of_cells(cells.assign(document=source), masks, self.reference, seeds=self.gap.seeds)
+        return {key.bin: part for key, part in parts.items()}
+
+    @cached_property
     def losses(self) -> dict[str, float]:
         """The mean training loss at the end of every seed."""
         lines = pd.read_parquet(self.result.folder / "logs.parquet")
@@ -161,7 +169,7 @@ class Model:
         """The share without a source."""
         self.never = Keyed(self._never)
         """The mean gap on bigrams that training never saw, ``repeated`` or ``other``."""
-        self.over_sources = Keyed(self._over_sources)
+        self.over_sources = Keyed(lambda part: self._contribution(size.of_sources[part][name]))
         """The contribution of ``all``, ``ar_hits``, ``repeated`` or ``new`` tokens, with sources as units."""
         self.pairs = Keyed(self._pairs)
         """The range of such a contribution over all pairs of a seed with one of the reference's."""
@@ -250,22 +258,9 @@ class Model:
         later = lost.loc[int(since.strip("-")) :]
         return Figure(later.iloc[0], (later.min(), later.max()))
 
-    def _rows(self, part: str) -> np.ndarray:
-        repeated = self.size.result.cells["repeated"].to_numpy()
-        return {"all": repeated | True, "ar_hits": self.size.hit, "repeated": repeated, "new": ~repeated}[part]
-
-    def _over_sources(self, part: str) -> Figure:
-        """A ratio of sums over sources, linearised, with Student's t."""
-        means = self.size.result.means
-        lost = (means[PREFIX + self.size.reference] - means[PREFIX + self.name]).to_numpy() * self._rows(part)
-        sums = pd.DataFrame({"lost": lost, "n": self.size.n}).groupby(self.size.source).sum()
-        mean = float(sums["lost"].sum() / sums["n"].sum())
-        rest = (sums["lost"] - mean * sums["n"]) / sums["n"].mean()
-        half = float(stats.t.ppf(0.975, len(rest) - 1) * rest.std(ddof=1) / np.sqrt(len(rest)))
-        return Figure(mean, (mean - half, mean + half))
-
     def _pairs(self, part: str) -> Ends:
-        sums = self.size.result.cells.loc[self._rows(part)].sum(numeric_only=True) / self.size.n.sum()
+        rows = self.size.hit if part == "ar_hits" else self.size.n > 0
+        sums = self.size.result.cells.loc[rows].sum(numeric_only=True) / self.size.n.sum()
         own, theirs = (self.size.gap.seeds[name] for name in (self.name, self.size.reference))
         found = [sums[PREFIX + b] - sums[PREFIX + a] for a in own for b in theirs]
         return Ends((min(found), max(found)), " to ")

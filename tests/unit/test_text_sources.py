@@ -118,6 +118,75 @@ def test_figures_are_means_over_seeds():
         assert own.models[0].hits == pytest.approx(row.models[0].hits)
 
 
+def sources_as_documents(sources: int, models: int = 1) -> pd.DataFrame:
+    """Cells of two sources a domain, each with one document, all of equal size."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "document": np.repeat(np.arange(sources), 2),
+            "domain": np.repeat([f"d{k // 2}" for k in range(sources)], 2),
+            "repeated": np.tile([True, False], sources),
+            "distance": 0,
+            "n": np.tile([10, 30], sources),
+        }
+    )
+    names = ["model", *(f"model-{k}" for k in range(1, models))]
+    gaps = {f"logprob/{name}": -frame["n"] * (2 + rng.normal(0.3, 0.1, len(frame))) for name in names}
+    return frame.assign(**{"logprob/attention": -2.0 * frame["n"]}, **gaps)
+
+
+def twice(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[int, str]]:
+    """Each document once more, with the name of its source: they count as one."""
+    frame = pd.concat([frame.assign(document=2 * frame["document"] + k) for k in (0, 1)]).sort_values("document")
+    return frame, {d: f"s{d // 2}" for d in frame["document"].unique()}
+
+
+def test_intervals_with_sources_as_units_are_those_of_sources_as_documents():
+    alone = sources_as_documents(12)
+    expected = gap_of(alone)
+    found, gap = left_out(*twice(alone))
+    (own,) = found.over
+    assert own.model == "model"
+    assert own.delta_ci95 == pytest.approx(expected.on_all["model"].delta_ci95)
+    assert own.share_ci95 == pytest.approx(expected.on_hits["model"].share_ci95)
+    narrow = gap.on_all["model"].delta_ci95
+    assert narrow is not None
+    assert own.delta_ci95 is not None
+    assert np.ptp(narrow) < 0.8 * np.ptp(own.delta_ci95)
+    note = next(note for note in sources_table(found, gap).notes if "units" in note)
+    (low, high), share = own.delta_ci95, own.share_ci95
+    assert share is not None
+    assert note == (
+        f"With the 12 sources, not the documents, as units, ΔNLL is +{low:.3f} to +{high:.3f} for model "
+        f"({100 * share[0]:.1f}–{100 * share[1]:.1f}% of it on repeated bigrams)."
+    )
+
+
+def test_of_many_models_those_are_named_that_become_level():
+    frame, sources = twice(sources_as_documents(12, models=6))
+    found, gap = left_out(frame, sources)
+    assert sources_table(found, gap).notes[-1].endswith("as units, no model becomes level.")
+    lost = frame["n"] * np.where(frame["document"] // 2 % 2, -0.1, 0.3)  # in half of the sources
+    found, gap = left_out(frame.assign(**{"logprob/model-3": frame["logprob/attention"] - lost}), sources)
+    assert gap.directions["model-3"] == "behind"
+    assert sources_table(found, gap).notes[-1].endswith("as units, these become level: model-3.")
+
+
+@pytest.mark.parametrize(("number", "of"), [(9, "9"), (12, "3")])
+def test_few_or_unequal_sources_are_no_units(number, of):
+    frame, sources = twice(sources_as_documents(number))
+    if number == 12:
+        large = frame["document"] < 4
+        frame = frame.assign(**{x: frame[x].where(~large, 20 * frame[x]) for x in frame if x == "n" or "/" in x})
+    found, gap = left_out(frame, sources)
+    assert found.over == ()
+    note = f"The {number} sources count as {of} of equal size, too few to be the units of intervals: what holds of them"
+    assert sources_table(found, gap).notes[-1].startswith(note)
+    domains, gap = left_out(frame, {})
+    assert (domains.by, domains.over) == ("domain", ())
+    assert not any("units" in note for note in sources_table(domains, gap).notes)
+
+
 @pytest.mark.parametrize(
     ("frame", "sources", "reason"),
     [

@@ -3,7 +3,7 @@
 import { ask, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
 import { rows, WORDS } from "./figures.js";
-import { DASH, percent, plural, shareText } from "./numbers.js";
+import { DASH, differenceRange, percent, percentRange, plural, shareText } from "./numbers.js";
 import { hue, models, reference, threshold, unit } from "./state.js";
 
 export function sources(overview) {
@@ -55,6 +55,10 @@ function draw(title, body, made, overview) {
   const parts = made.sources.map((source) => line(h("span", { title: plural(source.documents, "document") }, name(source.name)), source.share_of_tokens, source.models));
   const shown = made.sources.flatMap((source) => of(source.models)).filter((each) => each.part !== null);
   const doubts = new Set(shown.filter((each) => each.hits !== null && each.reason).map((each) => each.reason));
+  const number = made.sources.length + made.smaller;
+  const over = chosen.map((model) => made.over.find((each) => each.model === model)).filter((each) => each?.delta_ci95);
+  const intervals = ({ model, delta_ci95: ends, share_ci95: share }, k) =>
+    [k > 0 && "; ", `${differenceRange(ends)} for `, name(model), share && ` (${percentRange(share)} of it on ${overview.hits})`];
   return fill(body,
     h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Table of what is left out" },
       h("table.parts.sources", {}, head, h("tbody", {}, parts), h("tfoot", {}, line("all", 1, made.hits)))),
@@ -62,6 +66,8 @@ function draw(title, body, made, overview) {
       shown.length < chosen.length * made.sources.length && " A model that is level has no share.",
       shown.some((each) => each.hits === null) && ` Level: without that ${made.by} the model has no gap or lead.`,
       doubts.size > 0 && ` In parentheses, not to be claimed: ${[...doubts].join("; or ")}.`,
+      made.by === "source" && made.over.length === 0 && ` The ${plural(number, "source")} count as ${Math.round(made.worth)} of equal size, too few to be the units of intervals: what holds of them need not hold of others.`,
+      over.length > 0 && [` With the ${plural(number, "source")}, not the documents, as units, ΔNLL is `, over.map(intervals), "."],
       made.smaller > 0 && ` ${plural(made.smaller, `further ${made.by}`)} not shown.`));
 }
 
