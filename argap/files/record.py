@@ -43,22 +43,23 @@ def to_record(path: Path, values: Any, record_type: type[AnyRecord], *, part: st
     writes none of them.
     """
     try:
-        _check_finite(values, "$")
+        _check_finite(values)
         return msgspec.convert(values, record_type, strict=True)
     except (msgspec.ValidationError, ArgapError) as error:
         where = f"{path}: {part}: " if part else f"{path}: "
         raise FormatError(f"{where}{error}{remedy_for(path)}") from None
 
 
-def _check_finite(value: Any, at: str) -> None:
-    if isinstance(value, float) and not isfinite(value):
-        raise ArgapError(f"Expected a finite number, got {value} - at `{at}`")
-    if isinstance(value, dict):
-        for key, each in value.items():
-            _check_finite(each, f"{at}.{key}")
-    elif isinstance(value, list):
-        for number, each in enumerate(value):
-            _check_finite(each, f"{at}[{number}]")
+def _check_finite(values: Any) -> None:
+    waiting = [("$", values)]  # no recursion: a parser may take deeper nesting than Python's stack
+    while waiting:
+        at, value = waiting.pop()
+        if isinstance(value, float) and not isfinite(value):
+            raise ArgapError(f"Expected a finite number, got {value} - at `{at}`")
+        if isinstance(value, dict):
+            waiting += [(f"{at}.{key}", each) for key, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{at}[{k}]", each) for k, each in enumerate(value)]
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 2, lines: str | None = None) -> None:

@@ -187,7 +187,7 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
         )
 
     worth = float(effective_number(grouped.n[0]))
-    told = reason is not None or grouped.by == "domain" or worth < FEWEST
+    few = reason is not None or grouped.by == "domain" or worth < FEWEST
     whole = (
         ModelWithout(model, 1.0, gap.on_hits[model].share, gap.on_hits[model].reason)
         if model in judged
@@ -202,7 +202,7 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
         ),
         hits=tuple(whole),
         worth=worth,
-        over=() if told else tuple(_over_sources(gap, cells, names, chosen)),
+        over=() if few else tuple(_over_sources(gap, cells, names, chosen)),
         smaller=0 if reason else len(grouped.names) - len(listed),
         reason=reason,
     )

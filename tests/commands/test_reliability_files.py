@@ -24,7 +24,7 @@ from argap.files.checksums import FILE
 from argap.files.parquet import read_parquet, read_portions, write_parquet
 from argap.files.resumable import check_resumable
 from argap.metric.threshold import parse_threshold
-from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
+from argap.records import CheckpointRecord, EvaluationSpec, Gap, SourceRecord, read_gap, to_record
 from argap.result import open_result
 from argap.results.compare import compare_runs, label_result, record_slices
 from argap.results.difference import compare_pair
@@ -425,6 +425,15 @@ def test_a_result_that_contradicts_itself_is_refused(
     (tmp_path / "gap.json").write_text(json.dumps(gap))
     with pytest.raises(FormatError, match=rf"gap\.json: {said}"):
         read_gap(tmp_path)
+
+
+def test_values_nested_deeper_than_the_stack_are_refused() -> None:
+    """From Python 3.12 the parser takes them."""
+    values: list = []
+    for _ in range(5000):
+        values = [values]
+    with pytest.raises(FormatError, match=r"gap\.json: Expected `str`, got `array` - at `\$\.reference`"):
+        to_record(Path("gap.json"), {"format": 3, "reference": values}, Gap)
 
 
 def test_counts_of_an_index_have_a_bound(tmp_path: Path) -> None:
