@@ -175,7 +175,7 @@ def check_below(path: Path, numbers: np.ndarray, count: int, found: str) -> None
 def check_types(path: Path, found: pa.Schema) -> None:
     """Raise `FormatError` for a column of sums or of a log that is of another type."""
     for name, of_type in zip(found.names, found.types, strict=True):
-        check_type(path, name, of_type, _of_frame(name))
+        check_type(path, name, of_type, _of_frame(name, found.names))
 
 
 def check_frame(path: Path, table: pa.Table) -> None:
@@ -187,10 +187,10 @@ def check_frame(path: Path, table: pa.Table) -> None:
     """
     check_types(path, pa.schema([each for each in table.schema if len(table) or not pa.types.is_null(each.type)]))
     for name, column in zip(table.column_names, table.columns, strict=True):
-        wanted = _of_frame(name)
+        wanted = _of_frame(name, table.column_names)
         if wanted and column.null_count and not name.endswith("_high"):
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")
-        if wanted == "integers" and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
+        if wanted == COUNTS and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
         if name.startswith(SUM) and "n" in table.column_names:
             sums = column.to_numpy()
@@ -206,26 +206,27 @@ def check_rows(path: Path, table: pa.Table) -> None:
         raise FormatError(f"{path}: no rows{remedy_for(path)}")
 
 
-def _of_frame(name: str) -> str | None:
-    """Return what a column of a data frame holds, in words; None: anything."""
-    if name in COUNTED or name.endswith(("_low", "_high")):
-        return "integers"
+def _of_frame(name: str, beside: Sequence[str]) -> str | None:
+    """Return what a column of a data frame holds ``beside`` others, in words; None: anything."""
+    counts = "content" in beside  # a table of how many tokens are repeated; others have whether those of a row are
+    if name in COUNTED or name.endswith(("_low", "_high")) or (name == "repeated" and counts):
+        return COUNTS
     if name in MEASURED or name.startswith(SUM):
         return "numbers"
-    if name == "repeated":  # whether the tokens of a row are, or how many
-        return "booleans or integers"
-    if name in BOOLEANS:
+    if name in BOOLEANS or name == "repeated":
         return "booleans"
     return TEXT if name in TEXTS else None
 
 
+COUNTS = "integers below 2^63"
+"""NumPy has no integers for sums of others with these."""
 TEXT = "strings"
 LISTS = "lists of "
 CHECKS: Mapping[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "integers": (pa.types.is_integer,),
     "numbers": (pa.types.is_integer, pa.types.is_floating),
     "booleans": (pa.types.is_boolean,),
-    "booleans or integers": (pa.types.is_boolean, pa.types.is_integer),
+    COUNTS: (pa.types.is_signed_integer, pa.types.is_uint8, pa.types.is_uint16, pa.types.is_uint32),
     TEXT: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
 }
 

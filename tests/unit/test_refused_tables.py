@@ -62,10 +62,11 @@ def test_a_column_of_another_type_is_refused(tmp_path: Path, name: str, value: A
     ("name", "value", "said"),
     [
         ("document", "0", "document is string; expected integers"),
+        ("document", np.uint64(0), r"document is uint64; expected integers below 2\^63"),
         ("n", None, "n is null; expected integers"),
         ("position", 0.5, "position is double; expected integers"),
         ("distance_low", "1", "distance_low is string; expected integers"),
-        ("repeated", 0.5, "repeated is double; expected booleans or integers"),
+        ("repeated", 1, "repeated is int64; expected booleans"),
         ("content", 1, "content is int64; expected booleans"),
         ("domain", ["a"], "domain is list<.*; expected strings"),
         ("lr", "1", "lr is string; expected numbers"),
@@ -79,6 +80,9 @@ def test_columns_of_sums_and_logs_have_a_type_and_no_nulls(tmp_path: Path, name:
     pq.write_table(pa.table({"n": [1, None]}), tmp_path / "x.parquet")
     with pytest.raises(FormatError, match="n is null in 1 rows"):
         read_frame(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"content": [True], "repeated": [0.5]}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match="repeated is double; expected integers"):
+        read_frame(tmp_path / "x.parquet")
 
 
 CELLS = {"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], "n": [1], "logprob/a": [-1.0]}
@@ -89,6 +93,7 @@ CELLS = {"document": [0], "domain": ["a"], "repeated": [True], "distance": [1], 
     [
         ({name: pa.array(values).slice(1) for name, values in CELLS.items()}, "no rows"),
         (CELLS | {"n": [True]}, "n is bool; expected integers"),
+        (CELLS | {"document": pa.array([0], pa.uint64())}, "document is uint64; expected integers below"),
         (CELLS | {"logprob/a": [None]}, "logprob/a is null"),
         (CELLS | {"logprob/a": [1.0]}, "logprob/a is 1.0 in 1 rows; expected at most 0"),
         (CELLS | {"logprob/a": [float("nan")]}, "logprob/a is nan in 1 rows"),
