@@ -23,6 +23,7 @@ from argap.records import (
     write_record,
 )
 from argap.text.tokenizer import Tokenizer
+from argap.tokens.fingerprint import RowsFingerprint
 from argap.tokens.labels import FORMAT
 from argap.tokens.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
 
@@ -38,8 +39,11 @@ def write_result(folder: Path, tokens: int, models: list[str], tokenizer: Tokeni
     """Write a run folder for each of ``models`` and ``labels/`` to ``folder``: at least ``tokens`` tokens each."""
     shards = -(-tokens // (WINDOWS * SEQ_LEN))
     windows = shards * WINDOWS
+    rows = RowsFingerprint()
+    for shard in range(shards):
+        rows.add(_ids(shard, tokenizer), _positions())
     evaluation = EvaluationRecord(
-        fingerprint=f"{tokens:064x}",
+        fingerprint=rows.hexdigest(),
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
         tokens=windows * SEQ_LEN,
@@ -78,13 +82,21 @@ def _run(model: str, evaluation: EvaluationRecord) -> RunRecord:
     )
 
 
+def _positions() -> np.ndarray:
+    return np.tile(np.arange(SEQ_LEN, dtype=np.int32), WINDOWS)
+
+
+def _ids(shard: int, tokenizer: Tokenizer) -> np.ndarray:
+    draws = np.random.default_rng([4321, shard]).random(WINDOWS * SEQ_LEN)
+    return np.floor(tokenizer.vocab_size**draws).astype(np.int32) - 1
+
+
 def _shard(shard: int, tokenizer: Tokenizer) -> tuple[pa.Table, pa.Table, np.ndarray]:
     """Draw labels, the columns that runs share, and how hard each token is (nats)."""
     generator = np.random.default_rng([1234, shard])
     n = WINDOWS * SEQ_LEN
     window = np.repeat(np.arange(shard * WINDOWS, (shard + 1) * WINDOWS, dtype=np.int32), SEQ_LEN)
-    pos = np.tile(np.arange(SEQ_LEN, dtype=np.int32), WINDOWS)
-    ids = np.floor(tokenizer.vocab_size ** generator.random(n)).astype(np.int32) - 1
+    pos, ids = _positions(), _ids(shard, tokenizer)
     repeated = (generator.random(n) < 0.4) & (pos > 1)
     distance = np.where(repeated, np.floor(np.maximum(pos, 2) ** generator.random(n)), 0).astype(np.int32)
     opportunity = repeated | (generator.random(n) < 0.5) & (pos > 1)

@@ -23,6 +23,12 @@ class RowsFingerprint:
         self._starts.append(self._count + np.flatnonzero(position == 0))
         self._count += len(tokens)
 
+    def hexdigest(self) -> str:
+        """Return the fingerprint of the rows added."""
+        digest = self._digest.copy()
+        digest.update(np.concatenate([*self._starts, [self._count]]).astype("<i8").data)
+        return digest.hexdigest()
+
     def check(self, folder: Path, evaluation: EvaluationRecord) -> None:
         """Raise `FormatError` unless the rows added, all of ``folder``, are the tokens and windows of its record.
 
@@ -30,8 +36,6 @@ class RowsFingerprint:
         """
         if evaluation.unit == "byte":
             return
-        digest = self._digest.copy()
-        digest.update(np.concatenate([*self._starts, [self._count]]).astype("<i8").data)
-        if digest.hexdigest() != evaluation.fingerprint:
+        if self.hexdigest() != evaluation.fingerprint:
             what = f"other tokens or windows than evaluation set {evaluation.fingerprint[:12]}, which its record names"
             raise FormatError(f"{folder}: holds {what}; {SCORED}")
