@@ -219,7 +219,7 @@ def _of_frame(name: str, beside: Sequence[str]) -> str | None:
 
 
 COUNTS = "integers below 2^63"
-"""NumPy has no integers for sums of others with these."""
+"""Unsigned ones of 64 bits are refused: NumPy adds them to signed ones as floats."""
 TEXT = "strings"
 LISTS = "lists of "
 CHECKS: Mapping[str, tuple[Callable[[pa.DataType], bool], ...]] = {
