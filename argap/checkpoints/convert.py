@@ -26,6 +26,7 @@ from argap.checkpoints.gguf.header import is_gguf
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
+from argap.files.regular import is_there
 from argap.files.resumable import environment
 from argap.files.weight_files import indexed_files, weight_files
 from argap.records import Record, write_record
@@ -84,12 +85,12 @@ def convert(
     if is_gguf(source.partition("@")[0]):
         return _convert_gguf(source, out, tokenizer)
     stored = _find(source, config)
-    if (generation := stored.folder / "generation_config.json").is_file():
+    if is_there(generation := stored.folder / "generation_config.json"):
         read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
     with replacing_folder(out) as temporary:
         _write_model(source, stored, temporary, fixed_decay)
-        if generation.is_file():
+        if is_there(generation):
             shutil.copyfile(generation, temporary / generation.name)
         if chosen is None:
             copy_tokenizer(stored.folder, temporary)
@@ -229,9 +230,9 @@ def _published_family(config: Mapping[str, Any], source: str) -> "Family | None"
 
 def _pickles(folder: Path) -> list[Path]:
     """Return the pickles of the model. Raises `ArgapError` if there is none, or more than one to choose from."""
-    if (folder / PICKLE_INDEX).is_file():
+    if is_there(folder / PICKLE_INDEX):
         return indexed_files(folder / PICKLE_INDEX, suffix=".bin")
-    if (folder / PICKLE).is_file():
+    if is_there(folder / PICKLE):
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):
         raise ArgapError(f"{folder}: already has safetensors; `argap score` reads it as it is")

@@ -18,6 +18,7 @@ from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
 from argap.files.checksums import sha256_of
+from argap.files.regular import is_there
 from argap.files.weight_files import INDEX, weight_files
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -62,7 +63,7 @@ class Checkpoint:
 
         Those that `argap convert` wrote follow their tokenizer, as their sources do.
         """
-        return read_config(self).get("model_type") == NATIVE and not (self.folder / CONVERSION).is_file()
+        return read_config(self).get("model_type") == NATIVE and not is_there(self.folder / CONVERSION)
 
     @property
     def weights(self) -> int:
@@ -74,7 +75,7 @@ class Checkpoint:
     @property
     def trained_on(self) -> int | None:
         """Return the tokens per window in training by `argap train`; None if it was trained otherwise."""
-        if not (path := self.folder / "train.json").is_file():
+        if not is_there(path := self.folder / "train.json"):
             return None
         config = read_json(path).get("config")
         length = config.get("seq_len") if isinstance(config, dict) else None
@@ -117,7 +118,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
 
 def check_no_adapter(folder: Path, name: str) -> None:
     """Raise `ArgapError` for a folder with an adapter, alone or beside a model, and say how to merge it."""
-    if not (folder / ADAPTER).is_file():
+    if not folder.is_dir() or not is_there(folder / ADAPTER):
         return
     about = read_json(folder / ADAPTER)
     method, base = (about.get(key) for key in ("peft_type", "base_model_name_or_path"))

@@ -14,6 +14,7 @@ from argap.corpus import megatron
 from argap.corpus.jsonl import first_object
 from argap.corpus.packed import HEAD, Opened, compression_of, opened
 from argap.errors import FormatError
+from argap.files.regular import is_there
 
 Kind = Literal["text", "json", "csv", "parquet", "arrow", "tokens"]
 
@@ -118,7 +119,7 @@ def _check_shard(path: Path, *, headerless: bool) -> None:
         head = file.read(HEAD)
     if headerless:
         return
-    if (index := path.with_suffix(".idx")).is_file() and path.suffix == ".bin":
+    if path.suffix == ".bin" and is_there(index := path.with_suffix(".idx")):
         what = f"tokens of an unknown type, as the {index.name} beside it is not Megatron's"
         raise NotRead(path, f"{what}; give `token_dtype`")
     what = compression_of(head) or _refused(head, SURE)

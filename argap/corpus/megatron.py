@@ -13,6 +13,7 @@ import numpy as np
 
 from argap.corpus.remote import local_file
 from argap.errors import FormatError
+from argap.files.regular import is_there
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")  # magic, version, type code, sequences, documents
@@ -22,7 +23,7 @@ TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.u
 def is_pair(path: Path) -> bool:
     """Return whether ``path`` is a ``.bin`` with a Megatron ``.idx`` beside it."""
     index = path.with_suffix(".idx")
-    if path.suffix != ".bin" or not index.is_file():
+    if path.suffix != ".bin" or not is_there(index):
         return False
     with index.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC

@@ -35,11 +35,30 @@ KINDS = (
 def check_regular(path: Path, most: int | None = None) -> None:
     """Raise `FormatError` if ``path``, links followed, is anything but a file, or has more than ``most`` bytes.
 
-    A sparse file, a link to nothing and a path below a file raise it too. What does not exist is left to the caller, as
-    are objects of a remote store.
+    A sparse file, a link to nothing or to itself, and a path below a file raise it too. What does not exist is left to
+    the caller, as are objects of a remote store.
     """
     if not isinstance(path, Path):
         return
+    try:
+        found = _status(path)
+    except OSError:
+        return  # opening it says why
+    if found is None:
+        return
+    if most is not None and found.st_size > most:
+        raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
+    if _far_more(size := found.st_size, 0) and _far_more(size, stored := _stored(path, size)):
+        raise FormatError(f"{path}: a sparse file, of whose {size:,} bytes {stored:,} are stored; expected all of them")
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return what the system says of the file ``path``, links followed; None if nothing is there.
+
+    Raises `FormatError` if anything else is, for a link to nothing or to itself and for a path below a file, and
+    `OSError` if the system does not say.
+    """
+    found = None
     try:
         found = path.stat()
     except NotADirectoryError:
@@ -48,17 +67,17 @@ def check_regular(path: Path, most: int | None = None) -> None:
     except FileNotFoundError:
         if path.is_symlink():
             raise FormatError(f"{path}: a link to nothing; expected a file, or no link") from None
-        return
-    except (OSError, ValueError):
-        return
-    if what := _other_kind(found):
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise FormatError(f"{path}: a link to itself; expected a file, or no link") from None
+    except ValueError:  # no name of a file
+        pass
+    if found and (what := _other_kind(found)):
         raise FormatError(f"{path}: {what}; expected a file, which can be read twice")
-    if found.st_dev == _of_processes():
+    if found and found.st_dev == _of_processes():
         raise FormatError(f"{path}: made by the system as it is read, perhaps without end; expected a file on a disk")
-    if most is not None and found.st_size > most:
-        raise FormatError(f"{path}: {found.st_size:,} bytes; expected at most {most:,}")
-    if _far_more(size := found.st_size, 0) and _far_more(size, stored := _stored(path, size)):
-        raise FormatError(f"{path}: a sparse file, of whose {size:,} bytes {stored:,} are stored; expected all of them")
+    return found
 
 
 def _other_kind(found: os.stat_result) -> str | None:
@@ -107,9 +126,11 @@ def _of_processes() -> int | None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether an optional file is there. Raises `FormatError` if something else has its name."""
-    check_regular(path)
-    return path.is_file()
+    """Return whether an optional file is there. Raises `FormatError` if something else has its name.
+
+    Raises `OSError` where the system does not say: `Path.is_file` of Python 3.14 would call that absent.
+    """
+    return _status(path) is not None if isinstance(path, Path) else path.is_file()
 
 
 def is_folder(path: Path) -> bool:

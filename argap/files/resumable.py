@@ -18,6 +18,7 @@ from argap.files.atomic import read_json, write_json
 from argap.files.checksums import write_checksums
 from argap.files.lock import LOCK
 from argap.files.record import AnyRecord, Record, as_json, write_record
+from argap.files.regular import is_there
 
 VERSIONS = (
     *("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention"),
@@ -72,7 +73,7 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     that holds something else.
     """
     path = folder / "run.json"
-    if path.is_file():
+    if is_there(path):
         if overwrite:
             return
         recorded, wanted = read_json(path), msgspec.json.decode(msgspec.json.encode(identity))
@@ -121,7 +122,7 @@ def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) ->
     """
     check_resumable(folder, identity, overwrite=overwrite)
     path = folder / "run.json"
-    if path.is_file() and not overwrite:
+    if is_there(path) and not overwrite:
         if read_json(path).get("finished"):
             return
     elif overwrite:

@@ -6,6 +6,7 @@ from typing import Any
 
 from argap.errors import ArgapError, FormatError
 from argap.files.record import Record, read_record
+from argap.files.regular import is_there
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -34,7 +35,7 @@ def weight_files(folder: Path, config: Mapping[str, Any]) -> list[Path]:
             )
         chosen = str(named)
     else:
-        chosen = next((name for name in (SINGLE, INDEX) if (folder / name).is_file()), None)
+        chosen = next((name for name in (SINGLE, INDEX) if is_there(folder / name)), None)
         if chosen is None:
             others = sorted(path.name for path in folder.glob("*.safetensors"))
             found = f"only {others[0]}" if others else "no weights there"

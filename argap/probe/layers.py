@@ -17,6 +17,7 @@ from torch import nn
 from argap.checkpoints.family_code import family_code
 from argap.errors import ArgapError
 from argap.files.lock import one_writer
+from argap.files.regular import is_there
 from argap.files.resumable import environment, folder_name
 from argap.models.mixers.attention import Attention
 from argap.models.modeling import ArgapForCausalLM
@@ -111,7 +112,7 @@ def _layers_of(source: CheckpointSource, made: ProbeSet, out: Path) -> LayersOfM
     """Measure one model, or read its earlier measurement."""
     identity = source.identity(made.data, None)
     path = out / folder_name(source.name) / "layers.json"
-    if path.is_file() and not source.config.overwrite:
+    if is_there(path) and not source.config.overwrite:
         earlier = read_record(path, LayersOfModel, newest=FORMAT)
         if earlier.identity == identity:
             return earlier

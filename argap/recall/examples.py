@@ -9,6 +9,7 @@ from typing import Any
 
 from argap.corpus import jsonl
 from argap.errors import ArgapError, extra, first_line
+from argap.files.regular import is_there
 from argap.recall.fixture import LENGTHS, LONGEST, SHORTEST, fixture_rows, needle_rows
 from argap.records import Record
 
@@ -173,7 +174,7 @@ def _lengths(source: str) -> tuple[int, ...]:
 
 
 def _read_lines(path: Path) -> Rows:
-    if not path.is_file():
+    if not is_there(path):
         raise ArgapError(f"`data` {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
     return jsonl.valid_rows(path)
 

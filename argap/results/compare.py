@@ -20,7 +20,7 @@ from argap.files.atomic import replacing, replacing_folder
 from argap.files.checksums import write_checksums
 from argap.files.hub import fetched, is_hub
 from argap.files.lock import one_writer
-from argap.files.regular import is_there
+from argap.files.regular import is_folder, is_there
 from argap.files.resumable import folder_name
 from argap.metric.bins import bins_of
 from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
@@ -168,7 +168,7 @@ def _label_text(runs: Sequence[Run], out: Path) -> Path:
     data = open_evaluation_set(recorded_text(first), tokenizer)
     check_text(first, data.record)
     index = first.record.source.index
-    opened = open_index(index) if index is not None and (is_hub(index) or Path(index).is_dir()) else None
+    opened = open_index(index) if index is not None and (is_hub(index) or is_folder(Path(index))) else None
     write_labels(label_portions(data, opened), tokenizer, folder)
     return folder
 

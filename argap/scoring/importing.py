@@ -29,6 +29,7 @@ from argap.evaluation.windows import EvaluationSet, check_spec, open_evaluation_
 from argap.files.checksums import sha256_of
 from argap.files.lock import alone_in
 from argap.files.parquet import read_parquet
+from argap.files.regular import is_there
 from argap.files.resumable import folder_name
 from argap.records import EvaluationSpec, RunIdentity, RunRecord, RunResult
 from argap.text.tokenizer import Tokenizer, load_tokenizer
@@ -126,7 +127,7 @@ def _result(seconds: float) -> RunResult:
 
 def read_logprob_file(path: Path) -> Imported:
     """Read the rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
-    if not path.is_file():
+    if not is_there(path):
         raise FormatError(f"{path}: no such file")
     table = read_parquet(path) if path.suffix == ".parquet" else _read_json_lines(path)
     if not len(table):

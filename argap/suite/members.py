@@ -53,7 +53,7 @@ def check_models(suite: Suite, entries: Sequence[Entry], layout: Layout, sets: M
             with within(f"{entry.name} at {entry.size}"), torch.device("meta"):
                 model = build_model(entry.config, tokenizer(entry.config.tokenizer))
                 model.model.check_length(max(of_pairs, sets[entry.size].longest))
-                if not (layout.checkpoint(entry) / "train.json").is_file():  # else its text was read
+                if not is_there(layout.checkpoint(entry) / "train.json"):  # else its text was read
                     for source in (*entry.config.data, *entry.config.eval_data):
                         text(source)
 
@@ -116,7 +116,7 @@ def run_member(
                 _score(suite, entry, layout, data, checkpoint, run, parallel)
     weights = folder / "model.safetensors"
     if parallel.is_main:
-        if suite.mqar is not None and weights.is_file() and not layout.mqar(entry).is_file():
+        if suite.mqar is not None and is_there(weights) and not is_there(layout.mqar(entry)):
             remove_leftovers(layout.mqar(entry).parent)  # no lock: other members may write there
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
             scores = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)

@@ -17,6 +17,7 @@ from typing import Literal
 from argap.errors import ArgapError, DivergedError, FormatError, MismatchError
 from argap.files.atomic import write_text
 from argap.files.lock import one_writer
+from argap.files.regular import is_there
 from argap.records import Record, read_record, write_record
 from argap.runtime.progress import say
 from argap.suite.config import Entry, Suite
@@ -166,7 +167,7 @@ def _train(config: TrainConfig, folder: Path, tokens: Path, device: str) -> None
     """Train in ``folder`` unless that is finished or has diverged; keep its record and log, not its weights."""
     from argap.train import train
 
-    if (folder / "train.json").is_file() and _ended(folder, config):
+    if is_there(folder / "train.json") and _ended(folder, config):
         return
     try:
         train(config, folder, device=device, tokens=tokens)
@@ -182,7 +183,7 @@ def _ended(folder: Path, config: TrainConfig) -> bool:
     for key in sorted(asked.keys() & record.config.keys() - set(MAY_DIFFER)):
         if (found := record.config[key]) != asked[key]:
             raise MismatchError(f"{folder}: trained with {key} {found}, asked for {asked[key]}; remove the folder")
-    return record.finished is not None or (folder / "diverged").is_file()
+    return record.finished is not None or is_there(folder / "diverged")
 
 
 @one_writer("out")
@@ -213,7 +214,7 @@ def collect_rates(suite: Suite, size: str, layout: Layout, out: Path, fraction: 
 
 
 def _earlier(path: Path, rate: float, fraction: float) -> Iterable[RateRow]:
-    if not path.is_file():
+    if not is_there(path):
         return ()
     found = read_rates(path)
     if (found.rate, found.fraction, found.schedule) != (rate, fraction, "whole"):

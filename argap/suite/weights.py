@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing, replacing_folder
 from argap.files.checksums import sha256_of
+from argap.files.regular import is_there
 from argap.records import Record, read_record, write_record
 from argap.suite.config import Suite
 from argap.suite.layout import Layout
@@ -57,7 +58,7 @@ def export_weights(suite: Suite, name: str, size: str, layout: Layout, folder: P
     listed = {asset.model: asset for asset in before.assets}
     entries = {entry.name: entry for entry in suite.entries(size)}
     found = {model: layout.checkpoint(entry) for model, entry in entries.items()}
-    found = {model: place for model, place in found.items() if (place / "model.safetensors").is_file()}
+    found = {model: place for model, place in found.items() if is_there(place / "model.safetensors")}
     if not found:
         raise ArgapError(f"{size}: no weights in {layout.work}; `argap suite run` keeps them")
     for model, place in found.items():
@@ -88,14 +89,14 @@ def import_weights(suite: Suite, size: str, layout: Layout, folder: Path, out: P
     """
     entries = {entry.name: entry for entry in suite.entries(size)}
     listed = _read(out)
-    assets = [asset for asset in listed.assets if asset.model in entries and (folder / asset.file).is_file()]
+    assets = [asset for asset in listed.assets if asset.model in entries and is_there(folder / asset.file)]
     if not assets:
         where = f"download them from {listed.published}" if listed.published else "they are not published"
         raise ArgapError(f"{folder}: has none of the archives that {out / 'weights.json'} lists; {where}")
     unpacked = []
     for asset in assets:
         path, place = folder / asset.file, layout.checkpoint(entries[asset.model])
-        if (place / "model.safetensors").is_file():
+        if is_there(place / "model.safetensors"):
             continue
         if (length := path.stat().st_size) != asset.bytes:
             raise FormatError(f"{path}: {length:,} bytes, expected {asset.bytes:,}; download it again")
@@ -112,7 +113,7 @@ def _archive(place: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in FILES:
-            if (place / name).is_file():
+            if is_there(place / name):
                 data = (place / name).read_bytes()
                 about = tarfile.TarInfo(name)
                 about.size, about.mode = len(data), 0o644
@@ -122,4 +123,4 @@ def _archive(place: Path) -> bytes:
 
 def _read(out: Path) -> Weights:
     path = out / "weights.json"
-    return read_record(path, Weights) if path.is_file() else Weights((), None)
+    return read_record(path, Weights) if is_there(path) else Weights((), None)

@@ -125,7 +125,7 @@ def restate_without(
 def _table(folder: Path, documents: Path | None) -> pd.DataFrame:
     """Read the table of scored documents; it may still list documents left out earlier."""
     path = folder / DOCUMENTS if documents is None else documents
-    if documents is None and not path.is_file():
+    if documents is None and not is_there(path):
         raise FormatError(f"{path}: no such file; give `documents`, a table with document, domain and source")
     return read_documents(path)
 
@@ -148,7 +148,7 @@ def _left_out(gap: Gap, folder: Path, table: pd.DataFrame, where: Mapping[str, S
         tokens=0 if earlier is None else earlier.tokens,
         scored=0 if earlier is None else earlier.scored,
         fingerprint=gap.fingerprint if earlier is None else earlier.fingerprint,
-        unchanged=(TRAJECTORY,) if (folder / TRAJECTORY).is_file() else (),
+        unchanged=(TRAJECTORY,) if is_there(folder / TRAJECTORY) else (),
     )
 
 

@@ -262,7 +262,7 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
         check_regular(Path(source), LARGEST)
     path = tokenizer_folder(Path(source))
     name = name or str(source)
-    if (path / "tokenizer.json").is_file():
+    if path.is_dir() and is_there(path / "tokenizer.json"):
         return _from_folder(path, name)
     if path.exists():
         return _converted(str(path), name, offline=False)
@@ -282,7 +282,7 @@ def tokenizer_folder(path: Path) -> Path:
     if path.name == "tokenizer.json" and path.is_file():
         return path.parent
     pointer = path / "tokenizer_config.json"
-    if (path / "tokenizer.json").is_file() or not pointer.is_file():
+    if not path.is_dir() or is_there(path / "tokenizer.json") or not is_there(pointer):
         return path
     shared = read_json(pointer).get("tokenizer_file")
     if not isinstance(shared, str) or Path(shared).is_absolute():  # hub files may hold a path on their author's machine
@@ -306,7 +306,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy the tokenizer files of ``source``, or those it points to (`tokenizer_folder`), into ``folder``."""
     source = tokenizer_folder(source)
     for name in FILES:
-        if (source / name).is_file():
+        if is_there(source / name):
             check_regular(source / name, LARGEST)
             shutil.copyfile(source / name, folder / name)
 

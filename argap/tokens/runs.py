@@ -307,7 +307,7 @@ def tokenizer_of(run: Run) -> Tokenizer:
     Raises `FormatError` if the files of a saved one are damaged, and `AbsentError` if none of these is the run's.
     """
     evaluation = run.record.evaluation
-    saved = [folder for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()]
+    saved = [folder for folder in (run.folder, run.folder.parent / "labels") if is_there(folder / "tokenizer.json")]
     for folder in saved:
         check_saved_tokenizer(folder)
     for source in (*map(str, saved), run.record.source.tokenizer, evaluation.tokenizer):
@@ -357,8 +357,9 @@ def check_text(run: Run, now: EvaluationRecord) -> None:
 
 
 def token_parts(folder: Path) -> list[Path]:
-    """Return the Parquet parts of a run, in order."""
-    return sorted((folder / "tokens").glob("part-*.parquet"))
+    """Return the Parquet parts of a run, in order. Raises `FormatError` if anything but a folder holds them."""
+    tokens = folder / "tokens"
+    return sorted(tokens.glob("part-*.parquet")) if is_folder(tokens) else []
 
 
 def _read_columns(run: Run, columns: list[str]) -> pa.Table:

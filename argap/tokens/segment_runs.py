@@ -14,7 +14,7 @@ import numpy as np
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, MismatchError
 from argap.files.hub import is_hub
-from argap.files.regular import is_there
+from argap.files.regular import is_folder, is_there
 from argap.files.resumable import check_resumable, folder_name
 from argap.records import RunIdentity
 from argap.runtime.progress import say
@@ -96,7 +96,7 @@ def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
             counts = known.train_count if known.train_count is None else known.train_count[: len(labels.window)]
             return text.labels(replace(labels, train_count=counts, record=record))
     index = reference.record.source.index
-    if index is not None and (is_hub(index) or Path(index).is_dir()):
+    if index is not None and (is_hub(index) or is_folder(Path(index))):
         opened, own = open_index(index), text.sets[0]
         if opened.tokenizer_fingerprint == own.tokenizer_fingerprint:
             labels = with_counts(labels, own.tokens, opened)

@@ -7,7 +7,7 @@ from pathlib import Path
 from argap.errors import FormatError
 from argap.files.atomic import append_text, parse_json, write_text
 from argap.files.record import to_record
-from argap.files.regular import LARGEST_JSON, check_regular
+from argap.files.regular import LARGEST_JSON, check_regular, is_there
 from argap.records import as_json
 from argap.runtime.progress import say, time_left
 from argap.runtime.signals import Stopped
@@ -82,7 +82,7 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
     Raises `FormatError` naming any other line that is neither kind.
     """
     check_regular(path, LARGEST_JSON)
-    texts = path.read_bytes().splitlines() if path.is_file() else []
+    texts = path.read_bytes().splitlines() if is_there(path) else []
     lines = []
     for number, text in enumerate(texts, 1):
         try:

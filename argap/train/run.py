@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from argap.errors import ArgapError, MismatchError
 from argap.files.atomic import replacing_folder
 from argap.files.lock import alone_in
+from argap.files.regular import is_there
 from argap.files.resumable import discard_parts, environment
 from argap.models.fla.operators import Backend, choose_backend, use_fla
 from argap.records import write_record
@@ -185,7 +186,7 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
 
 def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     """Return the ``train.json`` of an earlier attempt at this run, or None for a new folder."""
-    if not (out / "train.json").is_file():
+    if not is_there(out / "train.json"):
         _check_model(out)
         return None
     record = read_train(out)
@@ -199,7 +200,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
 
 def _check_model(out: Path) -> None:
     others = (out / "model.safetensors").exists() or (out / "checkpoints").exists()
-    if others and not (out / "train.json").is_file():
+    if others and not is_there(out / "train.json"):
         raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`")
 
 

@@ -20,6 +20,7 @@ from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing
 from argap.files.checksums import sha256_of
+from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.records import read_record, write_record
 from argap.text.tokenizer import Tokenizer
@@ -60,7 +61,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
             "its tokens as eos_token in its tokenizer_config.json"
         )
     folder = cache / _key(sources, tokenizer)
-    if (folder / "tokens.json").is_file():
+    if is_there(folder / "tokens.json"):
         return open_tokens(folder)
     dtype = smallest_dtype(tokenizer.vocab_size)
     # All are opened before the first is read, so that a wrong path wastes no tokenization.
@@ -91,7 +92,7 @@ def open_tokens(folder: Path) -> TokenFile:
     about = read_record(folder / "tokens.json", TokensRecord)
     path = folder / "tokens.bin"
     expected = about.tokens * np.dtype(about.dtype).itemsize
-    size = path.stat().st_size if path.is_file() else 0
+    size = path.stat().st_size if is_there(path) else 0
     if size != expected:
         raise FormatError(f"{path}: {size} bytes, expected {expected}{remedy_for(path)}")
     if sha256_of(path) != about.fingerprint:

@@ -22,7 +22,7 @@ from argap.files import checksums
 from argap.files.arrays import map_integers
 from argap.files.atomic import replacing_folder
 from argap.files.checksums import Checksums
-from argap.files.regular import LARGEST_JSON, check_regular
+from argap.files.regular import LARGEST_JSON, check_regular, is_there
 from argap.records import Record, read_record, write_record
 
 FOLDER = "csr"
@@ -143,7 +143,7 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
 def verify(index: Path) -> None:
     """Check every byte of the rows written beside the parts, if there are any. Raises `FormatError`."""
     folder = index / FOLDER
-    if (folder / STATE).is_file():
+    if is_there(folder / STATE):
         for name, expected in _read_state(folder).files.items():
             checksums.check(folder / name, expected, REMEDY)
 

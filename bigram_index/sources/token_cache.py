@@ -18,6 +18,7 @@ from argap.corpus.shards import smallest_dtype
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files import checksums
 from argap.files.atomic import replacing
+from argap.files.regular import is_there
 from argap.records import Record, read_record, write_record
 from argap.runtime.threads import gathered
 
@@ -85,7 +86,7 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
         finished=False,
         shards=(),
     )
-    if path.exists():
+    if is_there(path):
         manifest = _read_manifest(path, manifest)
     read = 0
     for shard in manifest.shards:

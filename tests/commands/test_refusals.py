@@ -42,7 +42,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "info piped": "piped: no index there (no index.json); build one with `argap index build`",
     },
     "convert": {
-        "dir out": "dir: no pickled weights; expected pytorch_model.bin",
+        "dir out": "dir/pytorch_model.bin: a folder; expected a file, which can be read twice",
         "pipe.gguf out": "pipe.gguf: a pipe; expected a file, which can be read twice",
         "piped out": "piped: no config.json there; expected a checkpoint folder or a hub id",
     },

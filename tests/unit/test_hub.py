@@ -213,10 +213,11 @@ def test_a_link_to_nothing_is_not_pushed(local, tmp_path):
 
 
 @pytest.mark.parametrize(("target", "said"), [("/dev/null", "a device; expected"), ("gap.json", "a file; expected")])
-def test_what_has_the_name_of_the_labels_and_is_no_folder_is_not_left_out(local, tmp_path, target, said):
+@pytest.mark.parametrize("name", ["labels", "model/tokens"])
+def test_what_has_the_name_of_a_folder_and_is_none_is_not_left_out(local, tmp_path, name, target, said):
     copied = shutil.copytree(local.folder, tmp_path / "result")
-    shutil.rmtree(copied / "labels")
-    (copied / "labels").symlink_to(target)
+    shutil.rmtree(copied / name)
+    (copied / name).symlink_to(Path(target) if target.startswith("/") else copied / target)
     with pytest.raises(ArgapError, match=said):
         plan(copied, "hf://datasets/o/n")
 

@@ -1,5 +1,6 @@
 """Tables and files that no command of argap makes: one line, and nothing is lost."""
 
+import ast
 import json
 import os
 import shutil
@@ -340,10 +341,53 @@ def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
     (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
     with pytest.raises(FormatError, match=r"gone\.json: a link to nothing"):
         is_there(tmp_path / "gone.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    with pytest.raises(FormatError, match=r"loop\.json: a link to itself"):
+        is_there(tmp_path / "loop.json")
     with pytest.raises(FormatError, match=r"checksums\.json: expected a folder, with inside/log\.jsonl in it"):
         is_there(tmp_path / "checksums.json" / "inside" / "log.jsonl")
+    with pytest.raises(OSError, match="name too long"):
+        is_there(tmp_path / ("x" * 300))
     with pytest.raises(ArgapError, match=r"/dev/full: could not be written .No space left on device"):
         append_text(Path("/dev/full"), "a line")
+
+
+BARE = {
+    "a refusal follows": {
+        "argap/checkpoints/convert.py",
+        "argap/checkpoints/distributed.py",
+        "argap/checkpoints/find.py",
+        "argap/demo/__init__.py",
+        "argap/files/resumable.py",
+        "argap/files/weight_files.py",
+        "argap/recall/answered.py",
+        "argap/records/gap.py",
+        "argap/scoring/find.py",
+        "argap/synthetics/sweeps/store.py",
+        "argap/text/tokenizer.py",
+        "argap/tokens/runs.py",
+        "argap/train/run.py",
+        "bigram_index/manifest.py",
+    },
+    "what another run of the command left is replaced": {
+        "argap/results/in_place.py",
+        "argap/tokens/labels.py",
+        "argap/view/bundle.py",
+    },
+    "what is no result is not listed": {"argap/cli/complete.py", "argap/cli/recall.py", "argap/view/folder.py"},
+}
+"""Modules that ask ``(folder / name).is_file()`` or ``exists()``, and why that is no silent absence there."""
+
+
+def test_whether_an_optional_file_is_there_is_asked_in_one_way() -> None:
+    found = set[str]()
+    for path in (path for top in ("argap", "bigram_index", "reports") for path in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.BinOp() | ast.NamedExpr(value=ast.BinOp()), "is_file" | "exists")):
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found - set[str]().union(*BARE.values()) == set(), "use is_there, which refuses what is no file"
+    assert set[str]().union(*BARE.values()) - found == set()
 
 
 def test_labels_that_could_not_be_written_leave_the_earlier_ones(

@@ -11,6 +11,7 @@ from typing import Any
 from argap.checkpoints.gguf.header import Header, check_gguf, read_header
 from argap.checkpoints.gguf.pre_tokenizers import pre_tokenizer, rule_of
 from argap.errors import ArgapError, first_line, within
+from argap.files.regular import is_there
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 
 ADDING_BOS = frozenset(
@@ -42,7 +43,7 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     """
     check_gguf(path)
     header = read_header(path)
-    if (path.parent / "tokenizer.json").is_file():
+    if is_there(path.parent / "tokenizer.json"):
         made = load_tokenizer(path.parent, name=str(path))
         _follow_rule(made, header.values)
         return made

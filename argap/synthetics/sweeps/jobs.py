@@ -13,6 +13,7 @@ import torch
 
 from argap.files.atomic import write_json
 from argap.files.lock import one_writer
+from argap.files.regular import is_there
 from argap.files.resumable import environment
 from argap.runtime.jobs import Engine, Stop
 from argap.runtime.progress import say
@@ -48,7 +49,7 @@ class Job:
         """Return the runs without a result, which are still to be trained; none once ``first_ends`` applies."""
         if self.first_ends and any(result.stopped == "solved" for result in finished_runs(self.folder, self.group)):
             return []
-        return [config for config in self.runs if not run_path(self.folder, config).exists()]
+        return [config for config in self.runs if not is_there(run_path(self.folder, config))]
 
     def is_done(self) -> bool:
         """Return whether nothing is left to train."""
@@ -127,4 +128,4 @@ def run_sweep(
 def finished_runs(out: Path, configs: Sequence[RunConfig]) -> list[RunResult]:
     """Read the results of those runs that have ended since the table was written."""
     paths = [run_path(out, config) for config in configs]
-    return [read_run(path) for path in paths if path.exists()]
+    return [read_run(path) for path in paths if is_there(path)]

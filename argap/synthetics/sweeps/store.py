@@ -104,7 +104,7 @@ def read_sweep(out: Path) -> Sweep:
 def check_folder(sweep: Sweep, out: Path) -> None:
     """Raise `MismatchError` if the folder belongs to another sweep, one that shares no run with this one."""
     path = out / "sweep.json"
-    if not path.exists():
+    if not is_there(path):
         return
     theirs = {config.key for config in read_sweep(out).configs()}
     if theirs.isdisjoint(config.key for config in sweep.configs()):

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from msgspec.structs import replace
 
 from argap.files.atomic import write_json
+from argap.files.regular import is_there
 from argap.files.resumable import environment
 from argap.models.speed import Speed, SpeedCase
 from argap.records import Record, as_json, read_record
@@ -43,7 +44,7 @@ def read_speed(case: SpeedCase, out: Path) -> list[Speed]:
     Raises `FormatError` for a damaged file.
     """
     path = out / FILE
-    if not path.exists():
+    if not is_there(path):
         return []
     found = read_record(path, SpeedResult, newest=1)
     return found.rows if replace(found, rows=[]) == _result(case, []) else []
