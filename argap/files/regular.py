@@ -144,6 +144,11 @@ def is_folder(path: Path) -> bool:
     return False
 
 
+def found_in(folder: Path, pattern: str) -> list[Path]:
+    """Return what in an optional folder matches ``pattern``, sorted. Raises what `is_folder` raises."""
+    return sorted(folder.glob(pattern)) if is_folder(folder) else []
+
+
 def lines_of(file: IO[bytes], path: Path, most: int | None = None) -> Iterator[bytes]:
     """Yield the lines of the open file ``path``.
 

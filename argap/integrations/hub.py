@@ -14,7 +14,7 @@ from argap.files.atomic import read_json
 from argap.files.checksums import FILE as CHECKSUMS
 from argap.files.checksums import check_files
 from argap.files.hub import Address, parse_address
-from argap.files.regular import is_folder, is_there
+from argap.files.regular import found_in, is_there
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
@@ -73,7 +73,7 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
     inside = [model for model in gap.models if is_there(result / folder_name(model) / "run.json")]
     if tokens:
         labels = result / "labels"
-        paths += [path for pattern in LABELS if is_folder(labels) for path in sorted(labels.glob(pattern))]
+        paths += [path for pattern in LABELS for path in found_in(labels, pattern)]
         for model in inside:
             paths += _files_of_run(result / folder_name(model))
     for path in paths:

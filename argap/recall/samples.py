@@ -16,6 +16,7 @@ from argap.bigram_index.store import BigramIndex
 from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import read_records, schema_of, write_parquet
+from argap.files.regular import found_in
 from argap.files.remedies import remedy_for
 from argap.files.resumable import begin, finish, folder_name
 from argap.recall.decoding import Forced, Generation, Stop
@@ -213,7 +214,7 @@ def collect_samples(
 
 def read_samples(folder: Path) -> list[Sample]:
     """Read the samples of a model on a task, in order. Raises `FormatError` for a broken file."""
-    paths = sorted((folder / "samples").glob("part-*.parquet"))
+    paths = found_in(folder / "samples", "part-*.parquet")
     check_files(folder, paths)
     run = read_record(folder / "run.json", RecallRun).identity
     known = {"gold_logprobs": run.checkpoint, "gold_rank": run.checkpoint, "gold_ar_hit": run.index}

@@ -17,7 +17,7 @@ from typing import Literal
 from argap.errors import ArgapError, DivergedError, FormatError, MismatchError
 from argap.files.atomic import write_text
 from argap.files.lock import one_writer
-from argap.files.regular import is_there
+from argap.files.regular import found_in, is_there
 from argap.records import Record, read_record, write_record
 from argap.runtime.progress import say
 from argap.suite.config import Entry, Suite
@@ -196,7 +196,7 @@ def collect_rates(suite: Suite, size: str, layout: Layout, out: Path, fraction: 
     rows = {(row.member, row.lr): row for row in _earlier(out / "rates.json", suite_rate(suite, size), fraction)}
     passes = 0.0
     for entry in entries:
-        for folder in sorted(layout.rate(entry, 1.0).parent.glob("lr-*")):
+        for folder in found_in(layout.rate(entry, 1.0).parent, "lr-*"):
             record = read_train(folder)
             if _ended(folder, begun(entry.config, record.config["lr"], fraction)):
                 row = _row(entry.name, record, folder)

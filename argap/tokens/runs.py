@@ -21,7 +21,7 @@ from argap.errors import AbsentError, ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import EvaluationSet
 from argap.files.checksums import check_file, check_files, read_checksums
 from argap.files.parquet import STORED_LOGPROB, check_below, count_rows, read_parquet, write_parquet
-from argap.files.regular import is_folder, is_there
+from argap.files.regular import found_in, is_folder, is_there
 from argap.files.remedies import SCORED, remedy_for
 from argap.files.resumable import begin, environment, finish
 from argap.records import (
@@ -358,8 +358,7 @@ def check_text(run: Run, now: EvaluationRecord) -> None:
 
 def token_parts(folder: Path) -> list[Path]:
     """Return the Parquet parts of a run, in order. Raises `FormatError` if anything but a folder holds them."""
-    tokens = folder / "tokens"
-    return sorted(tokens.glob("part-*.parquet")) if is_folder(tokens) else []
+    return found_in(folder / "tokens", "part-*.parquet")
 
 
 def _read_columns(run: Run, columns: list[str]) -> pa.Table:

@@ -19,7 +19,7 @@ from argap.files.atomic import replacing_folder
 from argap.files.checksums import check_files, write_checksums
 from argap.files.configs import Whole
 from argap.files.record import Record, read_record, write_record
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, found_in
 from argap.text.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 from argap.train.optimizer import load_moments, moments
@@ -101,7 +101,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
 
 def checkpoints(folder: Path) -> list[Path]:
     """List the finished checkpoints below ``folder``, earliest first."""
-    return sorted((path for path in folder.glob("step-*") if STEP.fullmatch(path.name)), key=step_of)
+    return sorted((path for path in found_in(folder, "step-*") if STEP.fullmatch(path.name)), key=step_of)
 
 
 def step_of(folder: Path) -> int:

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,9 +38,12 @@ from argap.suite.config import load_suite
 from argap.suite.gap import build_curve, read_sums, recompute
 from argap.suite.result import read_size
 from argap.suite.tables import read_suite_table
+from argap.synthetics.sweeps.store import read_runs
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, read_document_of_window, write_labels
+from argap.tokens.runs import token_parts
+from argap.train.checkpoint import checkpoints
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "today-7m" / "7m"
@@ -350,6 +354,22 @@ def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
         is_there(tmp_path / ("x" * 300))
     with pytest.raises(ArgapError, match=r"/dev/full: could not be written .No space left on device"):
         append_text(Path("/dev/full"), "a line")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: token_parts(folder),
+        lambda folder: checkpoints(folder / "tokens"),
+        lambda folder: samples.read_samples(folder),
+        lambda folder: read_runs(folder),
+    ],
+)
+def test_what_is_no_folder_holds_not_nothing(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    for name in ("tokens", "samples", "runs"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(FormatError, match="a pipe; expected a folder"):
+        read(tmp_path)
 
 
 BARE = {

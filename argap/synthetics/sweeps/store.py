@@ -18,7 +18,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json, read_json_lines, write_json, write_json_lines
 from argap.files.configs import build
 from argap.files.record import to_record
-from argap.files.regular import is_there
+from argap.files.regular import found_in, is_there
 from argap.files.remedies import remedy_for
 from argap.synthetics.sweeps.sweep import Sweep
 from argap.synthetics.training.config import RunConfig
@@ -85,7 +85,7 @@ def read_results(out: Path) -> dict[str, RunResult]:
 
 
 def _files(out: Path) -> list[Path]:
-    return sorted((out / "runs").glob("*.json"))
+    return found_in(out / "runs", "*.json")
 
 
 def read_sweep(out: Path) -> Sweep:
