@@ -32,6 +32,8 @@ or the first if the family is known, else the second (``auto``)."""
 MODULES = re.compile("(layers?|blocks|experts)$")
 """Keys whose value is a number of modules."""
 MOST_MODULES = 10_000
+RETURNED = {"return_dict": True, "output_hidden_states": False, "output_attentions": False}
+"""What a model returns by its configuration; argap needs the logits, by name."""
 
 
 def runs_native(checkpoint: Checkpoint, backend: str = "auto") -> bool:
@@ -172,7 +174,8 @@ def _load_by_transformers(
     logging.disable_progress_bar()
     # This option should affect initialisation only, but transformers 5.23 also applies it to loaded weights of Mamba,
     # Mamba-2, Falcon Mamba and Nemotron-H: out_proj would be divided by √layers.
-    unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
+    changed = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
+    changed |= {key: value for key, value in RETURNED.items() if config.get(key, value) is not value}
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # of what is refused below
@@ -185,7 +188,7 @@ def _load_by_transformers(
                 ignore_mismatched_sizes=True,  # reported below, by name
                 trust_remote_code=is_trusted() and not known,
                 output_loading_info=True,
-                **unscaled,
+                **changed,
                 **({} if placed is None else {"device_map": placed}),
                 **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
             )

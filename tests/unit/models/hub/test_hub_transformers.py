@@ -1,9 +1,19 @@
 """Mamba and RWKV: whole native models against those of transformers, through a checkpoint on disk."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig, RwkvForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
+)
 
 from argap.checkpoints.find import find_checkpoint, read_config
 from argap.checkpoints.lengths import max_positions
@@ -44,6 +54,20 @@ def test_loading_leaves_the_weights_as_they_are_stored(tmp_path, model_class: st
     state = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu", backend="hf").state_dict()
     for name, value in stored.items():
         torch.testing.assert_close(state[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"return_dict": False}, {"return_dict": {}}, {"output_hidden_states": True, "output_attentions": True}]
+)
+def test_a_model_returns_its_logits_by_name_and_nothing_else(tmp_path, ids, changed: dict) -> None:
+    config = GPTNeoXConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    model = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu", backend="hf")
+    assert [*model(input_ids=ids, use_cache=False)] == ["logits"]
 
 
 @pytest.fixture(params=CONFIGS.values(), ids=list(CONFIGS), scope="module")
