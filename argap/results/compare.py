@@ -292,10 +292,13 @@ def _slices(
 
 
 def _recorded(out: Path) -> tuple[SliceInfo, ...]:
-    """Return the slices of the result in ``out``; none if there is no readable result."""
+    """Return the slices of the result in ``out``; none if there is no result, or none that can be read, and says so."""
+    if not is_there(out / GAP):
+        return ()
     try:
         return read_gap(out).slices
-    except FormatError:
+    except FormatError as error:
+        say(f"{out}: slices of the earlier result are left out: {error}")
         return ()
 
 

@@ -136,6 +136,11 @@ def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
     assert [part.bin for part in other.named] == ["ar_hits", "late"]
     assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
     assert score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings, slices={})).slices == ()
+    (tmp_path / "gap.json").write_text("{}")
+    capsys.readouterr()
+    score_models(models[:1], models[1], tmp_path, ScoreConfig(**settings))
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: slices of the earlier result are left out: {tmp_path / 'gap.json'}: " in said
 
 
 def test_a_run_is_compared_under_another_name(place, scored, tmp_path, run_command):
