@@ -5,7 +5,7 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 from argap.files.configs import unmet
 from argap.models.configuration import Spec
 from argap.models.mixer import Mixer
@@ -138,5 +138,5 @@ def build_mixer(spec: Spec, width: int, max_positions: int | None) -> Mixer:
                     raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
         return mixer_class(width, max_positions, **options)
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
-        given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())
-        raise ArgapError(f"mixer {name!r}: cannot be built with {given or 'its defaults'} ({error})") from error
+        given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items()) or "its defaults"
+        raise ArgapError(f"mixer {name!r}: cannot be built with {given} ({first_line(error)})") from error

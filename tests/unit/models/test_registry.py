@@ -231,6 +231,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
         ("own_mixers:Uncounted", "'own_mixers:Uncounted': the class does not define mixing_flops"),
         ("own_mixers:Unsized", "'own_mixers:Unsized': the class does not define state_size"),
         ("argap.models.mixers.input_dependent_conv:InputDependentConv", "cannot be built with its defaults .*abstract"),
+        ({"name": "mamba", "step_rank": 2**70}, r"step_rank=1180591620717411303424 \(.*Overflow .*long\)$"),
     ],
 )
 def test_what_is_unknown_is_named_with_what_is_known(mixer: str | dict, said: str) -> None:
