@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, is_folder
 
 PAGE = "report.html"
 TABLES = ("table.md", "table.tex", "table.csv", "slices.csv")
@@ -23,22 +23,27 @@ FORMATS = ("svg", "png", "pdf")
 
 
 def check_report(folder: Path) -> None:
-    """Raise `FormatError` if anything but a file has the name of a report's page or table in ``folder``."""
-    for name in (PAGE, *TABLES):
-        check_regular(folder / name)
+    """Raise `FormatError` if anything but a file has the name of a page, table or figure of a report in ``folder``."""
+    is_folder(folder / "figures")
+    for path in _report(folder):
+        check_regular(path)
 
 
 def remove_report(folder: Path) -> None:
     """Remove a report from ``folder``, and nothing else.
 
-    Call it before a new ``gap.json`` has its name, so that no table or figure of the old result is left.
+    Call it before a new ``gap.json`` has its name, so that no table or figure of the old result is left. Raises what
+    `check_report` raises, before anything is removed.
     """
-    folder = Path(folder)
-    for name in (PAGE, *TABLES):
-        (folder / name).unlink(missing_ok=True)
+    check_report(folder)
+    for path in _report(folder):
+        path.unlink(missing_ok=True)
     figures = folder / "figures"
-    for name in FIGURES:
-        for suffix in FORMATS:
-            (figures / f"{name}.{suffix}").unlink(missing_ok=True)
     if figures.is_dir() and not any(figures.iterdir()):
         figures.rmdir()
+
+
+def _report(folder: Path) -> list[Path]:
+    """Return the paths of all files that a report may have in ``folder``."""
+    figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
+    return [folder / name for name in (PAGE, *TABLES, *figures)]

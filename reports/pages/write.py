@@ -15,6 +15,7 @@ from argap.reports.tables.overview import overview
 from argap.reports.tables.provenance import for_others, provenance
 from argap.reports.tables.result import csv_text, slices_csv, tables_of
 from argap.reports.tables.sentences import headlines
+from argap.results.layout import check_report
 
 if TYPE_CHECKING:
     from argap.reports.pages.result import Further
@@ -38,7 +39,8 @@ def write_report(
     ``examples.json``, and for the shares without each source, ``cells.parquet``. ``out``: another folder to write to.
     ``formats``: of the figures; the page shows the SVGs, and ``("svg", "png", "pdf")`` also writes a PNG (200 dpi) and
     a PDF of each. ``gap``: the result itself, by default read from ``gap.json``. ``further``: an extra section of the
-    page. Raises `FormatError` for a file that is missing, incomplete or damaged.
+    page. Raises `FormatError` for a file that is missing, incomplete or damaged, and, before anything is written, if
+    what is no file has the name of one of the report's.
     """
     from argap.reports.figures.result import draw_all
     from argap.reports.pages.result import render
@@ -49,6 +51,7 @@ def write_report(
     windows = folder / "examples.json"
     examples = read_record(windows, Examples) if is_there(windows) else None
     sources = _sources(folder, gap)
+    check_report(out)
     tables = tables_of(gap) if sources is None else [*tables_of(gap), sources_table(sources, gap)]
     write_text(out / "table.md", "\n".join(map(markdown, tables)))
     write_text(out / "table.tex", "\n".join(map(latex, tables)))

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -322,6 +323,21 @@ def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> N
     (folder / "figures" / "distances.svg").unlink()
     remove_report(folder)
     assert not (folder / "figures").exists()
+
+
+@pytest.mark.parametrize("name", ["figures", "figures/gap_by_position.svg", "table.csv"])
+def test_a_report_is_removed_or_written_whole_or_not_at_all(written: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(written, tmp_path / "result")
+    if name == "figures":
+        shutil.rmtree(folder / name)
+    else:
+        (folder / name).unlink()
+    os.mkfifo(folder / name)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for change in (remove_report, write_report):
+        with pytest.raises(FormatError, match=f"{name}: a pipe; expected a f"):
+            change(folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 @pytest.mark.parametrize("older", [{}, {"format": 2}])
