@@ -18,7 +18,7 @@ from argap.files.regular import found_in, is_there
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
-from argap.results.layout import FIGURES, FORMATS, PAGE, TABLES
+from argap.results.layout import FIGURES, FORMATS, PAGE, RESULT, TABLES
 from argap.tokens.runs import pass_folders, read_run, token_parts
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TOKEN = "HF_TOKEN"
 CARD = "README.md"
-RESULT = ("gap.json", "cells.parquet", "examples.json", CHECKSUMS, PAGE, *TABLES)
 """Files of a result itself."""
 LABELS = ("*.json", "*.parquet")
 
@@ -69,7 +68,7 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
         )
     gap, result = read_gap(result), Path(result)
     figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
-    paths = [result / name for name in (*RESULT, *figures) if is_there(result / name)]
+    paths = [result / name for name in (*RESULT, PAGE, *TABLES, *figures) if is_there(result / name)]
     inside = [model for model in gap.models if is_there(result / folder_name(model) / "run.json")]
     if tokens:
         labels = result / "labels"

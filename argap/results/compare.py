@@ -39,7 +39,7 @@ from argap.records import (
 from argap.results.context_use import context_use
 from argap.results.example_windows import ExampleChooser
 from argap.results.in_place import GAP, NEW, put_in_place
-from argap.results.layout import check_report, remove_report
+from argap.results.layout import check_result, remove_report
 from argap.results.sources import source_name
 from argap.results.summary import summarize
 from argap.results.text_warnings import HitCounts, warn_of_bigrams, warn_of_bos, warn_of_sources
@@ -209,7 +209,7 @@ def _write_gap(
     slices: "Sequence[SliceSpec] | None",
 ) -> Gap:
     """Write the files of a result in ``out`` to the folder ``new``."""
-    check_report(out)  # which is removed at the end
+    check_result(out)  # before the work, as it is replaced at the end
     table = TokenTable(tuple(runs), labels)
     evaluation, index = table.record.evaluation, table.record.index
     for run in runs:

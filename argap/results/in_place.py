@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.files.atomic import replacing
+from argap.files.regular import is_there
 
 NEW = ".new"
 GAP = "gap.json"
@@ -25,15 +26,18 @@ def put_in_place(folder: Path, not_always: Sequence[str] = ()) -> None:
     """Replace the result in ``folder`` by the one in its `NEW`, if any; after a kill, the next call continues.
 
     ``not_always``: files of the earlier result that go unless the new one has them. Other files stay. The caller holds
-    the lock of ``folder``.
+    the lock of ``folder``. Raises `FormatError`, before anything is changed, if what is no file has a file's name.
     """
     new = folder / NEW
     if (new / GAP).is_file():
+        paths = [path for path in new.rglob("*") if path.is_file() and path != new / GAP]
+        for name in (GAP, *not_always, *(path.relative_to(new) for path in paths)):
+            is_there(folder / name)
         (folder / GAP).unlink(missing_ok=True)
         for name in not_always:
             if not (new / name).is_file():
                 (folder / name).unlink(missing_ok=True)
-        for path in [path for path in new.rglob("*") if path.is_file() and path != new / GAP]:
+        for path in paths:
             with replacing(folder / path.relative_to(new)) as copy:
                 _name_again(path, copy)
         os.replace(new / GAP, folder / GAP)

@@ -1,9 +1,10 @@
-"""List the files that a report adds to a result's folder, and remove them before a new result is written."""
+"""List the files of a result, and those of its report, which are removed before a new result is written."""
 
 from pathlib import Path
 
-from argap.files.regular import check_regular, is_folder
+from argap.files.regular import is_folder, is_there
 
+RESULT = ("gap.json", "cells.parquet", "examples.json", "checksums.json")
 PAGE = "report.html"
 TABLES = ("table.md", "table.tex", "table.csv", "slices.csv")
 OWN_SCALES = "_own_scales"
@@ -26,7 +27,14 @@ def check_report(folder: Path) -> None:
     """Raise `FormatError` if anything but a file has the name of a page, table or figure of a report in ``folder``."""
     is_folder(folder / "figures")
     for path in _report(folder):
-        check_regular(path)
+        is_there(path)
+
+
+def check_result(folder: Path) -> None:
+    """Raise `FormatError` if anything but a file has the name of a file of a result in ``folder``, or of its report."""
+    for name in RESULT:
+        is_there(folder / name)
+    check_report(folder)
 
 
 def remove_report(folder: Path) -> None:

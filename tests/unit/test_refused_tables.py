@@ -32,6 +32,7 @@ from argap.records import EvaluationSpec, read_gap
 from argap.records.gap import save_gap
 from argap.result import open_result
 from argap.results.by_source import read_by_source
+from argap.results.compare import label_result
 from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.slices.of_tokens import open_tokens
 from argap.suite.config import load_suite
@@ -454,6 +455,22 @@ def test_a_comparison_on_a_full_disk_leaves_the_earlier_one(tmp_path: Path, monk
     with pytest.raises(ArgapError, match="No space left"):
         argap.compare(runs / "b", runs / "a", out=out)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["gap.json", "cells.parquet", "examples.json", "checksums.json", "table.md"])
+def test_a_folder_with_the_name_of_a_file_of_a_result_costs_nothing(
+    token_result: Path, tmp_path: Path, name: str
+) -> None:
+    import argap
+
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    (out / name).unlink(missing_ok=True)
+    (out / name).mkdir()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    for change in (lambda: argap.compare(out / "m2", out / "ref", out=out), lambda: label_result(out, threshold=3)):
+        with pytest.raises(FormatError, match=rf"{name}: a folder; expected a file|no gap\.json there"):
+            change()
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
 
 
 def refuse_for_space(*_: object) -> None:

@@ -467,6 +467,16 @@ def test_a_new_result_is_put_in_place_on_a_full_disk(killed, tmp_path, monkeypat
     assert contents(folder) == expected
 
 
+def test_a_folder_with_the_name_of_a_table_does_not_cost_the_earlier_result(killed, tmp_path):
+    folder = shutil.copytree(killed[0][0], tmp_path / "out")
+    (folder / "logs.parquet").unlink(missing_ok=True)
+    (folder / "logs.parquet").mkdir()
+    before = contents(folder)
+    with pytest.raises(FormatError, match=r"logs\.parquet: a folder; expected a file"):
+        put_in_place(folder)
+    assert contents(folder) == before
+
+
 @pytest.mark.parametrize("again", ["table", "run"])
 def test_the_next_command_completes_what_a_kill_left(killed, tmp_path, again):
     folders, expected = killed
