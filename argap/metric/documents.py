@@ -76,6 +76,23 @@ def group_of(documents: int, seed: int = SEED) -> np.ndarray:
     return np.random.default_rng(seed).permutation(documents) * GROUPS // documents
 
 
+class Units(NamedTuple):
+    """What intervals resample: documents, or groups of them."""
+
+    of_document: np.ndarray
+    """int32 ``[D]``; -1 for documents that are left out."""
+    number: int
+    """U."""
+
+
+def units_among(chosen: np.ndarray) -> Units:
+    """Return the units of the documents that are not 0 in ``chosen [D]``."""
+    documents = np.flatnonzero(chosen)
+    of_document = np.full(len(chosen), -1, dtype=np.int32)
+    of_document[documents] = group_of(len(documents))
+    return Units(of_document, units_of(len(documents)))
+
+
 class LeftOut(NamedTuple):
     """Shares of a gap by source (G data sets or domains). NaN if there is no such share."""
 

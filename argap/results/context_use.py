@@ -10,7 +10,7 @@ from contextlib import closing
 
 import numpy as np
 
-from argap.metric.documents import group_of, units_of
+from argap.metric.documents import units_among
 from argap.metric.influence import estimates, ratio
 from argap.records import ContextUse, Interval
 from argap.tokens.rows import read_rows
@@ -37,7 +37,7 @@ def context_use(table: TokenTable) -> tuple[ContextUse, ...]:
     for run in runs.values():
         check_parts(run)
     least = max(context for _, context in runs if context)
-    unit, units = group_of(len(table.document_of_window)), units_of(len(table.document_of_window))
+    unit, units = units_among(table.scored_of_document)
     n, logprob = np.zeros(units), defaultdict(lambda: np.zeros(units))
     of_runs, of_labels = [["logprob"]] * len(runs), stored_weights(table.record.evaluation)
     read = read_rows([run.folder for run in runs.values()], table.labels, of_runs=of_runs, of_labels=of_labels)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.metric.documents import group_of, units_of
+from argap.metric.documents import units_among
 from argap.metric.fidelity import STORED, SUMMED, Spread, fidelity
 from argap.records import ALL, AR_HITS, OTHER, SLICE, Fidelity, Gap
 from argap.records.columns import FOLLOWED
@@ -33,13 +33,11 @@ class Followed:
     def __init__(self, table: TokenTable) -> None:
         """Prepare for the runs of ``table``, the reference first. Nothing is summed if they hold segments."""
         n = table.scored_of_document
-        documents = np.flatnonzero(n)
         self._reference, *others = table.runs
         self._others = others if table.record.evaluation.unit == "token" else []
         self._measures = [measures_of(run, self._reference) for run in self._others]
-        self._unit = np.zeros(len(n), dtype=np.int64)
-        self._unit[documents] = group_of(len(documents))
-        self._n = np.bincount(self._unit[documents], n[documents], units_of(len(documents)))
+        self._unit, units = units_among(n)
+        self._n = np.bincount(self._unit[n > 0], n[n > 0], units)
         self._sums = [np.zeros((len(names), len(self._n))) for names in self._measures]
         self._spread = [Spread() for _ in self._others]
 
@@ -93,13 +91,10 @@ def score_fidelity(
     if table.record.evaluation.unit == "byte":
         raise ArgapError("fidelity: the models' tokenizers differ, so their tokens cannot be compared one by one")
     conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits_of(threshold)), *slices)}
-    n = table.scored_of_document
-    documents = np.flatnonzero(n)
-    unit = np.full(len(n), -1, dtype=np.int32)
-    unit[documents] = group_of(len(documents))
+    unit, units = units_among(table.scored_of_document)
     measures = [measures_of(run, reference) for run in others]
     columns = [f"{FOLLOWED}{name} {m}" for m, names in enumerate(measures, 1) for name in names]
-    made = sums(table, conditions, unit, units_of(len(documents)), by=by, values=columns)
+    made = sums(table, conditions, unit, units, by=by, values=columns)
     parts = [(ALL, made.whole), *zip(conditions, made.slices, strict=True)]
     parts += [(NONE if value is None else value, each) for value, each in made.values.items()]
     found, start = [], 0

@@ -14,7 +14,7 @@ from argap.evaluation.documents import FILE as DOCUMENTS
 from argap.files.checksums import check_files
 from argap.files.regular import is_there
 from argap.files.resumable import folder_name
-from argap.metric.documents import group_of, units_of
+from argap.metric.documents import Units, units_among
 from argap.records import AR_HITS, NAMED, EvaluationRecord, Gap, Part, SliceInfo
 from argap.records.columns import BY_MODEL, MASK, OF_MODELS, SEGMENTED, TYPES, WHOLE, schema_of
 from argap.slices.conditions import (
@@ -170,24 +170,12 @@ def score_slices(
     return _score(table, whole, hits, chosen, NAMED, together)
 
 
-class _Units(NamedTuple):
-    """Documents by unit (`argap.metric.documents.group_of`). Legend: D documents, U units."""
-
-    of_document: np.ndarray
-    """int32 ``[D]``; -1 for documents that are left out."""
-    number: int
-    """U."""
-
-
-def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
+def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> Units:
     """Assign units to the documents with scored tokens, or to those that ``among`` selects."""
-    n = table.scored_of_document
-    documents = np.flatnonzero(n)
+    scored = table.scored_of_document > 0
     if among is not None:
-        documents = documents[among(documents)]
-    of_document = np.full(len(n), -1, dtype=np.int32)
-    of_document[documents] = group_of(len(documents))
-    return _Units(of_document, units_of(len(documents)))
+        scored[scored] = among(np.flatnonzero(scored))
+    return units_among(scored)
 
 
 def grouped(table: TokenTable) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import argap
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation.windows import build_evaluation_set, strided, tokens_read
+from argap.metric.influence import estimates, ratio
 from argap.models import ArgapConfig
 from argap.records import read_gap
 from argap.reports.figures.result import context_use as draw_context_use
@@ -145,6 +146,23 @@ def test_the_curve_is_over_the_tokens_with_the_longest_short_context_before_them
     assert point["nll"] == pytest.approx(nll["dense"].mean() + gain.mean(), rel=1e-5)
     assert point["gain_low"] < point["gain"] < point["gain_high"]
     assert point["gain_high"] - point["gain_low"] < point["nll_high"] - point["nll_low"]  # paired
+
+
+def test_intervals_of_the_curve_are_over_the_documents_with_windows(place, tmp_path):
+    """Each of the six has several windows; the forty of a single token, which are numbered first, have none."""
+    text = Path(shutil.copytree(place / "text", tmp_path / "text"))
+    for k in range(40):
+        (text / f"0-{k:02d}.txt").write_text("x")
+    result = scored(place, tmp_path / "out", "sliding", data=text, short_context=SHORT)
+    table = result.tokens(columns=["pos", "document", "nll"])
+    chosen = table["pos"].to_numpy() >= SHORT
+    _, document = np.unique(table["document"].to_numpy()[chosen], return_inverse=True)
+    nll = table["nll"].combine_chunks().field("dense").to_numpy()[chosen]
+    expected = estimates(ratio(np.bincount(document, nll), np.bincount(document)))
+    assert document.max() == 5
+    point = result.context_use().set_index(["model", "context"]).loc["dense"].iloc[-1]
+    found = [point["nll"], point["nll_low"], point["nll_high"]]
+    assert found == pytest.approx([float(each) for each in (expected.value, expected.low, expected.high)], rel=1e-6)
 
 
 def test_the_curve_is_in_the_table_the_figure_and_the_json(curve, tmp_path):
