@@ -18,7 +18,7 @@ from argap.files.regular import found_in, is_there
 from argap.files.resumable import folder_name
 from argap.records import Gap, read_gap
 from argap.reports.pages.write import card
-from argap.results.layout import FIGURES, FORMATS, PAGE, RESULT, TABLES
+from argap.results.layout import RESULT, report_files
 from argap.tokens.runs import pass_folders, read_run, token_parts
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def plan(result: Path, address: str, *, tokens: bool = True) -> Push:
             f"{to}: results go to a data set as it is now; expected hf://datasets/ORG/NAME or a folder of it"
         )
     gap, result = read_gap(result), Path(result)
-    figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
-    paths = [result / name for name in (*RESULT, PAGE, *TABLES, *figures) if is_there(result / name)]
+    paths = [path for path in (*(result / name for name in RESULT), *report_files(result)) if is_there(path)]
     inside = [model for model in gap.models if is_there(result / folder_name(model) / "run.json")]
     if tokens:
         labels = result / "labels"

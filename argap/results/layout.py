@@ -26,7 +26,7 @@ FORMATS = ("svg", "png", "pdf")
 def check_report(folder: Path) -> None:
     """Raise `FormatError` if anything but a file has the name of a page, table or figure of a report in ``folder``."""
     is_folder(folder / "figures")
-    for path in _report(folder):
+    for path in report_files(folder):
         is_there(path)
 
 
@@ -44,14 +44,14 @@ def remove_report(folder: Path) -> None:
     `check_report` raises, before anything is removed.
     """
     check_report(folder)
-    for path in _report(folder):
+    for path in report_files(folder):
         path.unlink(missing_ok=True)
     figures = folder / "figures"
     if figures.is_dir() and not any(figures.iterdir()):
         figures.rmdir()
 
 
-def _report(folder: Path) -> list[Path]:
+def report_files(folder: Path) -> list[Path]:
     """Return the paths of all files that a report may have in ``folder``."""
     figures = [f"figures/{name}.{suffix}" for name in FIGURES for suffix in FORMATS]
     return [folder / name for name in (PAGE, *TABLES, *figures)]
