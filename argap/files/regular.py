@@ -6,7 +6,7 @@ Nor a file that says very much more than it stores, compressed or sparse.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -131,6 +131,12 @@ def is_there(path: Path) -> bool:
     Raises `OSError` where the system does not say: `Path.is_file` of Python 3.14 would call that absent.
     """
     return _status(path) is not None if isinstance(path, Path) else path.is_file()
+
+
+def check_replaceable(paths: Iterable[Path]) -> None:
+    """Raise `FormatError` unless each of ``paths`` is a file or absent, before the first of them is replaced."""
+    for path in paths:
+        is_there(path)
 
 
 def is_folder(path: Path) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.files.atomic import replacing
-from argap.files.regular import is_there
+from argap.files.regular import check_replaceable
 
 NEW = ".new"
 GAP = "gap.json"
@@ -26,13 +26,14 @@ def put_in_place(folder: Path, not_always: Sequence[str] = ()) -> None:
     """Replace the result in ``folder`` by the one in its `NEW`, if any; after a kill, the next call continues.
 
     ``not_always``: files of the earlier result that go unless the new one has them. Other files stay. The caller holds
-    the lock of ``folder``. Raises `FormatError`, before anything is changed, if what is no file has a file's name.
+    the lock of ``folder``. Raises `FormatError`, before anything is changed, if one of these names belongs to anything
+    but a file.
     """
     new = folder / NEW
     if (new / GAP).is_file():
         paths = [path for path in new.rglob("*") if path.is_file() and path != new / GAP]
-        for name in (GAP, *not_always, *(path.relative_to(new) for path in paths)):
-            is_there(folder / name)
+        names = [GAP, *not_always, *(path.relative_to(new) for path in paths)]
+        check_replaceable(folder / name for name in names)
         (folder / GAP).unlink(missing_ok=True)
         for name in not_always:
             if not (new / name).is_file():

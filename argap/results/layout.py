@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from argap.files.regular import is_folder, is_there
+from argap.files.regular import check_replaceable, is_folder
 
 RESULT = ("gap.json", "cells.parquet", "examples.json", "checksums.json")
 PAGE = "report.html"
@@ -26,14 +26,12 @@ FORMATS = ("svg", "png", "pdf")
 def check_report(folder: Path) -> None:
     """Raise `FormatError` if anything but a file has the name of a page, table or figure of a report in ``folder``."""
     is_folder(folder / "figures")
-    for path in report_files(folder):
-        is_there(path)
+    check_replaceable(report_files(folder))
 
 
 def check_result(folder: Path) -> None:
     """Raise `FormatError` if anything but a file has the name of a file of a result in ``folder``, or of its report."""
-    for name in RESULT:
-        is_there(folder / name)
+    check_replaceable(folder / name for name in RESULT)
     check_report(folder)
 
 

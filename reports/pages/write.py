@@ -40,7 +40,7 @@ def write_report(
     ``formats``: of the figures; the page shows the SVGs, and ``("svg", "png", "pdf")`` also writes a PNG (200 dpi) and
     a PDF of each. ``gap``: the result itself, by default read from ``gap.json``. ``further``: an extra section of the
     page. Raises `FormatError` for a file that is missing, incomplete or damaged, and, before anything is written, if
-    what is no file has the name of one of the report's.
+    one of the report's names belongs to anything but a file.
     """
     from argap.reports.figures.result import draw_all
     from argap.reports.pages.result import render

@@ -395,7 +395,7 @@ BARE = {
         "argap/tokens/labels.py",
         "argap/view/bundle.py",
     },
-    "what is no result is not listed": {"argap/cli/complete.py", "argap/cli/recall.py", "argap/view/folder.py"},
+    "only results are listed": {"argap/cli/complete.py", "argap/cli/recall.py", "argap/view/folder.py"},
 }
 """Modules that ask ``(folder / name).is_file()`` or ``exists()``, and why that is no silent absence there."""
 
@@ -407,7 +407,7 @@ def test_whether_an_optional_file_is_there_is_asked_in_one_way() -> None:
             match node:
                 case ast.Call(ast.Attribute(ast.BinOp() | ast.NamedExpr(value=ast.BinOp()), "is_file" | "exists")):
                     found.add(path.relative_to(ROOT).as_posix())
-    assert found - set[str]().union(*BARE.values()) == set(), "use is_there, which refuses what is no file"
+    assert found - set[str]().union(*BARE.values()) == set(), "use is_there, which refuses anything but a file"
     assert set[str]().union(*BARE.values()) - found == set()
 
 
