@@ -1,0 +1,183 @@
+"""What is no file where one is optional or replaced, and what cannot be written: one line, and nothing is lost."""
+
+import ast
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from argap.errors import ArgapError, FormatError
+from argap.evaluation.windows import open_evaluation_set
+from argap.files.atomic import append_text
+from argap.files.checksums import read_checksums
+from argap.files.regular import is_there
+from argap.recall import samples
+from argap.records import EvaluationSpec, read_gap
+from argap.records.gap import save_gap
+from argap.results.compare import label_result
+from argap.slices.of_tokens import open_tokens
+from argap.synthetics.sweeps.store import read_runs
+from argap.text.tokenizer import load_tokenizer
+from argap.tokens import labels
+from argap.tokens.labels import label_portions, write_labels
+from argap.tokens.runs import token_parts
+from argap.train.checkpoint import checkpoints
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "results" / "today-7m" / "7m"
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
+
+
+def test_what_is_no_file_is_not_absent(tmp_path: Path) -> None:
+    assert not is_there(tmp_path / "checksums.json")
+    os.mkfifo(tmp_path / "checksums.json")
+    for read in (lambda: is_there(tmp_path / "checksums.json"), lambda: read_checksums(tmp_path)):
+        with pytest.raises(FormatError, match="a pipe"):
+            read()
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FormatError, match=r"gone\.json: a link to nothing"):
+        is_there(tmp_path / "gone.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    with pytest.raises(FormatError, match=r"loop\.json: a link to itself"):
+        is_there(tmp_path / "loop.json")
+    with pytest.raises(FormatError, match=r"checksums\.json: expected a folder, with inside/log\.jsonl in it"):
+        is_there(tmp_path / "checksums.json" / "inside" / "log.jsonl")
+    with pytest.raises(OSError, match="name too long"):
+        is_there(tmp_path / ("x" * 300))
+    with pytest.raises(ArgapError, match=r"/dev/full: could not be written .No space left on device"):
+        append_text(Path("/dev/full"), "a line")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: token_parts(folder),
+        lambda folder: checkpoints(folder / "tokens"),
+        lambda folder: samples.read_samples(folder),
+        lambda folder: read_runs(folder),
+    ],
+)
+def test_what_is_no_folder_holds_not_nothing(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    for name in ("tokens", "samples", "runs"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(FormatError, match="a pipe; expected a folder"):
+        read(tmp_path)
+
+
+BARE = {
+    "a refusal follows": {
+        "argap/checkpoints/convert.py",
+        "argap/checkpoints/distributed.py",
+        "argap/checkpoints/find.py",
+        "argap/demo/__init__.py",
+        "argap/files/resumable.py",
+        "argap/files/weight_files.py",
+        "argap/recall/answered.py",
+        "argap/records/gap.py",
+        "argap/scoring/find.py",
+        "argap/synthetics/sweeps/store.py",
+        "argap/text/tokenizer.py",
+        "argap/tokens/runs.py",
+        "argap/train/run.py",
+        "bigram_index/manifest.py",
+    },
+    "what another run of the command left is replaced": {
+        "argap/results/in_place.py",
+        "argap/tokens/labels.py",
+        "argap/view/bundle.py",
+    },
+    "only results are listed": {"argap/cli/complete.py", "argap/cli/recall.py", "argap/view/folder.py"},
+}
+"""Modules that ask ``(folder / name).is_file()`` or ``exists()``, and why that is no silent absence there."""
+
+
+def test_whether_an_optional_file_is_there_is_asked_in_one_way() -> None:
+    found = set[str]()
+    for path in (path for top in ("argap", "bigram_index", "reports") for path in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.BinOp() | ast.NamedExpr(value=ast.BinOp()), "is_file" | "exists")):
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found - set[str]().union(*BARE.values()) == set(), "use is_there, which refuses anything but a file"
+    assert set[str]().union(*BARE.values()) - found == set()
+
+
+def test_labels_that_could_not_be_written_leave_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_evaluation_set(
+        EvaluationSpec(data=(str(ROOT / "README.md"),)), tokenizer := load_tokenizer(str(TOKENIZER))
+    )
+    write_labels(label_portions(data, None), tokenizer, tmp_path / "labels")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "labels").iterdir()}
+    monkeypatch.setattr(labels, "write_checksums", refuse_for_space)
+    with pytest.raises(ArgapError, match="No space left"):
+        write_labels(label_portions(data, None), tokenizer, tmp_path / "labels")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "labels").iterdir()} == before
+
+
+def test_a_result_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    gap = read_gap(RESULT)
+    save_gap(tmp_path / "gap.json", gap)
+    before = (tmp_path / "gap.json").read_bytes()
+    with pytest.raises(FormatError, match="estimates: domain"):
+        save_gap(tmp_path / "gap.json", gap.replaced({"domain": gap.parts("domain")[1:]}))
+    assert (tmp_path / "gap.json").read_bytes() == before
+
+
+def test_a_comparison_on_a_full_disk_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import argap
+    from argap.scoring.importing import import_run
+    from argap.slices.cells import CellWriter
+
+    texts = [f"text {k} of some words, and words again" for k in range(4)]
+    tokenizer = load_tokenizer(str(TOKENIZER))
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    spec = argap.EvaluationSpec(data=(str(tmp_path / "text.jsonl"),), packing="document")
+    for name, logprob in (("a", -2.0), ("b", -3.0)):
+        rows = [tokenizer.encode_spans(text)[0] for text in texts]
+        lines = [{"tokens": ids, "logprobs": [None, *[logprob - k % 3 for k in ids[1:]]]} for ids in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        import_run(tmp_path / f"{name}.jsonl", tmp_path / "runs", tokenizer=str(TOKENIZER), spec=spec)
+    runs, out = tmp_path / "runs", tmp_path / "result"
+    argap.compare(runs / "b", runs / "a", out=out)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    monkeypatch.setattr(CellWriter, "_write", refuse_for_space)
+    with pytest.raises(ArgapError, match="No space left"):
+        argap.compare(runs / "b", runs / "a", out=out)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["gap.json", "cells.parquet", "examples.json", "checksums.json", "table.md"])
+def test_a_folder_with_the_name_of_a_file_of_a_result_costs_nothing(
+    token_result: Path, tmp_path: Path, name: str
+) -> None:
+    import argap
+
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    (out / name).unlink(missing_ok=True)
+    (out / name).mkdir()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    for change in (lambda: argap.compare(out / "m2", out / "ref", out=out), lambda: label_result(out, threshold=3)):
+        with pytest.raises(FormatError, match=rf"{name}: a folder; expected a file|no gap\.json there"):
+            change()
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
+
+
+def refuse_for_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_whose_record_is_no_file_does_not_count_as_absent(tmp_path: Path) -> None:
+    """`argap discover` would take the cells of a result without tokens for it, which give other conditions."""
+    (tmp_path / "base_conv" / "run.json").mkdir(parents=True)
+    gap = read_gap(RESULT)
+    rows = [msgspec.structs.replace(row, run=str(tmp_path / row.model)) for row in gap.rows]
+    with pytest.raises(FormatError, match=r"base_conv/run\.json: a folder"):
+        open_tokens(tmp_path, SimpleNamespace(rows=[row for row in rows if row.model == "base_conv"]))  # pyright: ignore[reportArgumentType]
