@@ -11,6 +11,8 @@ from contextlib import contextmanager
 MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 """A parameter in a message: `` `name` `` or `` `name=value` ``."""
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+"""Where Python says that an object lies."""
 NO_THREAD = re.compile(r"can't start new thread|Failed to launch worker thread|Resource temporarily unavailable")
 """How Python, pyarrow and the system say that there are no more threads, or no memory for one."""
 
@@ -71,8 +73,14 @@ def is_short_of_threads(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error message; its type's name if the message is empty."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the first line of another library's error message; its type's name if the message is empty.
+
+    Objects in it are given without their addresses.
+
+    >>> first_line(ValueError("bad <ast.BinOp object at 0x7fd6978372b0> here\\nand more"))
+    'bad <ast.BinOp object> here'
+    """
+    return ADDRESS.sub("", (str(error).splitlines() or [type(error).__name__])[0])
 
 
 @contextmanager

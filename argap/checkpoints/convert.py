@@ -26,7 +26,7 @@ from argap.checkpoints.gguf.header import is_gguf
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
 from argap.files.checksums import sha256_of
-from argap.files.regular import is_there
+from argap.files.regular import is_local, is_there
 from argap.files.resumable import environment
 from argap.files.weight_files import indexed_files, weight_files
 from argap.records import Record, write_record
@@ -149,7 +149,7 @@ class _Stored(NamedTuple):
 
 def _find(source: str, config: str | None) -> _Stored:
     """Find what there is to convert. Raises `ArgapError` for anything without weights or a known architecture."""
-    folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
+    folder = Path(source) if is_local(source) else download(source, (*DOWNLOADED, *PICKLES))
     if not (folder / "config.json").is_file():
         check_no_adapter(folder, source)
     shards = distributed_in(folder)

@@ -18,7 +18,8 @@ from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
 from argap.files.checksums import sha256_of
-from argap.files.regular import is_there
+from argap.files.hub import snapshot
+from argap.files.regular import is_local, is_there
 from argap.files.weight_files import INDEX, weight_files
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -89,7 +90,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     only a pickle, or an adapter beside it; `FormatError` for a broken file, and for an index that names files elsewhere
     or of another kind.
     """
-    local = Path(source).exists()
+    local = is_local(source)
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
         return _find_gguf(source)
     folder = Path(source) if local else download(str(source))
@@ -136,7 +137,7 @@ def check_no_adapter(folder: Path, name: str) -> None:
 
 def _find_gguf(source: str | Path) -> Checkpoint:
     path = Path(source)
-    if not path.exists():
+    if not is_local(path):
         name, _, revision = str(source).partition("@")
         repository, _, file = name.rpartition("/")
         if repository.count("/") != 1:
@@ -188,11 +189,9 @@ def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
 
     Raises `ArgapError`.
     """
-    from huggingface_hub import snapshot_download
-
     repository, _, revision = name.partition("@")
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
+        return snapshot(repository, revision or None, patterns)
     except Exception as error:  # the library raises many types, all caused by the user, the network or the hub
         raise ArgapError(
             f"{name}: no such folder or reference, and the hub does not have it ({first_line(error)})"

@@ -11,7 +11,8 @@ import msgspec
 
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, write_json
-from argap.files.regular import is_there
+from argap.files.lock import alone_in
+from argap.files.regular import is_local, is_there
 from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
 
 DEMO = Path(__file__).parents[1] / "demo"
@@ -42,7 +43,7 @@ BUILT_IN = {
 
 def absolute(source: str) -> str:
     """Make a local path absolute, so that it works from any directory; leave hub ids and other forms unchanged."""
-    return str(Path(source).resolve()) if Path(source).exists() else source
+    return str(Path(source).resolve()) if is_local(source) else source
 
 
 def source_of(spec: EvaluationSpec, index: str | None) -> SourceRecord:
@@ -68,17 +69,19 @@ def add_reference(name: str, reference: Reference) -> None:
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
     for source in (reference.checkpoint, *reference.data):
         check_recordable(source)
-    _write({**_own(), name: reference})
+    with alone_in(_file().parent):
+        _write({**_own(), name: reference})
 
 
 def remove_reference(name: str) -> None:
     """Forget a recorded reference. Raises `ArgapError` for an unknown name."""
-    own = _own()
-    if name not in own:
-        known = ", ".join(sorted(own)) or "none"
-        raise ArgapError(f"{name}: no reference of that name is recorded; recorded: {known}")
-    del own[name]
-    _write(own)
+    with alone_in(_file().parent):
+        own = _own()
+        if name not in own:
+            known = ", ".join(sorted(own)) or "none"
+            raise ArgapError(f"{name}: no reference of that name is recorded; recorded: {known}")
+        del own[name]
+        _write(own)
 
 
 def _file() -> Path:

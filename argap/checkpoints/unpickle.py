@@ -52,7 +52,7 @@ def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
         why = first_line(error)
         if match := CAUSE.search(str(error)):  # behind advice to read the file without a check
             why = match[1]
-        raise FormatError(f"{path}: not a pickle of tensors ({why})") from None
+        raise FormatError(f"{path}: not a pickle of tensors{f' ({why})' if why else ''}") from None
     except Exception as error:  # the reader raises whatever the bytes lead to
         why = first_line(error).partition(". ")[0]  # behind it may be the same advice
         raise FormatError(f"{path}: not a whole pickle ({why}); fetch it again") from None

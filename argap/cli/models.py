@@ -136,10 +136,16 @@ def show(
 
 
 def _described(model: str, size: Size, seq_len: int | None) -> "ModelDescription":
-    """Describe an architecture or checkpoint; at the default size an architecture is read from the list."""
+    """Describe an architecture or checkpoint; at the default size an architecture is read from the list.
+
+    A checkpoint's folder comes before an architecture of its name, as in `argap score`.
+    """
+    from argap.files.regular import is_there
     from argap.records.models import read_listed
 
     listed = {row.name: row for row in read_listed()}
+    if size == Size() and is_there(Path(model, "config.json")):
+        listed.pop(model, None)
     if size == Size() and seq_len is None and model in listed:
         return listed[model]
     if size.size or model in listed:

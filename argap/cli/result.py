@@ -110,7 +110,7 @@ def slice_(
             opened.token_table, wanted or shipped_slices(opened.token_table), threshold=tau, empty=not wanted
         )
     if record:
-        record_slices(result, scored[2:])
+        record_slices(result, scored[2:], opened.record)
     at_tau = replace(opened.record, threshold=tau)
     output.show(result_json(at_tau, scored), lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])
 

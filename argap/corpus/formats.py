@@ -68,8 +68,8 @@ SURE = 4
 """Bytes of a pattern that overrules the name of a ``.bin``, whose tokens can begin with any two or three."""
 UNREADABLE = 0.3
 """Share of invalid and control characters above which bytes are not text."""
-CONTROL = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
-"""Characters that text does not contain, and the sign for invalid bytes; escape colours the logs of terminals."""
+CONTROL = re.compile("[\0-\x07\x0e-\x1a\x1c-\x1f\x7f\udc80-\udcff]")
+"""Characters that text does not contain, and invalid bytes; escape colours the logs of terminals."""
 OBJECTS = re.compile(rb"\s*\[\s*\{\s*\"")
 EXPECTED = "text, JSON, CSV, Parquet, Arrow, or token files (.npy, .npz, .bin)"
 
@@ -169,5 +169,5 @@ def _pattern(pattern: bytes) -> re.Pattern[bytes]:
 
 def _is_text(head: bytes) -> bool:
     """Return whether first bytes are mostly UTF-8 without control characters."""
-    text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
     return len(CONTROL.findall(text)) <= UNREADABLE * len(text)

@@ -24,20 +24,24 @@ def checkpoints() -> list[str]:
 def copy_checkpoints(out: Path) -> list[Path]:
     """Copy each bundled checkpoint, with the tokenizer that they share, to a folder of its own in ``out``.
 
-    Raises `ArgapError` if one of these folders exists.
+    Raises `ArgapError` if one of these folders exists, or could not be written.
     """
     import shutil
+    from contextlib import ExitStack
 
     from argap.errors import ArgapError
+    from argap.files.atomic import replacing_folder
 
     copies = {HERE / "checkpoints" / REFERENCE: out / REFERENCE}
     copies |= {Path(folder): out / Path(folder).name for folder in checkpoints()}
     for copy in copies.values():
         if copy.exists():
             raise ArgapError(f"{copy}: already exists; choose another folder")
-    for source, copy in copies.items():
-        shutil.copytree(source, copy)
-        shutil.copytree(HERE / "tokenizer", copy, dirs_exist_ok=True)
+    with ExitStack() as stack:  # all get their names once all are written
+        for source, copy in copies.items():
+            new = stack.enter_context(replacing_folder(copy))
+            for path in (*source.iterdir(), *(HERE / "tokenizer").iterdir()):
+                shutil.copyfile(path, new / path.name)
     return list(copies.values())
 
 

@@ -5,8 +5,9 @@ The addresses are those of huggingface_hub's file system. A revision follows the
 
 import re
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from argap.errors import ArgapError, first_line
 
@@ -14,6 +15,8 @@ ADDRESS = re.compile(
     r"hf:/{1,2}(?P<datasets>datasets/)?(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.%-]+))?(?P<folder>(?:/[^/?#]+)*)/?"
 )
 """`Path` turns ``hf://`` into ``hf:/``."""
+PAGES = 1000
+"""Most pages of the list of a repository's files, each of up to 1,000 names."""
 FORMS = "hf://datasets/ORG/NAME/FOLDER, or hf://ORG/NAME/FOLDER in a model's repository"
 
 
@@ -61,19 +64,39 @@ def fetched(source: object, beside: Sequence[str] = ()) -> Path:
     variable ``HF_TOKEN`` opens a private repository, ``HF_ENDPOINT`` names another hub. Raises `ArgapError` for an
     address that is none, and if the hub does not have the folder or does not answer.
     """
-    from huggingface_hub import snapshot_download
-
     address = parse_address(source)
     above = address.folder.rpartition("/")[0]
     patterns = [f"{address.folder}/**" if address.folder else "**"]
     patterns += [f"{above}/{each}" if above else each for each in beside]
     try:
-        root = snapshot_download(
-            address.repository, repo_type=address.kind, revision=address.revision, allow_patterns=patterns
-        )
+        root = snapshot(address.repository, address.revision, patterns, kind=address.kind)
     except Exception as error:  # the library raises many types, all caused by the user or the network
         raise ArgapError(f"{address}: the hub does not give it ({first_line(error)})") from error
-    folder = Path(root, address.folder)
-    if not folder.is_dir():
+    if not (root / address.folder).is_dir():
         raise ArgapError(f"{address}: the repository has no such folder")
-    return folder
+    return root / address.folder
+
+
+def snapshot(
+    repository: str, revision: str | None, patterns: Sequence[str], *, kind: Literal["dataset", "model"] = "model"
+) -> Path:
+    """Download the files of a repository that match ``patterns`` to the hub's cache, and return its folder there.
+
+    Raises any type, caused by the user, the network or the hub, and `ArgapError` for a listing without end: of more
+    than `PAGES` pages.
+    """
+    from huggingface_hub import get_session, snapshot_download
+
+    pages = count(1)
+
+    def check(request: Any) -> None:
+        if "/tree/" in request.url.path and "/resolve/" not in request.url.path and next(pages) > PAGES:
+            raise ArgapError(f"its list of files has more than {PAGES:,} pages")
+
+    client = get_session()
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "request": [*hooks["request"], check]}
+    try:
+        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=list(patterns)))
+    finally:
+        client.event_hooks = hooks

@@ -143,11 +143,20 @@ def is_folder(path: Path) -> bool:
     """Return whether an optional folder is there. Raises `FormatError` if something else has its name."""
     if path.is_dir():
         return True
-    if path.exists():
+    if is_local(path):
         raise FormatError(f"{path}: {_other_kind(path.stat()) or 'a file'}; expected a folder")
-    if path.is_symlink():
-        raise FormatError(f"{path}: a link to nothing; expected a folder, or no link")
     return False
+
+
+def is_local(source: str | Path) -> bool:
+    """Return whether ``source`` is a path that exists, rather than a name or a hub id.
+
+    Raises `FormatError` for a link to nothing or to itself.
+    """
+    path = Path(source)
+    if not path.exists() and path.is_symlink():
+        raise FormatError(f"{path}: a link to nothing; expected a file or folder, or no link")
+    return path.exists()
 
 
 def found_in(folder: Path, pattern: str) -> list[Path]:

@@ -233,6 +233,8 @@ class Gap(Record, frozen=True, dict=True):
     """Problems of the text, one line each (`argap.results.text_warnings`)."""
     context: tuple[ContextUse, ...] = ()
     """The context-use curves of the models that were also scored with a short context; by model, then by context."""
+    scores: dict[str, str] = msgspec.field(default_factory=dict)
+    """`RunIdentity.scores` of the run of each model; none in a suite's result, and in those of earlier versions."""
 
     def __post_init__(self) -> None:
         if self.reference not in self.models:

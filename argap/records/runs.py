@@ -1,5 +1,6 @@
 """Define the records of ``run.json`` and ``labels.json``."""
 
+import hashlib
 from typing import Literal
 
 import msgspec
@@ -102,6 +103,12 @@ class RunIdentity(Record, frozen=True):
     """The reference of the stored KL divergences; None if there are none."""
     context: int | None = None
     """Tokens of the windows in which tokens are read (`argap.evaluation.windows`); None: the whole window."""
+
+    @property
+    def scores(self) -> str:
+        """Return a 128-bit BLAKE2b hash (hex) of the fields that log-probs depend on, not of what else is stored."""
+        made = self.checkpoint, self.evaluation_set, self.dtype, self.device, self.batch_size, self.backend, self.bos
+        return hashlib.blake2b(msgspec.json.encode((*made, self.context)), digest_size=16).hexdigest()
 
     @property
     def optional(self) -> tuple[str, ...]:

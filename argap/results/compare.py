@@ -260,7 +260,13 @@ def _write_gap(
         *warn_of_bigrams(bigrams, tokenizer),
     )
     gap = with_slices(gap, _slices(gap, out, table, slices, earlier))
-    gap = msgspec.structs.replace(gap, warnings=warnings, fidelity=followed.results(), context=context_use(table))
+    gap = msgspec.structs.replace(
+        gap,
+        warnings=warnings,
+        fidelity=followed.results(),
+        context=context_use(table),
+        scores={run.model: run.record.identity.scores for run in runs},
+    )
     for line in warnings:
         say(line)
     for model in gap.models:
@@ -309,9 +315,22 @@ def with_slices(gap: Gap, slices: Sequence[Part]) -> Gap:
     return msgspec.structs.replace(gap.replaced({NAMED: moved}), slices=tuple(part.about for part in slices))
 
 
-def record_slices(folder: Path, slices: Sequence[Part]) -> Gap:
-    """Replace the slices recorded in ``gap.json``, and remove an earlier report."""
-    gap = with_slices(read_gap(folder), slices)
+@one_writer("folder")
+def record_slices(folder: Path, slices: Sequence[Part], since: Gap, *, beside: bool = False) -> Gap:
+    """Replace the slices recorded in ``gap.json``, and remove an earlier report.
+
+    ``since``: the result that they were computed from. ``beside``: keep those that are recorded. Raises `ArgapError`,
+    before anything is changed, for a name that is taken, and if the result has been replaced since.
+    """
+    from argap.slices.library import check_names
+
+    put_in_place(folder)
+    gap = read_gap(folder)
+    if (gap.date, gap.scores, gap.index) != (since.date, since.scores, since.index):
+        raise ArgapError(f"{folder}: the result was replaced while its slices were computed; start again")
+    slices = [*(gap.parts(NAMED) if beside else ()), *slices]
+    check_names(part.about.name for part in slices)
+    gap = with_slices(gap, slices)
     with replacing(folder / "gap.json") as written:  # before the report is removed: the disk may be full
         save_gap(written, gap)
         remove_report(folder)

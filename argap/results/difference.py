@@ -139,7 +139,7 @@ class _Pair:
                 absolute=finite(sums[k] / n[k]),
                 largest=finite(largest[k]),
                 agreement=float(same[k] / n[k]),
-                share=finite(sums[k] / total) if total else None,
+                share=finite(float(sums[k]) / float(total)) if total else None,
             )
             for k in np.flatnonzero(n).tolist()
         )

@@ -47,6 +47,7 @@ def outliers(perplexity: np.ndarray) -> np.ndarray:
     Of two sources neither is far: nothing says which of them is odd. Of three, one is far if its perplexity is above
     1.875 times the mean of the other two and further above that mean than 2.47 times their difference.
     """
+    perplexity = perplexity / perplexity.max(initial=1.0)  # the square of an enormous one would be infinite
     far = np.zeros(len(perplexity), dtype=bool)
     for k, own in enumerate(perplexity if len(perplexity) > 2 else ()):
         others = np.delete(perplexity, k)

@@ -8,6 +8,7 @@ from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.references import find_reference
 from argap.errors import ArgapError
 from argap.files.hub import fetched, is_hub
+from argap.files.regular import is_local
 from argap.records import SourceRecord
 from argap.scoring.config import DEFAULT, Engine, ScoreConfig
 from argap.scoring.per_model import split_name
@@ -29,12 +30,12 @@ def find_source(source: str, config: ScoreConfig = DEFAULT) -> "CheckpointSource
     given, source = split_name(source)
     if is_address(source):
         raise ArgapError("a server is scored by `argap score` alone; expected a checkpoint")
-    path = Path(source)
+    path, local = Path(source), is_local(source)
     known = find_reference(source)
-    if known is not None and not path.exists():
+    if known is not None and not local:
         name, checkpoint, recorded = source, find_checkpoint(known.checkpoint), known
     else:
-        name = path.resolve().name if path.exists() else path.name
+        name = path.resolve().name if local else path.name
         checkpoint, recorded = find_checkpoint(source), SourceRecord()
     from argap.scoring.local import CheckpointSource  # torch, once a checkpoint is found
 

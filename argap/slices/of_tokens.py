@@ -78,6 +78,12 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
+    for run in runs:
+        if record.scores.get(run.model, scores := run.record.identity.scores) != scores:
+            raise MismatchError(
+                f"{run.folder}: scored since {folder} was made, by another model or in another way; run "
+                "`argap score` or `argap compare` again"
+            )
     check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)])  # the other files are checked when read
     return table
 

@@ -38,6 +38,7 @@ class _Model(msgspec.Struct):
     type: str | None = None
     continuing_subword_prefix: str | None = None
     max_input_chars_per_word: int | None = None
+    dropout: float | None = None
 
 
 class _Parts(msgspec.Struct):
@@ -84,6 +85,8 @@ def check_parts(content: bytes, path: Path) -> None:
         )
     if (longest := parts.model.max_input_chars_per_word or 0) > LONGEST_WORD:
         raise FormatError(f"{path}: max_input_chars_per_word: expected at most {LONGEST_WORD:,}, found {longest:,}")
+    if parts.model.dropout:
+        raise FormatError(f"{path}: dropout {parts.model.dropout:g}, which cuts words at random; expected none")
     if unusual:
         run_child("argap.text.trial", path, path, cpu=CPU, memory=MEMORY, written=0)
 

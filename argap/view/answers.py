@@ -124,6 +124,7 @@ class Answers:
     def __init__(self, result: Result) -> None:
         self.result = result
         self._once = Once()
+        self._recording = Lock()
 
     @cached_property
     def overview(self) -> Overview:
@@ -328,16 +329,16 @@ class Answers:
 
         Raises `ArgapError` for a name that is taken or is none, and for a condition that is refused or selects nothing.
         """
-        recorded = self.result.record.parts(NAMED)
-        check_names([*(part.about.name for part in recorded), name])
+        check_names([*(part.about.name for part in self.result.record.parts(NAMED)), name])
         own = Setting(self.result.threshold, self.result.reference)
         added = self.slices([(name, where)], own, self.result.models, interrupt)
-        gap = record_slices(self.result.folder, [*recorded, *added])
-        changed = Result(self.result.folder, gap)
-        vars(changed)["token_table"] = self.result.token_table
-        self.result = changed
-        vars(self).pop("overview", None)
-        return self.overview.gap.slices
+        with self._recording:
+            gap = record_slices(self.result.folder, added, self.result.record, beside=True)
+            changed = Result(self.result.folder, gap)
+            vars(changed)["token_table"] = self.result.token_table
+            self.result = changed
+            vars(self).pop("overview", None)
+            return self.overview.gap.slices
 
     def restated(self, setting: Setting) -> Result:
         """Return the result at a setting, with its tables and breakdowns computed from the cells."""

@@ -1,6 +1,6 @@
 """Render HTML pages: templates, the script and its data, and inline figures.
 
-All text from models, corpora and folders is escaped.
+All text from models, corpora and folders is escaped, and its control characters are written out.
 """
 
 import json
@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from argap.records import Record
 from argap.reports.tables.tokens import visible
+from argap.runtime import streams
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEXT_AT_TAU = re.compile(r"<!-- (AR hits ◂ τ = [\d,]+|[+−][\d.]+, (?:—|\(?[−\d.]+%\)?)) -->\s*<g(?= )")
@@ -40,12 +41,13 @@ def render_page(
     )
     environment.filters |= {"visible": visible, "note": _note, **(filters or {})}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    return environment.get_template(name).render(
+    page = environment.get_template(name).render(
         script=Markup(script),
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         data=_data_block(data),
         **content,
     )
+    return streams.visible(page)
 
 
 def _note(text: str) -> Markup:

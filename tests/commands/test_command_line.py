@@ -1,8 +1,10 @@
 """What the command line imports, how its help is arranged, what it completes, and how commands end."""
 
+import errno
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +141,23 @@ def test_the_demo_copies_its_checkpoints(tmp_path: Path, run_command: RunCommand
     assert (code, [each.name for each in folders]) == (0, ["attention", "base_conv", "hybrid"])
     assert all((each / name).is_file() for each in folders for name in ("model.safetensors", "tokenizer.json"))
     assert run_command("demo", "--copy", str(tmp_path / "models"))[0] == 1
+
+
+def test_a_disk_that_fills_up_under_the_demos_copies_keeps_none(
+    tmp_path: Path, run_command: RunCommand, monkeypatch
+) -> None:
+    copied, copyfile = [], shutil.copyfile
+
+    def fill(source: Path, to: Path) -> None:
+        copied.append(to)
+        if len(copied) > 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+        copyfile(source, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", fill)
+        code, _, said = run_command("demo", "--copy", str(tmp_path / "models"))
+    assert (code, said.count("\n")) == (1, 1)
+    assert "could not be written (No space left on device)" in said
+    assert not any((tmp_path / "models").iterdir())
+    assert run_command("demo", "--copy", str(tmp_path / "models"))[0] == 0

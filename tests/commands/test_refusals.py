@@ -29,6 +29,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "t/prefix": "t/prefix/tokenizer.json: not a usable tokenizer (range end index …",
         "t/grows": "t/grows/tokenizer.json: its replacements make up to 1,000,000,000,000 characters of one; …",
         "t/words": "t/words/tokenizer.json: max_input_chars_per_word: expected at most 1,000, found 1,000,000",
+        "t/dropout": "t/dropout/tokenizer.json: dropout 0.5, which cuts words at random; expected none",
         "t/nested": "t/nested/tokenizer.json: not a readable tokenizer (…",
         "t/template": "t/template: its post-processor puts 'x' before a text, which it does not define",
         "t/types": "t/types: no tokenizer there, as a folder or on the hub (…",
@@ -210,6 +211,7 @@ def hostile_tokenizers() -> dict[str, Any]:
         "prefix": whole | {"model": model | {"continuing_subword_prefix": "abcdefgh", "merges": ["a b"]}},
         "grows": whole | {"normalizer": {"type": "Sequence", "normalizers": [replace] * 12}},
         "words": whole | {"model": words | {"max_input_chars_per_word": 10**6}},
+        "dropout": whole | {"model": model | {"dropout": 0.5}},
         "template": whole | {"post_processor": template},
         "nested": '{"model": {"type": "BPE"}, "normalizer": ' + "[" * 100_000,
     }

@@ -361,7 +361,7 @@ def test_the_viewer_checks_what_it_reads_of_a_window(copy: Path) -> None:
 def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     table = open_result(copy).token_table
     near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=1250)
-    record_slices(copy, near[2:])
+    record_slices(copy, near[2:], read_gap(copy))
     undisturbed = label_result(copy, str(DEMO / "index"))
     assert [each.name for each in undisturbed.slices] == ["near"]
     (copy / "trajectory.parquet").write_bytes(b"of argap suite trajectory")

@@ -23,7 +23,7 @@ import argap
 from argap.checkpoints.find import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError, FormatError
-from argap.files.hub import fetched, parse_address
+from argap.files.hub import fetched, parse_address, snapshot
 from argap.integrations.hub import plan, send
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.tokenizers import byte_level
@@ -45,6 +45,8 @@ class Hub:
     tokens: set[str | None] = field(default_factory=set)
     private: list[bool] = field(default_factory=list)
     refusing: int | None = None
+    endless: bool = False
+    """Whether the list of files leads to itself."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -75,7 +77,8 @@ class Handler(BaseHTTPRequestHandler):
                 {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for name, content in self.hub.files.items()
             ]
-            self.answer(json.dumps(tree).encode())
+            following = f'<{self.hub.address}{self.path}>; rel="next"' if self.hub.endless else ""
+            self.answer(json.dumps(tree).encode(), Link=following)
         elif (match := re.fullmatch(r"/datasets/org/name/resolve/[^/]+/(.*)", path)) and match[1] in self.hub.files:
             content = self.hub.files[match[1]]
             tag = f'"{hashlib.sha1(content).hexdigest()}"'
@@ -300,6 +303,16 @@ def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, 
         "refs/pr/1",
         "c",
     )
+
+
+def test_a_list_of_files_without_end_is_refused(hub: Hub, monkeypatch) -> None:
+    hub.endless = True
+    monkeypatch.setattr("argap.files.hub.PAGES", 20)
+    for find in (lambda: fetched("hf://datasets/org/name/run"), lambda: snapshot("org/name", None, [], kind="dataset")):
+        hub.asked.clear()
+        with pytest.raises(ArgapError, match="its list of files has more than 20 pages"):
+            find()
+        assert sum("/tree/" in each for each in hub.asked) == 20
 
 
 def test_an_answer_that_the_hubs_library_does_not_foresee_is_one_line(monkeypatch):

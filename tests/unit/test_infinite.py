@@ -25,6 +25,7 @@ from argap.reports.pages.write import write_report
 from argap.reports.tables.result import gap_table, where_table
 from argap.reports.tables.sentences import headlines
 from argap.result import Result, open_result
+from argap.results.difference import compare_pair
 from argap.scoring.importing import import_run
 from argap.slices.figures import Key, SliceScorer
 from argap.tokens.labels import label
@@ -202,6 +203,16 @@ def test_a_model_is_scored(data: EvaluationSet, tokenizer, text: Path, tmp_path:
     assert (infinite == (tokens["token"].to_numpy() == token)).all()
     assert infinite.any()
     assert result.record.on_all["m"].reason == INFINITE
+
+
+def test_runs_of_which_one_rules_a_token_out_are_compared_without_a_warning(write: Callable[[str], Result]) -> None:
+    folder = write("m").folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare_pair(str(folder / "ref"), str(folder / "m"))
+    shares = [each.share for each in found.breakdowns["distance"]]
+    assert shares.count(None) == 1  # of the token's distance: infinite of infinite
+    assert sum(share for share in shares if share) == 0
 
 
 def test_log_probs_are_imported(data: EvaluationSet, tokenizer, text: Path, tmp_path: Path) -> None:

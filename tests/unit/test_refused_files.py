@@ -12,21 +12,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from argap.errors import ArgapError, FormatError
+from argap.checkpoints.convert import convert
+from argap.checkpoints.find import find_checkpoint
+from argap.checkpoints.references import Reference, add_reference, find_reference, remove_reference
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import open_evaluation_set
 from argap.files.atomic import append_text
 from argap.files.checksums import read_checksums
+from argap.files.lock import alone_in
 from argap.files.regular import is_there
 from argap.recall import samples
-from argap.records import EvaluationSpec, read_gap
+from argap.records import EvaluationSpec, read_gap, write_record
 from argap.records.gap import save_gap
-from argap.results.compare import label_result
-from argap.slices.of_tokens import open_tokens
+from argap.results.compare import label_result, record_slices
+from argap.scoring.find import find_source
+from argap.slices.of_tokens import Slice, open_tokens, score_slices
 from argap.synthetics.sweeps.store import read_runs
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, write_labels
-from argap.tokens.runs import token_parts
+from argap.tokens.runs import read_run, token_parts
 from argap.train.checkpoint import checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -172,6 +177,65 @@ def test_a_folder_with_the_name_of_a_file_of_a_result_costs_nothing(
 
 def refuse_for_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("to", ["loop", "nowhere"])
+def test_a_link_that_leads_nowhere_is_no_name_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("argap.files.hub.snapshot", lambda *_, **__: pytest.fail("asked the hub"))
+    for name in ("loop", "loop.gguf"):
+        os.symlink(to.replace("loop", name), name)
+        for find in (find_checkpoint, find_source, lambda name: convert(name, tmp_path / "out")):
+            with pytest.raises(FormatError, match=rf"{name}: a link to nothing; expected a file or folder, or no link"):
+                find(name)
+
+
+@pytest.mark.parametrize("change", ["checkpoint", "dtype"])
+def test_tokens_of_a_run_that_was_scored_again_are_not_the_results(
+    token_result: Path, tmp_path: Path, change: str
+) -> None:
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    gap = read_gap(out)
+    gap = msgspec.structs.replace(
+        gap, rows=[msgspec.structs.replace(row, run="") for row in gap.rows]
+    )  # those in `out`
+    assert open_tokens(out, gap).models == gap.models
+    run = read_run(out / "m-1").record
+    identity = msgspec.structs.replace(run.identity, **{change: "bfloat16"})
+    write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=identity))
+    with pytest.raises(MismatchError, match=r"m-1: scored since .* was made, by another model or in another way"):
+        open_tokens(out, gap)
+    assert open_tokens(out, msgspec.structs.replace(gap, scores={})).models  # of an earlier version
+    more = msgspec.structs.replace(run.identity, rank=not run.identity.rank)  # other columns, the same log-probs
+    write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=more))
+    assert open_tokens(out, gap).models
+
+
+def test_slices_of_a_result_that_was_replaced_are_not_recorded(token_result: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    gap = read_gap(out)
+    table = open_tokens(out, gap)
+    near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=gap.threshold)[2:]
+    save_gap(out / "gap.json", msgspec.structs.replace(gap, date="2001-01-01T00:00:00+00:00"))
+    before = (out / "gap.json").read_bytes()
+    with pytest.raises(ArgapError, match="the result was replaced while its slices were computed"):
+        record_slices(out, near, gap)
+    assert (out / "gap.json").read_bytes() == before
+    with alone_in(out), pytest.raises(ArgapError, match="in use by process"):
+        record_slices(out, near, read_gap(out))
+
+
+def test_a_reference_is_added_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that read the list at once would each write it without the other's."""
+    monkeypatch.setenv("ARGAP_HOME", str(tmp_path))
+    add_reference("first", Reference(checkpoint="here"))
+    with alone_in(tmp_path):
+        for change in (lambda: add_reference("x", Reference(checkpoint="y")), lambda: remove_reference("first")):
+            with pytest.raises(ArgapError, match="in use by process"):
+                change()
+    assert find_reference("first") is not None
 
 
 def test_a_run_whose_record_is_no_file_does_not_count_as_absent(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sources of a text: leaving some out, the gap without each, and warnings of a text that no result should rest on."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -241,6 +242,12 @@ def test_a_level_model_has_no_warnings():
 )
 def test_outliers(perplexity, far):
     assert np.flatnonzero(outliers(np.array(perplexity))).tolist() == far
+
+
+def test_enormous_perplexities_are_judged_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert outliers(np.array([2e200, 1e200, 2.5e200, 9e201])).tolist() == [False, False, False, True]
 
 
 def test_a_foreign_source_is_named_with_the_share_without_it():

@@ -83,6 +83,7 @@ def parse_address(url: str) -> str:
         not host
         or len(host) > LONGEST_HOST
         or max(map(len, host.split("."))) > 63
+        or ("%" in host and ":" not in host)  # no name has one, but what stands before %40 may be a password
         or parts.username is not None
         or parts.password is not None
         or parts.query

@@ -20,7 +20,8 @@ from argap.errors import ArgapError
 from argap.records import Estimate
 from argap.reports.tables.numbers import loss, loss_name
 from argap.result import open_result
-from argap.view.answers import KEPT, Once
+from argap.runtime.interrupt import Interrupt
+from argap.view.answers import KEPT, Answers, Once
 from argap.view.app import PAGE
 from argap.view.folder import folder_app, results_in
 from argap.view.protocol import Protocol
@@ -85,6 +86,32 @@ def test_a_slice_is_recorded_by_the_page_alone(token_result, tmp_path):
     assert part.n == len(open_result(tmp_path / "out").tokens("train_count < 2"))
     for refused in (asked, asked.replace("rare", "all"), asked.replace("rare", "x/y"), asked.replace("=rare", "=")):
         assert "name" in client.post(refused, headers={"Origin": ORIGIN}).json()["error"]
+
+
+def test_slices_recorded_at_once_are_all_kept(token_result, tmp_path, monkeypatch):
+    out = copied(token_result, tmp_path / "out")
+    meeting, slices, refused = threading.Barrier(3), Answers.slices, []
+
+    def together(*arguments):
+        meeting.wait(60)  # each knows the slices recorded so far, which are none
+        return slices(*arguments)
+
+    monkeypatch.setattr(Answers, "slices", together)
+    answers = Answers(open_result(out))
+
+    def record(name: str) -> None:
+        try:
+            answers.record(name, "train_count < 2", Interrupt())
+        except ArgapError as error:
+            refused.append(str(error))
+
+    asking = [threading.Thread(target=record, args=[name]) for name in ("rare", "rare", "more")]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+    assert sorted(part.about.name for part in open_result(out).record.named) == ["ar_hits", "more", "rare"]
+    assert refused == ["slice rare: the name is the name of two slices; choose another"]
 
 
 def test_a_slice_that_the_disk_refuses_is_one_line_and_loses_no_report(token_result, tmp_path, monkeypatch):

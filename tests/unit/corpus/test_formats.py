@@ -408,6 +408,14 @@ def test_a_saved_data_set_is_read_without_its_caches(tmp_path: Path) -> None:
     assert open_corpus(tmp_path / "set" / "train").tally.left_out == corpus.tally.left_out
 
 
+def test_the_sign_for_invalid_bytes_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\ufffd\ufffd", encoding="utf-8")
+    (tmp_path / "b.txt").write_bytes(b"\xfd\xfc\xfb\xf9")
+    corpus = open_corpus(tmp_path)
+    assert texts(corpus) == ["\ufffd\ufffd"]
+    assert corpus.tally.remarks()[0].startswith("1 files were left out: b.txt (no text in UTF-8")
+
+
 @pytest.mark.parametrize("piece", [1, 7, 64])
 def test_an_array_is_read_in_pieces(tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "PIECE", piece)

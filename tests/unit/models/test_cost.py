@@ -118,6 +118,16 @@ def test_models_show_knows_architectures_and_checkpoints(tmp_path: Path) -> None
     assert f"{3 * found['flops'] / 1e9:.2f} GFLOPs, forward and backward" in named
 
 
+def test_models_show_takes_a_folder_before_an_architecture_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ArgapForCausalLM(build_config("mamba2", hidden_size=32, num_hidden_layers=1, vocab_size=64, seq_len=48))
+    model.save_pretrained(tmp_path / "mamba2")
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(run("show", "mamba2", "--json"))["params"] == model.num_parameters()
+    assert "mamba2" in run("show", "mamba2", "--size", "125m")  # of a size: the architecture
+
+
 def test_models_show_knows_the_families_that_load_natively(tmp_path: Path) -> None:
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
     model = MambaForCausalLM(config)

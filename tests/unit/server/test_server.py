@@ -388,7 +388,10 @@ def test_a_server_that_asks_for_a_key_names_the_variable(server, place, tmp_path
 
 @pytest.mark.parametrize(
     "url",
-    ["http://me:secret@host/v1", "http://host/v1?key=secret", "https://host/#secret", "http://", "http://host:x/v1"],
+    [
+        *("http://me:secret@host/v1", "http://host/v1?key=secret", "https://host/#secret", "http://secret%40host/v1"),
+        *("http://", "http://host:x/v1"),
+    ],
 )
 def test_an_address_with_more_than_a_host_and_a_path_is_refused_unprinted(place, tmp_path, url: str) -> None:
     with pytest.raises(ArgapError, match=r"expected http\[s\]://HOST\[:PORT\]/v1") as refused:
