@@ -11,8 +11,8 @@ from contextlib import contextmanager
 MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 """A parameter in a message: `` `name` `` or `` `name=value` ``."""
 
-ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
-"""Where Python says that an object lies."""
+OBJECT = re.compile(r"<class '([\w.]+)'>|(<[^<>]+?) at 0x[0-9a-f]+(?=>)")
+"""A type, or an object with its address, as Python shows them."""
 NO_THREAD = re.compile(r"can't start new thread|Failed to launch worker thread|Resource temporarily unavailable")
 """How Python, pyarrow and the system say that there are no more threads, or no memory for one."""
 
@@ -75,12 +75,12 @@ def is_short_of_threads(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message; its type's name if the message is empty.
 
-    Objects in it are given without their addresses.
+    Types in it are given by name, and objects without their addresses.
 
-    >>> first_line(ValueError("bad <ast.BinOp object at 0x7fd6978372b0> here\\nand more"))
-    'bad <ast.BinOp object> here'
+    >>> first_line(ValueError("<ast.BinOp object at 0x7fd6978372b0> is no <class 'int'>\\nand more"))
+    '<ast.BinOp object> is no int'
     """
-    return ADDRESS.sub("", (str(error).splitlines() or [type(error).__name__])[0])
+    return OBJECT.sub(r"\1\2", (str(error).splitlines() or [type(error).__name__])[0])
 
 
 @contextmanager

@@ -231,7 +231,7 @@ def _of_tokens(folder: Path, record: Gap, table: TokenTable, model: str, drawn: 
         bins["match"] = MATCHES
     fits = halves(np.arange(len(drawn)))
     fit = fits[:, 0]
-    _check_halves(fit[drawn][: record.documents], folder)
+    _check_halves(fit[drawn & (table.scored_of_document > 0)], folder)
     flags = [*FLAGS, *(COPY_FLAGS if copied else ()), *TEXT_FLAGS]
     features = [*flags, *_binned(bins), *kept_features(table.documents)]
     units = np.where(drawn, fits @ (1 << np.arange(fits.shape[1])), -1).astype(np.int32)

@@ -16,6 +16,8 @@ BUILT_IN = ("all", "overall", "ar_hits", "other")
 """Names reserved in every result."""
 NAME = re.compile(r"\w[\w +-]*")
 LONGEST_NAME = 200
+FILLED = re.compile(r"""'[^']*'|"[^"]*"|\{reference\}|\{seq_len\}""")
+"""What `filled` fills in, and text and names in quotes, in which it does not."""
 
 
 class SliceSpec(Record, frozen=True):
@@ -78,9 +80,12 @@ def _check(slices: Sequence[SliceSpec]) -> None:
         check_syntax(each.where)
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise `ArgapError` for a name that is duplicate, built in, or not made of letters, digits, spaces, _, - and +."""
-    seen: set[str] = set(BUILT_IN)
+def check_names(names: Iterable[str], beside: Iterable[str] = ()) -> None:
+    """Raise `ArgapError` for a name that is duplicate, built in, or not made of letters, digits, spaces, _, - and +.
+
+    ``beside``: names that are taken, of any form.
+    """
+    seen = {*BUILT_IN, *beside}
     for name in names:
         if len(name) > LONGEST_NAME or not NAME.fullmatch(name):
             raise ArgapError(f"slice {name[:80]!r}: expected a name of letters, digits, spaces, _, - and +, not a path")
@@ -91,5 +96,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def filled(where: str, models: Sequence[str], evaluation: EvaluationRecord) -> str:
-    """Fill in ``{reference}`` and ``{seq_len}`` in a condition. ``models``: the reference first."""
-    return where.replace("{reference}", quoted(models[0])).replace("{seq_len}", str(evaluation.seq_len))
+    """Fill in ``{reference}`` and ``{seq_len}`` in a condition, outside quotes. ``models``: the reference first."""
+    values = {"{reference}": quoted(models[0]), "{seq_len}": str(evaluation.seq_len)}
+    return FILLED.sub(lambda found: values.get(found[0], found[0]), where)

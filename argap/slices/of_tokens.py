@@ -60,8 +60,8 @@ class Slice(NamedTuple):
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """Open the runs and labels of a result, at the paths in ``gap.json`` or in the result's folder.
 
-    Raises `AbsentError` if they are missing, `MismatchError` if they belong to another text, and `FormatError` for a
-    damaged file.
+    Raises `AbsentError` if they are missing, `MismatchError` for those of another text, index or model, and
+    `FormatError` for a damaged file.
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
@@ -72,6 +72,11 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
     own = (each for each in tables if (each.record.evaluation.fingerprint, each.record.index) == made_with)
     table = next(own, tables[0])
     labels = table.labels
+    if table.record.index != record.index:
+        raise MismatchError(
+            f"{labels}: labels with other training counts than {folder} was made with; run `argap score` or "
+            "`argap compare` again"
+        )
     for name, evaluation in [(labels, table.record.evaluation), *((run.folder, run.record.evaluation) for run in runs)]:
         if evaluation.fingerprint != record.fingerprint:
             raise MismatchError(

@@ -329,7 +329,7 @@ class Answers:
 
         Raises `ArgapError` for a name that is taken or is none, and for a condition that is refused or selects nothing.
         """
-        check_names([*(part.about.name for part in self.result.record.parts(NAMED)), name])
+        check_names([name], beside=(part.about.name for part in self.result.record.parts(NAMED)))
         own = Setting(self.result.threshold, self.result.reference)
         added = self.slices([(name, where)], own, self.result.models, interrupt)
         with self._recording:

@@ -213,6 +213,14 @@ def test_tokens_of_a_run_that_was_scored_again_are_not_the_results(
     assert open_tokens(out, gap).models
 
 
+def test_labels_with_other_counts_are_not_the_results(token_result: Path, tmp_path: Path) -> None:
+    """A score that was killed between writing the labels and the result leaves such."""
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    gap = read_gap(out)
+    with pytest.raises(MismatchError, match=r"labels with other training counts than .*; run `argap score` or"):
+        open_tokens(out, msgspec.structs.replace(gap, index=None))
+
+
 def test_slices_of_a_result_that_was_replaced_are_not_recorded(token_result: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(token_result, tmp_path / "out"))
     gap = read_gap(out)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import argap
 from argap.errors import ArgapError, FormatError
@@ -19,6 +18,7 @@ from argap.results.restated import restate
 from argap.slices.discover import DRAWN, HYPOTHESIS, _stability, discover, draw, halves
 from argap.slices.partitions import partition
 from argap.tokens.batches import TokenReader
+from argap.tokens.table import TokenTable
 from tests.builders.page_tables import table, unlike
 from tests.conftest import copied_without_tokens
 
@@ -285,10 +285,14 @@ def test_json_says_whether_tokens_were_read(token_result, tmp_path, run_command)
     assert err == f"{cells}: found in its cells, not its tokens: conditions split at the bounds of bins\n"
 
 
-def test_a_single_document_has_no_halves(result):
-    alone = replace(result.record, documents=1)
+@pytest.mark.parametrize("having", [1, 2])
+def test_a_single_document_has_no_halves(result, monkeypatch, having):
+    n = result.token_table.scored_of_document.copy()
+    (first, *_), fits = np.flatnonzero(n), halves(np.arange(len(n)))[:, 0]
+    n[(np.arange(len(n)) != first) & ((having == 1) | (fits != fits[first]))] = 0  # others have no scored token
+    monkeypatch.setattr(TokenTable, "scored_of_document", n)
     with pytest.raises(ArgapError, match="too few documents"):
-        discover(result.folder, alone, "m2")
+        discover(result.folder, result.record, "m2")
 
 
 @pytest.mark.parametrize(

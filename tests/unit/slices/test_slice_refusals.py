@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -15,7 +16,7 @@ import argap
 from argap.errors import ArgapError, Interrupted
 from argap.runtime.interrupt import Interrupt, interruptible, raising_interrupts
 from argap.slices.conditions import TABLE, connect, shortened, streamed
-from argap.slices.library import read_slices
+from argap.slices.library import filled, read_slices
 from argap.tokens.batches import TokenReader
 from tests.conftest import copied_without_tokens
 
@@ -252,3 +253,10 @@ def test_no_further_batch_is_read(result, monkeypatch):
     with pytest.raises(Interrupted), interruptible(interrupt):
         result.gap({"starts": "word_start"})
     assert len(result.gap({"starts": "word_start"})) == 9  # nobody waits for another Interrupt
+
+
+def test_nothing_is_filled_in_inside_quotes() -> None:
+    """`argap slice --by` prints the values of a column as conditions, and they may be any text."""
+    where = """pos < {seq_len} AND "a {seq_len}" = '{{seq_len}, it''s {reference}' AND nll.{reference} > 1"""
+    expected = """pos < 64 AND "a {seq_len}" = '{{seq_len}, it''s {reference}' AND nll.ref > 1"""
+    assert filled(where, ["ref", "m"], SimpleNamespace(seq_len=64)) == expected  # pyright: ignore[reportArgumentType]
