@@ -222,12 +222,11 @@ ROWS = (
     Row(
         "repositories of the hub",
         "no pickles, no code; then as local files",
-        "",
-        "commands/test_offline.py",
+        "1,000 pages of names of files",
+        "unit/test_hub.py",
         (
-            "argap/checkpoints/find.py::_hub_files",
-            "argap/checkpoints/find.py::download",
-            "argap/files/hub.py::fetched",
+            "argap/files/hub.py::snapshot",
+            "argap/files/hub.py::listed",
             "argap/integrations/hub.py::_has",
         ),
     ),

@@ -18,7 +18,7 @@ from argap.checkpoints.lengths import max_positions
 from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
 from argap.files.checksums import sha256_of
-from argap.files.hub import snapshot
+from argap.files.hub import listed, snapshot
 from argap.files.regular import is_local, is_there
 from argap.files.weight_files import INDEX, weight_files
 
@@ -175,11 +175,9 @@ def pickles_of(names: Iterable[str]) -> list[str]:
 
 def _hub_files(name: str) -> list[str]:
     """Return the files of a hub repository; none if the hub cannot be reached."""
-    from huggingface_hub import list_repo_files
-
     name, _, revision = name.partition("@")
     try:
-        return list_repo_files(name, revision=revision or None)
+        return listed(name, revision or None)
     except Exception:  # many types, as in `download`
         return []
 

@@ -4,7 +4,8 @@ The addresses are those of huggingface_hub's file system. A revision follows the
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -82,10 +83,26 @@ def snapshot(
 ) -> Path:
     """Download the files of a repository that match ``patterns`` to the hub's cache, and return its folder there.
 
-    Raises any type, caused by the user, the network or the hub, and `ArgapError` for a listing without end: of more
-    than `PAGES` pages.
+    Raises any type, caused by the user, the network or the hub, and `ArgapError` for more than `PAGES` pages.
     """
-    from huggingface_hub import get_session, snapshot_download
+    from huggingface_hub import snapshot_download
+
+    with _ending():
+        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=list(patterns)))
+
+
+def listed(repository: str, revision: str | None) -> list[str]:
+    """Return the names of the files in a model's repository. Raises what `snapshot` raises."""
+    from huggingface_hub import HfApi
+
+    with _ending():
+        return HfApi().list_repo_files(repository, revision=revision)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Raise `ArgapError` in the block once a list of files has more than `PAGES` pages: one may lead to itself."""
+    from huggingface_hub import get_session
 
     pages = count(1)
 
@@ -97,6 +114,6 @@ def snapshot(
     hooks = client.event_hooks
     client.event_hooks = {**hooks, "request": [*hooks["request"], check]}
     try:
-        return Path(snapshot_download(repository, repo_type=kind, revision=revision, allow_patterns=list(patterns)))
+        yield
     finally:
         client.event_hooks = hooks

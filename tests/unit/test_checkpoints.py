@@ -336,7 +336,7 @@ def test_a_quantised_head_is_not_taken_apart() -> None:
 def test_a_revision_of_the_hub_is_asked_for(place, tmp_path, monkeypatch) -> None:
     asked: list[tuple[str, str | None]] = []
 
-    def snapshot(name: str, revision: str | None = None, allow_patterns: Any = None) -> str:
+    def snapshot(name: str, repo_type: str, revision: str | None = None, allow_patterns: Any = None) -> str:
         asked.append((name, revision))
         return str(place if "x.gguf" in allow_patterns or "f32.gguf" in allow_patterns else place / "full")
 

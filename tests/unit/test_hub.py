@@ -23,7 +23,7 @@ import argap
 from argap.checkpoints.find import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError, FormatError
-from argap.files.hub import fetched, parse_address, snapshot
+from argap.files.hub import fetched, listed, parse_address
 from argap.integrations.hub import plan, send
 from argap.text.tokenizer import load_tokenizer
 from tests.builders.tokenizers import byte_level
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         if path.startswith("/api/datasets/org/name/revision"):
             siblings = [{"rfilename": name} for name in self.hub.files]
             self.answer(json.dumps({"id": "org/name", "sha": COMMIT, "siblings": siblings}).encode())
-        elif path.startswith("/api/datasets/org/name/tree"):
+        elif re.match(r"/api/(datasets|models)/org/name/tree", path):
             tree = [
                 {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for name, content in self.hub.files.items()
@@ -308,7 +308,7 @@ def test_what_the_hub_lacks_or_refuses_is_one_line(hub, local, place, tmp_path, 
 def test_a_list_of_files_without_end_is_refused(hub: Hub, monkeypatch) -> None:
     hub.endless = True
     monkeypatch.setattr("argap.files.hub.PAGES", 20)
-    for find in (lambda: fetched("hf://datasets/org/name/run"), lambda: snapshot("org/name", None, [], kind="dataset")):
+    for find in (lambda: fetched("hf://datasets/org/name/run"), lambda: listed("org/name", None)):
         hub.asked.clear()
         with pytest.raises(ArgapError, match="its list of files has more than 20 pages"):
             find()
