@@ -44,7 +44,10 @@ def _flat(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, options in groups.items():
             build = hints[name].of if hasattr(hints[name], "of") else hints[name]
             made[name] = build(**{option: given.pop(option) for option in options})
-        return command(**given, **made)
+        try:
+            return command(**given, **made)
+        except EOFError as error:  # which the command-line library takes for the end of what a user types
+            raise RuntimeError(f"the end of a file: {error}") from error
 
     parameters = []
     for name, each in signature(command).parameters.items():

@@ -12,11 +12,26 @@ READ, WRITE = 0, 1
 
 
 def jit(function: Any) -> Any:
-    """Compile a function without the GIL, and keep the machine code on disk if some folder for it can be written."""
+    """Compile a function without the GIL, and keep the machine code on disk if some folder for it can be written.
+
+    Machine code that was cut off or damaged there is compiled again.
+    """
     try:
-        return numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+        compiled = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
     except RuntimeError:  # neither the package's folder nor the home: a container's other user, a read-only cluster
         return numba.njit(nogil=True, boundscheck=False)(function)
+    cache: Any = vars(compiled)["_cache"]
+    load = cache.load_overload
+
+    def load_if_whole(*of: Any) -> Any:
+        try:
+            return load(*of)
+        except Exception:  # of many types, from unpickling what anything may have been written over
+            cache.flush()
+            return None
+
+    cache.load_overload = load_if_whole
+    return compiled
 
 
 def _prefetch(write: int) -> Any:

@@ -161,3 +161,16 @@ def test_a_disk_that_fills_up_under_the_demos_copies_keeps_none(
     assert "could not be written (No space left on device)" in said
     assert not any((tmp_path / "models").iterdir())
     assert run_command("demo", "--copy", str(tmp_path / "models"))[0] == 0
+
+
+def test_the_end_of_a_file_in_a_library_is_no_end_of_input(run_command: RunCommand, monkeypatch, tmp_path) -> None:
+    """The command-line library says "Aborted!" and no more."""
+
+    def cut_off(*_: object) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("argap.checkpoints.references.references", cut_off)
+    code, printed, said = run_command("ref", "list")
+    assert (code, printed) == (70, "")
+    assert said.startswith("argap: internal error (RuntimeError: the end of a file: Ran out of input)")

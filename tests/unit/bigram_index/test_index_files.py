@@ -181,3 +181,23 @@ def test_bins_are_of_exposures(tmp_path):
 def test_text_without_bigrams_is_refused(index):
     with pytest.raises(ArgapError, match="no bigram"):
         frequency_profile(index, [np.array([1]), np.array([2])])
+
+
+def test_damaged_machine_code_is_compiled_again(tmp_path: Path) -> None:
+    """A crash of the system may leave such: numba does not sync what it writes."""
+    (tmp_path / "module.py").write_text(
+        "from argap.bigram_index.counting.intrinsics import jit\n\n\n@jit\ndef add(x):\n    return x + 1\n"
+    )
+    command = [sys.executable, "-c", "import module; print(module.add(2), sum(module.add.stats.cache_hits.values()))"]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def call() -> str:
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return ended.stdout or ended.stderr
+
+    compiled, found = "3 0\n", "3 1\n"
+    assert [call(), call()] == [compiled, found]
+    for pattern, damage in (("*.nbi", b""), ("*.nbi", b"no pickle"), ("*.nbc", b"")):
+        (path,) = (tmp_path / "cache").rglob(pattern)
+        path.write_bytes(damage)
+        assert [call(), call()] == [compiled, found], pattern
