@@ -97,8 +97,10 @@ def grow(
 
     ``codes [C, F]``: the bin of each feature; ``n [C]``: tokens; ``lost [C]``: ΔNLL's sum, in nats. ``depth``:
     the longest chain of conditions; ``min_share``: the least share of the tokens in a leaf; ``leaves``: the
-    maximum number of leaves. The splits with the largest gain come first.
+    maximum number of leaves. The splits with the largest gain come first. Without tokens there are none.
     """
+    if not len(n):
+        return []
     share, gap = n / n.sum(), lost / _most(codes, lost, features)
 
     def best(node: Node) -> _Split | None:

@@ -58,12 +58,12 @@ class Slice(NamedTuple):
 
 
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
-    """Open the runs and labels of a result, at the paths in ``gap.json`` or in the result's folder.
+    """Open the runs and labels of a result, in its folder or at the paths in ``gap.json``.
 
     Raises `AbsentError` if they are missing, `MismatchError` for those of another text, index or model, and
     `FormatError` for a damaged file.
     """
-    runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
+    runs = tuple(_run(folder, row.model, row.run, record.scores.get(row.model)) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
     tables = [TokenTable(runs, each) for each in beside if is_there(each / "labels.json")]
     if not tables:
@@ -83,27 +83,36 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
-    for run in runs:
-        if record.scores.get(run.model, scores := run.record.identity.scores) != scores:
-            raise MismatchError(
-                f"{run.folder}: scored since {folder} was made, by another model or in another way; run "
-                "`argap score` or `argap compare` again"
-            )
     check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)])  # the other files are checked when read
     return table
 
 
-def _run(folder: Path, model: str, recorded: str) -> Run:
-    candidates = [Path(recorded), folder / folder_name(model)] if recorded else [folder / folder_name(model)]
-    for candidate in candidates:
-        if is_there(candidate / "run.json") and (run := open_run(candidate)).model == model:
+def _run(folder: Path, model: str, recorded: str, scores: str | None) -> Run:
+    """Return the run of a model: in the result's folder, else at the ``recorded`` path, where it may have another name.
+
+    ``scores``: of its identity; None: any.
+    """
+    own = folder / folder_name(model)
+    found = [run for run in _runs_in(own) if run.model == model]
+    if recorded and Path(recorded) != own:
+        found += [named(run, model) for run in _runs_in(Path(recorded))]  # compared as NAME=RUN, it has another name
+    for run in found:
+        if scores in (None, run.record.identity.scores):
             return run
-    if recorded and is_there(Path(recorded) / "run.json"):  # compared as NAME=RUN
-        return named(open_run(recorded), model)
+    if found:
+        raise MismatchError(
+            f"{found[0].folder}: scored since {folder} was made, by another model or in another way; run `argap score` "
+            "or `argap compare` again"
+        )
     raise AbsentError(
-        f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
+        f"{folder}: the tokens of this result are not here; expected the run of {model} in {own}; "
         "its tables and breakdowns need only the files that are here"
     )
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    """Return the run in a folder, if there is one."""
+    return [open_run(folder)] if is_there(folder / "run.json") else []
 
 
 def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:

@@ -259,9 +259,11 @@ def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Read log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
 
-    Raises `FormatError`, naming a part that is missing or damaged, and as `check_scores`.
+    Raises `FormatError`, naming a part that is missing or damaged, for other tokens or windows than the record's, and
+    as `check_scores`.
     """
-    table = _read_columns(run, ["pos", "logprob", "top1"])
+    table = _read_columns(run, ["token", "pos", "logprob", "top1"])
+    _check_rows(run, table)
     scored = table["pos"].to_numpy() > 0
     if run.record.evaluation.unit == "byte":  # only a segment's last token has a log-prob
         scored &= table["logprob"].is_valid().to_numpy()
@@ -274,13 +276,18 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def read_token_ids(run: Run) -> np.ndarray:
     """Read the token ids that the run scored, int32 ``[N]``.
 
-    Raises `FormatError` as `read_logprobs`, and for other tokens or windows than its record's.
+    Raises `FormatError` as `read_logprobs`.
     """
     table = _read_columns(run, ["token", "pos"])
-    tokens, rows = table["token"].to_numpy(), RowsFingerprint()
-    rows.add(tokens, table["pos"].to_numpy())
+    _check_rows(run, table)
+    return table["token"].to_numpy()
+
+
+def _check_rows(run: Run, table: pa.Table) -> None:
+    """Raise `FormatError` for tokens or windows other than the record's."""
+    rows = RowsFingerprint()
+    rows.add(table["token"].to_numpy(), table["pos"].to_numpy())
     rows.check(run.folder, run.record.evaluation)
-    return tokens
 
 
 def check_ids(run: Run, ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

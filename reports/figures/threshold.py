@@ -53,7 +53,7 @@ def share_by_threshold(gap: Gap) -> Figure:
     omitted = _omitted(gap, {model: float(values.max()) for model, values in shares.items()})
     ends = {model: float(shares[model][-1]) for model in models if model not in omitted}
     look = highlight(gap.models, of_interest(gap))
-    marks = _marks(gap)
+    marks = [mark for mark in _marks(gap) if mark <= tau.max()]  # beyond it every repeated bigram is a hit
     above.set_xscale("symlog", linthresh=1)
     order = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend lists curves in the order of their right ends
     every = max(1, len(tau) // 12)

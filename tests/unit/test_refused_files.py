@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from argap.checkpoints.convert import convert
@@ -31,7 +33,7 @@ from argap.synthetics.sweeps.store import read_runs
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, write_labels
-from argap.tokens.runs import read_run, token_parts
+from argap.tokens.runs import read_logprobs, read_run, token_parts
 from argap.train.checkpoint import checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -198,19 +200,31 @@ def test_tokens_of_a_run_that_was_scored_again_are_not_the_results(
 ) -> None:
     out = Path(shutil.copytree(token_result, tmp_path / "out"))
     gap = read_gap(out)
-    gap = msgspec.structs.replace(
-        gap, rows=[msgspec.structs.replace(row, run="") for row in gap.rows]
-    )  # those in `out`
-    assert open_tokens(out, gap).models == gap.models
+    assert {run.folder.parent for run in open_tokens(out, gap).runs} == {out}  # of the copy, not of the original
     run = read_run(out / "m-1").record
     identity = msgspec.structs.replace(run.identity, **{change: "bfloat16"})
     write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=identity))
+    assert {run.folder.parent for run in open_tokens(out, gap).runs} == {out, token_result}
+    gap = msgspec.structs.replace(gap, rows=[msgspec.structs.replace(row, run="") for row in gap.rows])
     with pytest.raises(MismatchError, match=r"m-1: scored since .* was made, by another model or in another way"):
         open_tokens(out, gap)
     assert open_tokens(out, msgspec.structs.replace(gap, scores={})).models  # of an earlier version
     more = msgspec.structs.replace(run.identity, rank=not run.identity.rank)  # other columns, the same log-probs
     write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=more))
     assert open_tokens(out, gap).models
+
+
+def test_rows_of_a_run_in_another_order_are_refused_wherever_log_probs_are_read(
+    token_result: Path, tmp_path: Path
+) -> None:
+    run = read_run(Path(shutil.copytree(token_result / "m-1", tmp_path / "m-1")))
+    read_logprobs(run)
+    path = token_parts(run.folder)[0]
+    rows = pq.read_table(path)
+    pq.write_table(pa.concat_tables([rows.slice(0, 5), rows.slice(6, 1), rows.slice(5, 1), rows.slice(7)]), path)
+    (run.folder / "checksums.json").unlink()
+    with pytest.raises(FormatError, match="m-1: "):
+        read_logprobs(run)
 
 
 def test_labels_with_other_counts_are_not_the_results(token_result: Path, tmp_path: Path) -> None:
@@ -252,4 +266,4 @@ def test_a_run_whose_record_is_no_file_does_not_count_as_absent(tmp_path: Path) 
     gap = read_gap(RESULT)
     rows = [msgspec.structs.replace(row, run=str(tmp_path / row.model)) for row in gap.rows]
     with pytest.raises(FormatError, match=r"base_conv/run\.json: a folder"):
-        open_tokens(tmp_path, SimpleNamespace(rows=[row for row in rows if row.model == "base_conv"]))  # pyright: ignore[reportArgumentType]
+        open_tokens(tmp_path, SimpleNamespace(scores={}, rows=[row for row in rows if row.model == "base_conv"]))  # pyright: ignore[reportArgumentType]

@@ -1,5 +1,6 @@
 """Sentences, what is said and drawn of very many models, and tokens as the page shows them."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from argap.records import EarlierOccurrence, Gap
 from argap.reports.figures import threshold as threshold_figure
+from argap.reports.figures.drawing import lay_out
 from argap.reports.figures.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.figures.threshold import share_by_threshold
 from argap.reports.tables.overview import colour_order, of_interest, overview
@@ -115,6 +117,19 @@ def test_of_many_curves_those_at_the_ends_are_in_colour(make_gap: Maker, monkeyp
     assert {"m0", "m1", "m7", "m8"} == {
         name for text in share_by_threshold(gap).axes[0].texts if (name := text.get_text()) in gap.models
     }
+
+
+def test_a_threshold_far_beyond_the_curve_is_not_named(make_gap: Maker) -> None:
+    """On a text of a few tokens; its name beyond the axis would take the room of the panels."""
+    gap = make_gap({"m": 0.3})
+    low = [part.moved("threshold", str(k)) for k, part in enumerate(gap.parts("threshold")[:3])]
+    short = gap.replaced({"threshold": low, "slice": [low[-1].moved("slice", "ar_hits"), gap.on_other]})
+    assert max(int(point.bin) for point in short.curve) < 9
+    figure = share_by_threshold(short)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lay_out(figure)
+    assert not [text for text in figure.axes[0].texts if text.get_text().startswith("τ")]
 
 
 def test_the_curve_of_an_unresolved_share_is_not_drawn(make_gap: Maker) -> None:

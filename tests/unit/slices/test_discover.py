@@ -76,6 +76,8 @@ def test_leaves_are_a_partition_and_keep_to_their_limits():
 def test_a_tree_without_a_gain_has_no_nodes():
     codes = np.arange(2)[:, None]
     assert grow(codes, np.ones(2), np.ones(2), [Feature("b", (), "NOT b")], depth=3, min_share=0.1, leaves=5) == []
+    none = np.empty(0)  # the half of a split may have no tokens
+    assert grow(codes[:0], none, none, [Feature("b", (), "NOT b")], depth=3, min_share=0.1, leaves=5) == []
 
 
 def test_both_halves_have_about_as_many_documents():
