@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
@@ -367,7 +366,7 @@ def test_a_hub_repository_of_pickles_names_the_command(gpt2, tmp_path, monkeypat
     (fetched / "config.json").write_text("{}")
     monkeypatch.setattr(checkpoint_module, "download", lambda name: fetched)
     files = ["config.json", "training_args.bin", "pytorch_model.bin"]
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name, revision=None: files)
+    monkeypatch.setattr(checkpoint_module, "listed", lambda name, revision: files)
     with pytest.raises(ArgapError, match=r"someone/model: only pickled .*pytorch_model\.bin.* `argap convert someone/"):
         find_checkpoint("someone/model")
 

@@ -372,6 +372,7 @@ def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result,
     index = labels.column_names.index("train_count")
     pq.write_table(labels.set_column(index, "train_count", pa.nulls(len(labels), pa.int64())), path)
     (path.parent / FILE).unlink()
+    (path.parent / "labels.json").write_text(json.dumps(read_json(path.parent / "labels.json") | {"index": None}))
     record = read_json(out / "gap.json")
     record |= {"threshold": None, "index": None}
     counted = ("frequency", "threshold")

@@ -1,6 +1,7 @@
 """`argap recall` on the fixture: files, resume, parity with lm-eval, tables and page."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from statistics import fmean
@@ -170,6 +171,22 @@ def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
     assert '<mark class="query">' in page
     here = msgspec.structs.replace(result.tasks[0], source="/home/me/rows.jsonl")
     assert ": rows.jsonl, " in recall_table(msgspec.structs.replace(result, tasks=[here])).notes[1]
+
+
+def test_control_characters_of_a_prompt_are_written_out_on_the_page(done, monkeypatch: pytest.MonkeyPatch) -> None:
+    from argap.reports.pages import recall
+
+    read = recall.read_samples
+
+    def altered(folder: Path) -> list[Sample]:
+        return [msgspec.structs.replace(each, prompt=f"{each.prompt}\x1b[31m\u202e") for each in read(folder)]
+
+    monkeypatch.setattr(recall, "read_samples", altered)
+    page = write_recall_page(done[0]).read_text()
+    assert r"\u001b[31m\u202e</mark>" in page
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+    monkeypatch.undo()
+    write_recall_page(done[0])
 
 
 def test_why_answers_failed(done) -> None:
