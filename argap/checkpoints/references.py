@@ -11,7 +11,6 @@ import msgspec
 
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, write_json
-from argap.files.lock import alone_in
 from argap.files.regular import is_local, is_there
 from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
 
@@ -64,6 +63,7 @@ def find_reference(name: str) -> Reference | None:
 def add_reference(name: str, reference: Reference) -> None:
     """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
     from argap.corpus.remote import check_recordable  # imports numpy, which a list of names does not need
+    from argap.files.lock import alone_in
 
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
@@ -75,6 +75,8 @@ def add_reference(name: str, reference: Reference) -> None:
 
 def remove_reference(name: str) -> None:
     """Forget a recorded reference. Raises `ArgapError` for an unknown name."""
+    from argap.files.lock import alone_in
+
     with alone_in(_file().parent):
         own = _own()
         if name not in own:

@@ -154,9 +154,11 @@ def is_local(source: str | Path) -> bool:
     Raises `FormatError` for a link to nothing or to itself.
     """
     path = Path(source)
-    if not path.exists() and path.is_symlink():
+    if path.exists():
+        return True
+    if path.is_symlink():
         raise FormatError(f"{path}: a link to nothing; expected a file or folder, or no link")
-    return path.exists()
+    return False
 
 
 def found_in(folder: Path, pattern: str) -> list[Path]:

@@ -328,10 +328,11 @@ def record_slices(folder: Path, slices: Sequence[Part], since: Gap, *, beside: b
     gap = read_gap(folder)
     if (gap.date, gap.scores, gap.index) != (since.date, since.scores, since.index):
         raise ArgapError(f"{folder}: the result was replaced while its slices were computed; start again")
-    recorded = gap.parts(NAMED) if beside else []
     if beside:
+        recorded = gap.parts(NAMED)
         check_names((part.about.name for part in slices), beside=(part.about.name for part in recorded))
-    gap = with_slices(gap, [*recorded, *slices])
+        slices = [*recorded, *slices]
+    gap = with_slices(gap, slices)
     with replacing(folder / "gap.json") as written:  # before the report is removed: the disk may be full
         save_gap(written, gap)
         remove_report(folder)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,16 +92,14 @@ def _run(folder: Path, model: str, recorded: str, scores: str | None) -> Run:
 
     ``scores``: of its identity; None: any.
     """
-    own = folder / folder_name(model)
-    found = [run for run in _runs_in(own) if run.model == model]
-    if recorded and Path(recorded) != own:
-        found += [named(run, model) for run in _runs_in(Path(recorded))]  # compared as NAME=RUN, it has another name
-    for run in found:
+    own, other = folder / folder_name(model), None
+    for run in _runs(own, model, recorded):
         if scores in (None, run.record.identity.scores):
             return run
-    if found:
+        other = other or run
+    if other:
         raise MismatchError(
-            f"{found[0].folder}: scored since {folder} was made, by another model or in another way; run `argap score` "
+            f"{other.folder}: scored since {folder} was made, by another model or in another way; run `argap score` "
             "or `argap compare` again"
         )
     raise AbsentError(
@@ -110,9 +108,12 @@ def _run(folder: Path, model: str, recorded: str, scores: str | None) -> Run:
     )
 
 
-def _runs_in(folder: Path) -> list[Run]:
-    """Return the run in a folder, if there is one."""
-    return [open_run(folder)] if is_there(folder / "run.json") else []
+def _runs(own: Path, model: str, recorded: str) -> Iterator[Run]:
+    """Yield the run in ``own`` if it is the model's, then that at the ``recorded`` path, which may be amiss."""
+    if is_there(own / "run.json") and (run := open_run(own)).model == model:
+        yield run
+    if recorded and is_there(Path(recorded) / "run.json"):
+        yield named(open_run(recorded), model)
 
 
 def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:

@@ -201,6 +201,11 @@ def test_tokens_of_a_run_that_was_scored_again_are_not_the_results(
     out = Path(shutil.copytree(token_result, tmp_path / "out"))
     gap = read_gap(out)
     assert {run.folder.parent for run in open_tokens(out, gap).runs} == {out}  # of the copy, not of the original
+    away = [msgspec.structs.replace(row, run=str(tmp_path / "half")) for row in gap.rows]
+    (tmp_path / "half").mkdir()
+    unfinished = msgspec.structs.replace(read_run(out / "ref").record, finished=None)
+    write_record(tmp_path / "half" / "run.json", unfinished)  # the original is being scored again
+    assert {run.folder.parent for run in open_tokens(out, msgspec.structs.replace(gap, rows=away)).runs} == {out}
     run = read_run(out / "m-1").record
     identity = msgspec.structs.replace(run.identity, **{change: "bfloat16"})
     write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=identity))
