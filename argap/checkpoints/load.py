@@ -154,6 +154,7 @@ def _load_by_transformers(
     dtype: "torch.dtype",
     placed: str | dict[str, str] | None,
 ) -> "PreTrainedModel":
+    from transformers import PreTrainedConfig
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
@@ -198,6 +199,8 @@ def _load_by_transformers(
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ArgapError(f"{checkpoint.name}: transformers cannot load it ({reason})") from error
     model, report = loaded
+    if not isinstance(model.config.get_text_config(), PreTrainedConfig):
+        raise ArgapError(f"{checkpoint.name}: its config.json has a part for text, which {type(model).__name__} lacks")
     missing = sorted(report["missing_keys"])
     if missing:
         raise ArgapError(

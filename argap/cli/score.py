@@ -9,7 +9,7 @@ import typer
 
 from argap.cli.complete import references
 from argap.cli.options import LimitTokens, LogTo, Overwrite, SliceFile, Threshold, TrustRemoteCode, Windows
-from argap.cli.output import Output
+from argap.cli.output import Output, print_json
 from argap.errors import ArgapError
 from argap.scoring.config import ScoreConfig
 
@@ -121,8 +121,11 @@ def demo(
     from argap.demo import copy_checkpoints, run_demo
 
     if copy is not None:
-        for folder in copy_checkpoints(copy):
-            typer.echo(folder)
+        folders = copy_checkpoints(copy)
+        if output.as_json:
+            print_json([str(folder) for folder in folders])
+        else:
+            typer.echo("\n".join(map(str, folders)))
         return
     gap, report = run_demo(out, limit_tokens)
     output.show_gap(gap)

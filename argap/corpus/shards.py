@@ -24,6 +24,8 @@ SCAN = 2**22  # tokens searched for EOS at a time
 LLM_C = {20240520: "<u2", 20240801: "<u4"}
 """Types of tokens by the first of the 256 int32 that precede them in files of llm.c; the third is their number."""
 LLM_C_HEADER = 1024  # bytes
+ENCRYPTED = 1
+"""Flag of an archive's member."""
 
 
 def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
@@ -55,6 +57,8 @@ def shards_of(path: Path, dtype: np.dtype | None, domain: str) -> Iterator[Token
     except (OSError, zipfile.BadZipFile) as error:
         raise FormatError(f"{path}: not a complete .npz archive ({first_line(error)})") from error
     for member in members:
+        if member.flag_bits & ENCRYPTED:
+            raise FormatError(f"{path}: {member.filename} is encrypted; expected an archive without a password")
         check_unpacked(path, member.file_size, member.compress_size)
         yield TokenShard(path, dtype, domain, member.compress_size, member.filename)
 
@@ -92,7 +96,7 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> tuple[np.ndarray, np.ndar
     try:
         with local_file(path, shard.member) as local:
             tokens = map_integers(local, shard.name)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise FormatError(f"{shard.name}: not a complete .npy file ({error})") from error
     return tokens, None
 

@@ -75,7 +75,7 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
     ``remedy``: what to do if the disk refuses. ``sole_writer``: no other process writes ``target``, so every temporary
     folder is a leftover. Raises `ArgapError` if the disk refuses, and for a ``target`` that is a symbolic link.
     """
-    target = Path(target).absolute()
+    target = _absolute(Path(target))
     if target.is_symlink():
         raise ArgapError(f"{target}: a symbolic link, which is not replaced; expected the folder itself")
     temporary = _temporary(target)
@@ -103,6 +103,13 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             os.rename(old, target)
         for path in (temporary, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _absolute(target: Path) -> Path:
+    """Return an absolute path; without ``..``, which may lead through the folder that is moved away."""
+    if ".." not in target.parts:
+        return target.absolute()
+    return Path(os.path.realpath(target.parent), target.name)
 
 
 def _swap(target: Path, new: Path, old: Path) -> None:

@@ -25,6 +25,10 @@ DIGITS = 8
 """Hex digits of a CRC-32."""
 
 
+Version = tuple[int, int, int, int]
+"""Of a file: device, inode, size, and modification time in ns."""
+
+
 class FileChecksums(Record, frozen=True):
     """The contents of `FILE`."""
 
@@ -90,18 +94,23 @@ def checked(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
+def version_of(path: Path) -> Version:
+    """Return what changes when a file is written again."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def check_file(path: Path, recorded: str | None) -> None:
     """Raise `FormatError` for a file whose checksums are not the ``recorded`` ones; None: none were recorded."""
     if recorded is None:
         return
-    status = path.stat()
-    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, recorded)
+    version = (version_of(path), recorded)
     if version not in _whole:
         _check_blocks(path, [recorded[at : at + DIGITS] for at in range(0, len(recorded), DIGITS)], remedy_for(path))
     _whole.add(version)
 
 
-_whole: set[tuple[int, int, int, int, str]] = set()
+_whole: set[tuple[Version, str]] = set()
 """File versions already checked."""
 
 

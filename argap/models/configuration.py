@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import read_json
@@ -108,7 +108,7 @@ def read_native(folder: Path) -> ArgapConfig:
     path = folder / "config.json"
     try:
         config = ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
-        config.to_dict()  # building a model also does this, and it can fail on keys such as dtype
+        GenerationConfig.from_model_config(config)  # as building a model does; it fails on keys such as text_config
         return config
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None

@@ -48,6 +48,7 @@ def context_use(table: TokenTable) -> tuple[ContextUse, ...]:
             n += np.bincount(of_token, minlength=units)
             for point, values in zip(runs, rows.runs, strict=True):
                 logprob[point] += np.bincount(of_token, values["logprob"].to_numpy()[chosen], minlength=units)
+    table.check_unchanged()
     return tuple(_point(point, n, logprob, table.models[0]) for point in runs)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 LONGEST = 100_000
 """Characters of a condition."""
+DEEPEST = 500
+"""Open parentheses: DuckDB's parser takes time and memory with the square of those that are not closed."""
 MOST_DIGITS = 38
 """Digits of a whole number: DuckDB 2.0 compares longer ones with columns wrongly, or not at all."""
 MOST_JOINED = 16

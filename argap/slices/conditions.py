@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import duckdb
@@ -23,7 +24,7 @@ from argap.files.atomic import parse_json
 from argap.records import COPY, HIT, INDUCTION, MISS, NEW_KEY, NO_PREDICTION, RIGHT, WRONG
 from argap.records.columns import BY_MODEL, COPIED, OPTION_OF, OPTIONAL, schema_of
 from argap.runtime.interrupt import current, raising_interrupts
-from argap.slices.allowed import LONGEST, Node, refused_part
+from argap.slices.allowed import DEEPEST, LONGEST, Node, refused_part
 from argap.slices.arrow_conditions import Evaluated, plain_condition
 from argap.tokens.batches import Mask, OfVocabulary, TokenReader
 from argap.tokens.table import TokenTable
@@ -150,6 +151,8 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     """
     if len(where) > LONGEST:
         raise _refusal(where, f"has {len(where):,} characters; expected at most {LONGEST:,}", schema)
+    if (depth := _depth(where)) > DEEPEST:
+        raise _refusal(where, f"opens {depth:,} parentheses at once; expected at most {DEEPEST}", schema)
 
     def tree(expression: str) -> Node:
         query = f"{HEAD}{expression}\n) FROM {TABLE}"
@@ -171,6 +174,12 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
     if what := refused_part(list(_objects(selected[0]))):  # before DuckDB plans it, which runs parts without columns
         raise _refusal(where, f"holds {what}", schema)
     return selected[0]
+
+
+def _depth(where: str) -> int:
+    """Return how many parentheses are open at once, at most, outside of quotes."""
+    marks = re.findall("[()]", re.sub("'[^']*'|\"[^\"]*\"", "", where))
+    return max(accumulate(1 if mark == "(" else -1 for mark in marks), default=0)
 
 
 def _syntax_error(where: str, parsed: Mapping[str, Any]) -> str:

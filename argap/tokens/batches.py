@@ -81,6 +81,7 @@ class TokenReader:
         of_runs = [list(dict.fromkeys(names)) for names in of_runs]
         for rows in read_rows(self.table.folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
             yield from [rows] if held is None else rows.among(held)
+        self.table.check_unchanged()
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
         """Return the scored tokens of some rows; with `UNIT`, unscored ones may remain, with unit -1.

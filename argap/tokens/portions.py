@@ -101,6 +101,7 @@ def map_portions(table: TokenTable, of: Callable[[Portion], Made]) -> Iterator[M
             all_rows.add(portion.tokens, portion.pos)
             yield result
     all_rows.check(folders[0], table.runs[0].record.evaluation)
+    table.check_unchanged()
 
 
 def _scores(rows: Rows, run: int) -> Scores:

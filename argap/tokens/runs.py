@@ -83,6 +83,11 @@ class Run:
     def model(self) -> str:
         return self.record.model
 
+    def is_unchanged(self) -> bool:
+        """Return whether the folder still holds this run, finished if it was."""
+        now = read_run(self.folder).record
+        return now.identity == self.record.identity and (now.finished is None) == (self.finished is None)
+
     @property
     def finished(self) -> RunResult | None:
         """Return the outcome; None if the run is unfinished."""

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.errors import FormatError
+from argap.errors import FormatError, MismatchError
 from argap.evaluation.documents import Documents, read_documents
-from argap.files.checksums import check_files
+from argap.files.checksums import Version, check_files, version_of
 from argap.files.parquet import check_below, read_portions, whole_column
+from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.metric.fidelity import differences, measures
 from argap.records import LabelsRecord, read_record
@@ -65,6 +66,30 @@ class TokenTable:
     def record(self) -> LabelsRecord:
         """Return ``labels.json``."""
         return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT)
+
+    def check_unchanged(self) -> None:
+        """Raise `MismatchError` if the labels or a run were written again since the table was opened.
+
+        Call it after reading: files that were opened later than others may be of the new ones.
+        """
+        for folder, name, is_same in [
+            (self.labels, "labels.json", self._has_labels),
+            *((run.folder, "run.json", run.is_unchanged) for run in (*self.runs, *self.short.values())),
+        ]:
+            version = version_of(folder / name) if is_there(folder / name) else None
+            if version in self._unchanged:
+                continue
+            if version is None or not is_same():
+                raise MismatchError(f"{folder}: written again while it was read; run the command again")
+            self._unchanged.add(version)
+
+    def _has_labels(self) -> bool:
+        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT) == self.record
+
+    @cached_property
+    def _unchanged(self) -> set[Version]:
+        """Versions of records that were compared with those that the table was opened with."""
+        return set()
 
     @cached_property
     def documents(self) -> Documents | None:

@@ -66,6 +66,7 @@ def train(
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # every process must have read the folder before any changes it
         if before and before.finished:
+            _check_saved(out)
             if parallel.is_main:
                 say(f"{out}: the run is finished; nothing to do")
                 tidy_finished(out, config)
@@ -202,6 +203,13 @@ def _check_model(out: Path) -> None:
     others = (out / "model.safetensors").exists() or (out / "checkpoints").exists()
     if others and not is_there(out / "train.json"):
         raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`")
+
+
+def _check_saved(out: Path) -> None:
+    """Raise `ArgapError` if the model of a finished run is no longer there."""
+    for name in ("config.json", "model.safetensors"):
+        if not is_there(out / name):
+            raise ArgapError(f"{out}: the run is finished, but {name} is not there; train it again with `overwrite`")
 
 
 def _discard(out: Path) -> None:

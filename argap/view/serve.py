@@ -1,5 +1,6 @@
 """Serve the page on this machine until Ctrl-C."""
 
+import asyncio
 import secrets
 import socket
 import webbrowser
@@ -65,9 +66,11 @@ def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callab
     warming.start()
     if browser:
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    serving = uvicorn.Server(config).serve(sockets=[listening])
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        asyncio.run(serving)
     finally:
+        serving.close()  # Ctrl-C may come before it has begun, and Python would warn
         listening.close()
         interrupt.set()
         warming.join()

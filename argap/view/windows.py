@@ -94,6 +94,7 @@ class WindowReader:
             check_scores(run.folder, of_run, weight > 0, start)
         columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
         rows = table.batch_of(Rows(labels, runs), columns, models, start)
+        table.check_unchanged()
         ids = table.check_ids(rows["token"].to_numpy())
         texts, cut = _texts(ids, table)
         scored = weight >= 0

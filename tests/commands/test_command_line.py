@@ -1,6 +1,7 @@
 """What the command line imports, how its help is arranged, what it completes, and how commands end."""
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -141,6 +142,8 @@ def test_the_demo_copies_its_checkpoints(tmp_path: Path, run_command: RunCommand
     assert (code, [each.name for each in folders]) == (0, ["attention", "base_conv", "hybrid"])
     assert all((each / name).is_file() for each in folders for name in ("model.safetensors", "tokenizer.json"))
     assert run_command("demo", "--copy", str(tmp_path / "models"))[0] == 1
+    code, printed, _ = run_command("demo", "--copy", str(tmp_path / "more"), "--json")
+    assert (code, json.loads(printed)) == (0, [str(tmp_path / "more" / each.name) for each in folders])
 
 
 def test_a_disk_that_fills_up_under_the_demos_copies_keeps_none(

@@ -326,6 +326,7 @@ def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> 
         ({"hidden_size": 16 * 10**9}, "hidden_size: expected 1 to 131,072, found 16000000000"),
         ({"pad_token_id": []}, "pad_token_id: expected a whole number, found []"),
         ({"max_position_embeddings": {}}, "max_position_embeddings: expected a whole number, found {}"),
+        ({"text_config": {"vocab_size": 3}}, "config.json: 'dict' object has no attribute"),
         ({"rms_norm_eps": 0}, "rms_norm_eps: expected above 0, at most 1e+30, found 0"),
         ({"rms_norm_eps": -1e-5}, "rms_norm_eps: expected above 0, at most 1e+30, found -1e-05"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps: expected above 0, at most 1e+30, found nan"),

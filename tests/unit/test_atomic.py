@@ -119,6 +119,15 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_path_that_leads_through_the_folder_that_is_replaced(tmp_path):
+    for name in ("folder", "other"):
+        target = tmp_path / "folder" / ".." / name
+        (tmp_path / name).mkdir()
+        replace_folder(target)
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["file"]
+    assert {path.name for path in tmp_path.iterdir()} == {"folder", "other"}
+
+
 KILLED_BETWEEN_THE_RENAMES = """
 import os, signal, sys
 from pathlib import Path

@@ -24,8 +24,9 @@ from argap.files.checksums import read_checksums
 from argap.files.lock import alone_in
 from argap.files.regular import is_there
 from argap.recall import samples
-from argap.records import EvaluationSpec, read_gap, write_record
+from argap.records import EvaluationSpec, LabelsRecord, read_gap, write_record
 from argap.records.gap import save_gap
+from argap.result import open_result
 from argap.results.compare import label_result, record_slices
 from argap.scoring.find import find_source
 from argap.slices.of_tokens import Slice, open_tokens, score_slices
@@ -33,8 +34,10 @@ from argap.synthetics.sweeps.store import read_runs
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens import labels
 from argap.tokens.labels import label_portions, write_labels
+from argap.tokens.portions import read_portions
 from argap.tokens.runs import read_logprobs, read_run, token_parts
 from argap.train.checkpoint import checkpoints
+from argap.view.windows import WindowReader
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "today-7m" / "7m"
@@ -217,6 +220,34 @@ def test_tokens_of_a_run_that_was_scored_again_are_not_the_results(
     more = msgspec.structs.replace(run.identity, rank=not run.identity.rank)  # other columns, the same log-probs
     write_record(out / "m-1" / "run.json", msgspec.structs.replace(run, identity=more))
     assert open_tokens(out, gap).models
+
+
+@pytest.mark.parametrize("changed", ["labels", "m-1"])
+def test_a_result_that_is_written_again_while_it_is_read_is_refused(
+    token_result: Path, tmp_path: Path, changed: str
+) -> None:
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    result = open_result(out)
+    table, other = result.token_table, open_tokens(out, result.record)
+    windows = WindowReader(table)
+    record = table.record if changed == "labels" else read_run(out / changed).record
+    path = out / changed / ("labels.json" if changed == "labels" else "run.json")
+    write_record(path, record)  # as a command that finds nothing to do
+    windows.read(0, table.models)
+    result.gap({"late": "pos > 30"})
+    if isinstance(record, LabelsRecord):
+        again = msgspec.structs.replace(record, sources=record.sources[::-1])
+    else:
+        again = msgspec.structs.replace(record, identity=msgspec.structs.replace(record.identity, dtype="bfloat16"))
+    for change in (lambda: write_record(path, again), path.unlink):
+        change()
+        for read in (
+            lambda: result.gap({"later": "pos > 31"}),
+            lambda: windows.read(0, table.models),
+            lambda: list(read_portions(other)),
+        ):
+            with pytest.raises(MismatchError, match=rf"{changed}: written again while it was read; run the command"):
+                read()
 
 
 def test_rows_of_a_run_in_another_order_are_refused_wherever_log_probs_are_read(

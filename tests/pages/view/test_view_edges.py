@@ -1,6 +1,8 @@
 """Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
 
+import asyncio
 import csv
+import gc
 import json
 import shutil
 import threading
@@ -309,6 +311,17 @@ def test_a_missing_package_is_one_line(token_result, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     with pytest.raises(ArgapError, match=r"^uvicorn is not installed; run `pip install starlette uvicorn`$"):
         serve(token_result, browser=False, ready=print)
+
+
+def test_an_interrupt_before_the_page_is_served_is_silent(token_result, monkeypatch, recwarn):
+    def interrupted(*_args: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio.Runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        serve(token_result, port=0, browser=False, ready=lambda _: None)
+    gc.collect()
+    assert not [str(each.message) for each in recwarn]
 
 
 def test_two_listeners_get_two_ports():

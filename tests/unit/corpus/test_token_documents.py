@@ -185,6 +185,17 @@ def test_a_header_that_is_no_flat_array_is_refused_in_one_line(tmp_path, tokeniz
         ids(open_corpus(path), tokenizer)
 
 
+def test_an_encrypted_archive_is_refused(tmp_path, tokenizer):
+    path = tmp_path / "tokens.npz"
+    np.savez(path, train=np.array([5, 6, 7]))
+    written = bytearray(path.read_bytes())
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        written[written.index(header) + flags] |= 1
+    path.write_bytes(written)
+    with pytest.raises(FormatError, match=r"tokens\.npz: train\.npy is encrypted; expected an archive without a pass"):
+        ids(open_corpus(path), tokenizer)
+
+
 def test_an_archive_that_unpacks_to_far_more_than_tokens_is_refused(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(regular, "MOST_UNPACKED", 2**16)
     np.savez_compressed(tmp_path / "tokens.npz", train=np.zeros(2**21, np.uint16))

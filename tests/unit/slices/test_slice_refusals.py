@@ -109,6 +109,14 @@ def test_conditions_that_are_refused(result, where, why):
         assert "\n" not in message
 
 
+def test_parentheses_that_are_not_closed_are_counted_before_they_are_parsed(result):
+    """DuckDB takes minutes and gigabytes for some ten thousand of them."""
+    with pytest.raises(ArgapError, match=r"opens 20,000 parentheses at once; expected at most 500; known columns"):
+        result.gap({"open": "(" * 20_000})
+    deep = "(" * 400 + "repeated" + ")" * 400 + f" AND piece <> '{'(' * 600}'"
+    assert result.gap({"deep": deep})["n"].notna().all()
+
+
 def test_a_long_condition_is_not_quoted_whole(result):
     for where, why in ((f"pos > 1{' AND pos > 1' * 10_000}", "has 120,007 characters"), ("1 + " * 5000 + "1", "depth")):
         with pytest.raises(ArgapError, match=rf'^condition ".{{200}}…": .*{why}') as caught:

@@ -120,6 +120,9 @@ def test_a_finished_run_is_not_repeated(toy_values: dict, tmp_path: Path) -> Non
     before = (tmp_path / "model.safetensors").stat().st_mtime_ns
     assert train(toy(toy_values), tmp_path, device="cpu") == record
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ArgapError, match=r"the run is finished, but model\.safetensors is not there; train it again"):
+        train(toy(toy_values), tmp_path, device="cpu")
 
 
 def test_deterministic_operations_run_during_training_only(
