@@ -307,6 +307,14 @@ def test_missing_left_over_and_misshapen_weights_are_named(gpt2, data, tmp_path,
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "other")
 
 
+def test_a_part_for_text_that_the_model_does_not_have_is_refused(gpt2, data, tmp_path):
+    shutil.copytree(gpt2.folder, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"text_encoder": {"vocab_size": 3}}))
+    with pytest.raises(ArgapError, match=r"m: its config\.json has a part for text, which GPT2LMHeadModel lacks"):
+        run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
+
+
 def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
     shutil.copytree(gpt2.folder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
