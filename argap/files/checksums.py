@@ -94,9 +94,12 @@ def checked(folder: Path, paths: Iterable[Path]) -> Iterator[Path]:
         yield path
 
 
-def version_of(path: Path) -> Version:
-    """Return what changes when a file is written again."""
-    status = path.stat()
+def version_of(path: Path) -> Version | None:
+    """Return what changes when a file is written again; None for one that is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -104,8 +107,9 @@ def check_file(path: Path, recorded: str | None) -> None:
     """Raise `FormatError` for a file whose checksums are not the ``recorded`` ones; None: none were recorded."""
     if recorded is None:
         return
-    version = (version_of(path), recorded)
-    if version not in _whole:
+    if (file := version_of(path)) is None:
+        raise FormatError(f"{path}: no such file{remedy_for(path)}")
+    if (version := (file, recorded)) not in _whole:
         _check_blocks(path, [recorded[at : at + DIGITS] for at in range(0, len(recorded), DIGITS)], remedy_for(path))
     _whole.add(version)
 

@@ -17,7 +17,6 @@ from argap.errors import FormatError, MismatchError
 from argap.evaluation.documents import Documents, read_documents
 from argap.files.checksums import Version, check_files, version_of
 from argap.files.parquet import check_below, read_portions, whole_column
-from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.metric.fidelity import differences, measures
 from argap.records import LabelsRecord, read_record
@@ -76,8 +75,7 @@ class TokenTable:
             (self.labels, "labels.json", self._has_labels),
             *((run.folder, "run.json", run.is_unchanged) for run in (*self.runs, *self.short.values())),
         ]:
-            version = version_of(folder / name) if is_there(folder / name) else None
-            if version in self._unchanged:
+            if (version := version_of(folder / name)) in self._unchanged:
                 continue
             if version is None or not is_same():
                 raise MismatchError(f"{folder}: written again while it was read; run the command again")

@@ -28,6 +28,7 @@ from argap.records import EvaluationSpec, LabelsRecord, read_gap, write_record
 from argap.records.gap import save_gap
 from argap.result import open_result
 from argap.results.compare import label_result, record_slices
+from argap.runtime.interrupt import Interrupt
 from argap.scoring.find import find_source
 from argap.slices.of_tokens import Slice, open_tokens, score_slices
 from argap.synthetics.sweeps.store import read_runs
@@ -37,6 +38,7 @@ from argap.tokens.labels import label_portions, write_labels
 from argap.tokens.portions import read_portions
 from argap.tokens.runs import read_logprobs, read_run, token_parts
 from argap.train.checkpoint import checkpoints
+from argap.view.search import find_text
 from argap.view.windows import WindowReader
 
 ROOT = Path(__file__).parents[2]
@@ -248,6 +250,18 @@ def test_a_result_that_is_written_again_while_it_is_read_is_refused(
         ):
             with pytest.raises(MismatchError, match=rf"{changed}: written again while it was read; run the command"):
                 read()
+
+
+def test_a_part_that_became_a_link_to_nothing_is_one_line_where_text_is_searched(
+    token_result: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(token_result, tmp_path / "out"))
+    table = open_result(out).token_table
+    part = token_parts(table.runs[0].folder)[0]
+    part.unlink()
+    part.symlink_to("nothing")
+    with pytest.raises(FormatError, match=rf"{part.name}: no such file"):
+        find_text(table, "be", limit=3, interrupt=Interrupt())
 
 
 def test_rows_of_a_run_in_another_order_are_refused_wherever_log_probs_are_read(
