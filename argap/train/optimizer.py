@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from argap.errors import FormatError
 from argap.train.config import TrainConfig
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -49,14 +50,28 @@ def load_moments(
     saved: Mapping[str, torch.Tensor],
     step: int,
 ) -> None:
-    """Load the `moments` after ``step`` steps. Raises `KeyError` if one of the two is missing."""
+    """Load the `moments` after ``step`` steps.
+
+    Raises `KeyError` if one of the two is missing, and `FormatError` for another shape or type than the parameter's.
+    """
     for name, parameter in parameters.items():
         if f"{MOMENTS[0]}.{name}" in saved:  # has had a gradient
+            for moment in MOMENTS:
+                _check(f"{moment}.{name}", saved[f"{moment}.{name}"], parameter)
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(step), device=parameter.device if fused else "cpu"),
                 **{moment: saved[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
+
+
+def _check(name: str, saved: torch.Tensor, parameter: nn.Parameter) -> None:
+    for of, found, expected in (
+        ("shape", [*saved.shape], [*parameter.shape]),
+        ("type", saved.dtype, parameter.dtype),
+    ):
+        if found != expected:
+            raise FormatError(f"{name} has {of} {found}, its parameter {expected}")
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

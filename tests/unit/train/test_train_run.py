@@ -1,6 +1,7 @@
 """Complete runs at toy size on a CPU: they learn, resume bit for bit, and reject invalid input."""
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import read_json
@@ -355,6 +356,7 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     record = read_json(tmp_path / "train.json")
     (tmp_path / "train.json").write_text(json.dumps(record | {"finished": None}))
     path = tmp_path / "checkpoints" / "step-30" / "optimizer.safetensors"
+    saved = load_file(path)
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(FormatError, match="step-30: not a complete checkpoint"):
         train(toy(toy_values), tmp_path, device="cpu")
@@ -363,6 +365,12 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     for change, said in (({"step": "30"}, "Expected `int`"), ({"losses": [None]}, "losses"), ({"step": -1}, ">= 0")):
         path.with_name("state.json").write_text(json.dumps(state | change))
         with pytest.raises(FormatError, match=rf"step-30: not a complete checkpoint of this model \(.*{said}"):
+            train(toy(toy_values), tmp_path, device="cpu")
+    path.with_name("state.json").write_text(json.dumps(state))
+    name = next(iter(saved))
+    for changed, said in ((saved[name].int(), "type torch.int32"), (saved[name][:1], r"shape \[1, ")):
+        save_file(saved | {name: changed}, path)
+        with pytest.raises(FormatError, match=rf"step-30: not a complete checkpoint .*\({re.escape(name)} has {said}"):
             train(toy(toy_values), tmp_path, device="cpu")
 
 
