@@ -240,7 +240,7 @@ ROWS = (
     Row(
         "requests of a browser (`argap view`)",
         "token, cookie and host; GET alone; conditions of listed functions (`argap.slices.allowed`)",
-        "300 s an answer; conditions of 100,000 characters",
+        "300 s an answer; conditions of 100,000 characters and 500 open parentheses",
         "pages/view/test_view_requests.py",
         ("argap/view/serve.py::serve",),
     ),

@@ -56,6 +56,8 @@ SIGNATURE = re.compile(
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
+ROOT = Path(__file__).parents[1]
+"""The folder of argap's own code."""
 LONGEST_LINE = 2000
 """Characters of a line to print; a name that it quotes may have any number."""
 TO_SCORE = ("torch", "transformers", "numba", "triton", "liger_kernel")
@@ -104,10 +106,24 @@ def expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
-    if own := [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own_files]:
+    return _of_foreign_code(error)
+
+
+def _of_foreign_code(error: BaseException) -> str | None:
+    """Return the line for a failure in code that the user named, or in a library's while it is imported; else None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if own := [frame for frame in frames if frame.filename in own_files]:
         where = f"{own[-1].filename}, line {own[-1].lineno}"
         return f"{where}: {_reason(error)}; ARGAP_TRACEBACK=1 shows the traceback"
-    return None
+    files = [frame.filename for frame in frames]
+    files = [name for name in files if Path(name) != ROOT / "runtime" / "signals.py"]  # its loader
+    last = max((k for k, name in enumerate(files) if name.startswith("<frozen importlib")), default=len(files))
+    inner = [Path(name) for name in files[last + 1 :]]
+    if not inner or any(path.is_relative_to(ROOT) for path in inner):
+        return None
+    _, installed, below = inner[0].as_posix().rpartition("site-packages/")
+    library = below.partition("/")[0].removesuffix(".py") if installed else inner[0].stem
+    return f"{library} cannot be loaded ({_reason(error)}); check the environment variables that it reads"
 
 
 def _of_machine(error: BaseException) -> str | None:

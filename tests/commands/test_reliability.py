@@ -1,6 +1,7 @@
 """What a user sees when something goes wrong: one line and an exit code, never a traceback."""
 
 import errno
+import importlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from argap.cli import main
 from argap.errors import ArgapError
 from argap.files import atomic
 from argap.files.lock import LOCK, alone_in
-from argap.runtime import progress
+from argap.runtime import guard, progress
 from argap.runtime.guard import fail
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,27 @@ def test_a_failure_that_is_not_a_mistake_is_one_line(
     assert left.value.code == code
     assert capsys.readouterr().err.strip() == line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["", "argap"])
+def test_a_library_that_fails_while_it_is_imported_is_one_line(tmp_path: Path, monkeypatch, capsys, module) -> None:
+    """As Numba does for NUMBA_NUM_THREADS=0."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "site-packages" / "counting"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder.parent)
+    (folder / "__init__.py").write_text("from counting import threads")
+    (folder / "threads.py").write_text("int(':0')")
+    monkeypatch.setattr(guard, "ROOT", tmp_path if module else guard.ROOT)
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        importlib.import_module("counting")
+    code, said = fail(caught.value, {}), capsys.readouterr().err
+    why = "ValueError: invalid literal for int() with base 10: ':0'"
+    if module:  # of argap's own modules
+        assert (code, said.partition(", please")[0]) == (70, f"argap: internal error ({why})")
+    else:
+        expected = f"argap: counting cannot be loaded ({why}); check the environment variables that it reads\n"
+        assert (code, said) == (1, expected)
 
 
 def test_a_mistake_is_one_line_and_a_traceback_in_a_file_without_tokens(tmp_path: Path, monkeypatch, capsys) -> None:
