@@ -64,7 +64,11 @@ class TokenTable:
     @cached_property
     def record(self) -> LabelsRecord:
         """Return ``labels.json``."""
-        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT)
+        version = version_of(self.labels / "labels.json")
+        record = read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT)
+        if version is not None:
+            self._unchanged.add(version)
+        return record
 
     def check_unchanged(self) -> None:
         """Raise `MismatchError` if the labels or a run were written again since the table was opened.
@@ -86,7 +90,7 @@ class TokenTable:
 
     @cached_property
     def _unchanged(self) -> set[Version]:
-        """Versions of records that were compared with those that the table was opened with."""
+        """Versions of the records on disk that are those that the table was opened with."""
         return set()
 
     @cached_property

@@ -117,6 +117,7 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
         found += matches[: limit - len(found)]
         if len(found) == limit:
             break
+    table.check_unchanged()
     return found
 
 

@@ -247,6 +247,7 @@ def test_a_result_that_is_written_again_while_it_is_read_is_refused(
             lambda: result.gap({"later": "pos > 31"}),
             lambda: windows.read(0, table.models),
             lambda: list(read_portions(other)),
+            lambda: find_text(table, "be", limit=3, interrupt=Interrupt()),
         ):
             with pytest.raises(MismatchError, match=rf"{changed}: written again while it was read; run the command"):
                 read()
