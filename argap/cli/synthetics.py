@@ -53,12 +53,14 @@ def generate(
 ) -> None:
     """Write a data set of MQAR or another task. Labels are -100 at unsupervised positions."""
     from argap.errors import ArgapError
+    from argap.files.atomic import tidy
     from argap.synthetics.tasks.examples import examples_file, write_examples
     from argap.synthetics.tasks.mqar import MqarConfig, build
     from argap.synthetics.tasks.registry import TASKS, data_config, parse_yaml_task, resolve_task, task_label
     from argap.synthetics.training.config import default_pairs
 
     path = examples_file(out)
+    tidy(path.parent)
     if path.exists() and not overwrite:
         raise ArgapError(f"{path}: already exists; choose another `out`, or use `overwrite=True`")
     if task != "mqar":

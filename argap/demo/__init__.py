@@ -30,8 +30,9 @@ def copy_checkpoints(out: Path) -> list[Path]:
     from contextlib import ExitStack
 
     from argap.errors import ArgapError
-    from argap.files.atomic import replacing_folder
+    from argap.files.atomic import replacing_folder, tidy
 
+    tidy(out)
     copies = {HERE / "checkpoints" / REFERENCE: out / REFERENCE}
     copies |= {Path(folder): out / Path(folder).name for folder in checkpoints()}
     for copy in copies.values():

@@ -50,7 +50,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         _make_folder(path.parent)
-        _tidy(path.parent)
+        tidy(path.parent)
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         allowed = temporary.stat().st_mode
         yield temporary
@@ -147,7 +147,7 @@ def _make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
 
 
-def _tidy(folder: Path) -> None:
+def tidy(folder: Path) -> None:
     """Remove what killed processes left directly in ``folder``, once per process."""
     if folder not in _tidied:
         _tidied.add(folder)

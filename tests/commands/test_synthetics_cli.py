@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.files.atomic import read_json_lines
+from argap.files.atomic import _machine, read_json_lines
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.mqar import build as build_mqar
 from argap.synthetics.tasks.registry import TASKS
@@ -65,10 +65,13 @@ def test_generate_needs_the_name_of_a_file(out):
 def test_generate_replaces_no_file_unasked(tmp_path):
     path = tmp_path / "data.npz"
     path.write_text("mine")
+    left = tmp_path / f".data.npz.999999999-{_machine()}00000000.tmp"  # no process has the number
+    left.write_text("half")
     result = CliRunner().invoke(app, ["synthetics", "generate", "--out", str(path.with_suffix(""))])
     assert isinstance(result.exception, ArgapError)
     assert str(result.exception).startswith(f"{path}: already exists")
     assert path.read_text() == "mine"
+    assert not left.exists()
     call("generate", "--out", path, "--examples", 1, "--overwrite")
     with np.load(path) as written:
         assert written["inputs"].shape == (1, 64)
