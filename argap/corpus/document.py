@@ -166,5 +166,6 @@ class Tally:
         if self.left_out:
             named = [f"{name} ({what})" for name, what in self.left_out.items()]
             more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-            lines.append(f"{len(named)} files were left out: {', '.join(named[:SHOWN])}{more}")
+            count = "1 file was" if len(named) == 1 else f"{len(named)} files were"
+            lines.append(f"{count} left out: {', '.join(named[:SHOWN])}{more}")
         return lines

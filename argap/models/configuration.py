@@ -22,6 +22,13 @@ TOKENS = {"bos_token_id": int, "eos_token_id": int | list[int], "pad_token_id": 
 """transformers' keys for special tokens, and their types; it checks them against the vocabulary when a model is
 built."""
 
+OPERATORS = {
+    "attn_implementation": Literal["eager", "sdpa"] | None,
+    "experts_implementation": Literal["eager", "batched_mm", "grouped_mm"] | None,
+}
+"""transformers' keys for operators, of which it would fetch any other from the hub when a model is built, and run it;
+native models have their own."""
+
 
 class ArgapConfig(PreTrainedConfig):
     """Configuration of a native model: backbone sizes and one mixer per layer.
@@ -107,7 +114,11 @@ def read_native(folder: Path) -> ArgapConfig:
     """Read the configuration in ``config.json``. Raises a one-line `ArgapError` that names the file and the key."""
     path = folder / "config.json"
     try:
-        config = ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
+        values = read_json(path)
+        for key, hint in OPERATORS.items():
+            for name in (key, f"_{key}"):
+                check_value(name, values.get(name), hint)
+        config = ArgapConfig(**{key: value for key, value in values.items() if key != "model_type"})
         GenerationConfig.from_model_config(config)  # as building a model does; it fails on keys such as text_config
         return config
     except ArgapError as error:

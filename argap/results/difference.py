@@ -43,7 +43,7 @@ def compare_pair(first: str, second: str, *, tolerance: float | None = None) -> 
     and for unfinished runs, `MismatchError` for runs of different tokens and for runs of segments.
     """
     if tolerance is not None and not 0 <= tolerance < np.inf:
-        raise ArgapError(f"`tolerance` {tolerance}: expected nats, 0 or more")
+        raise ArgapError(f"`tolerance` {tolerance}: expected a finite number of nats, 0 or more")
     runs = [named(open_run(path), name) for name, path in (split_name(each) for each in (first, second))]
     for run in runs:
         if run.record.evaluation.unit == "byte":

@@ -22,6 +22,7 @@ from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, read_run
 from argap.train.log import read_log
 from argap.train.records import TrainRecord, read_train
+from argap.train.tokens import check_text
 
 MAY_DIFFER = ("micro_batch_size",)
 """Training fields that split a batch but do not change the result."""
@@ -109,11 +110,15 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
 
 
 def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:
-    """Raise `MismatchError` if a model was not trained as the suite says; ``found``: where its record is."""
+    """Raise `MismatchError` if a model was not trained as the suite says, or its text has another size since.
+
+    ``found``: where its record is.
+    """
     trained, expected = record.config, entry.config.as_json()
     for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
         if trained[key] != expected[key]:
             raise MismatchError(f"{found}: trained with {key} {trained[key]}, the suite has {expected[key]}; {remedy}")
+    check_text(record, found, remedy)
 
 
 def read_recall(suite: Suite, path: Path) -> PretrainedScores:

@@ -31,6 +31,7 @@ from argap.train import train
 from argap.train.checkpoint import checkpoints
 from argap.train.config import DataSource
 from argap.train.model import build_model
+from argap.train.records import read_train
 from argap.train.run import tidy_finished
 from argap.train.tokens import pack_tokens
 
@@ -147,8 +148,10 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
     read = config.total_steps * config.batch_size * config.seq_len
     repeated = [source for source in config.data for _ in range(source.repeat)]
     found = open_index(folder) if is_there(folder / "index.json") else None
+    trained = layout.checkpoint(entries[suite.reference]) / "train.json"
+    a_pass = read_train(trained.parent).data.tokens if is_there(trained) else None
     if found is not None:
-        if (difference := _difference(found, repeated, read)) is None:
+        if (difference := _difference(found, repeated, read, a_pass)) is None:
             return found
         say(f"{folder}: {difference}; built again")
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in repeated]
@@ -157,13 +160,19 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
     return build_from_source(source, folder, passes=read / a_pass, overwrite=found is not None)
 
 
-def _difference(index: BigramIndex, sources: Sequence[DataSource], read: int) -> str | None:
-    """Explain why ``index`` does not hold the exposures of training on ``read`` tokens of ``sources``; else None."""
+def _difference(index: BigramIndex, sources: Sequence[DataSource], read: int, a_pass: int | None) -> str | None:
+    """Explain why ``index`` does not hold the exposures of training on ``read`` tokens of ``sources``; else None.
+
+    ``a_pass``: tokens of one pass, with one EOS per document, if known.
+    """
     if index.weights:  # merged from indexes with given exposures
         return None
     if index.sources != (expected := sorted(source.path for source in sources)):
         return f"an index of {', '.join(index.sources)}, training reads {', '.join(expected)}"
-    passes = read / (index.tokens + index.documents)
+    counted = index.tokens + index.documents
+    if a_pass not in (None, counted):
+        return f"{counted:,} tokens with EOS, training reads {a_pass:,} in a pass"
+    passes = read / counted
     return (
         None if math.isclose(index.passes, passes) else f"{index.passes:g} passes recorded, training makes {passes:g}"
     )

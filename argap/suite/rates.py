@@ -25,6 +25,7 @@ from argap.suite.layout import MAY_DIFFER, Layout
 from argap.train.config import TrainConfig
 from argap.train.log import read_log
 from argap.train.records import StepLine, TrainRecord, read_train
+from argap.train.tokens import check_text
 
 FORMAT = 2
 """1: without ``schedule``."""
@@ -183,6 +184,7 @@ def _ended(folder: Path, config: TrainConfig) -> bool:
     for key in sorted(asked.keys() & record.config.keys() - set(MAY_DIFFER)):
         if (found := record.config[key]) != asked[key]:
             raise MismatchError(f"{folder}: trained with {key} {found}, asked for {asked[key]}; remove the folder")
+    check_text(record, folder, "remove the folder")
     return record.finished is not None or is_there(folder / "diverged")
 
 

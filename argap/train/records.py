@@ -18,6 +18,8 @@ class CorpusRecord(Record, frozen=True):
     tokens: int
     """Over all repeats, including one EOS per document."""
     documents: int
+    bytes: int | None = None
+    """Size of its local files when they were read; None for others, and from before it was recorded."""
 
 
 class TokensRecord(Record, frozen=True):
@@ -49,6 +51,8 @@ class TrainResult(Record, frozen=True):
     wall_time_s: float
     peak_memory_bytes: int | None
     """CUDA only."""
+    weights: str | None = None
+    """SHA-256 of ``model.safetensors``; None in records from before it was kept."""
 
 
 class TrainRecord(Record, frozen=True):

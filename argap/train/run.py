@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from argap.errors import ArgapError, MismatchError
 from argap.files.atomic import replacing_folder
+from argap.files.checksums import sha256_of
 from argap.files.lock import alone_in
 from argap.files.regular import is_there
 from argap.files.resumable import discard_parts, environment
@@ -34,7 +35,7 @@ from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer, Windows
 from argap.train.model import build_model, save_model
 from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
-from argap.train.tokens import TokenFile, pack_tokens
+from argap.train.tokens import TokenFile, check_text, pack_tokens
 
 ANOTHER = "choose another `out`, or `overwrite=True` to discard it"
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")
@@ -66,7 +67,8 @@ def train(
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # every process must have read the folder before any changes it
         if before and before.finished:
-            _check_saved(out)
+            _check_saved(out, before.finished)
+            check_text(before, out, ANOTHER)
             if parallel.is_main:
                 say(f"{out}: the run is finished; nothing to do")
                 tidy_finished(out, config)
@@ -76,11 +78,8 @@ def train(
         model = build_model(config, load_tokenizer(config.tokenizer))
         backend = _set_backend(config, before, model, parallel.device)
         data, evaluation = _pack(config, tokens or out / "tokens", parallel)
-        if before and before.data.fingerprint != data.fingerprint:
-            raise MismatchError(
-                f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
-                f"{data.fingerprint[:12]}; {ANOTHER}"
-            )
+        if before:
+            _check_tokens(before, data, evaluation, out)
         with deterministic_algorithms(config.deterministic):
             return _train(config, backend, model, out, parallel, data, evaluation, log_to)
 
@@ -199,17 +198,33 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     return record
 
 
+def _check_tokens(before: TrainRecord, data: TokenFile, evaluation: TokenFile | None, out: Path) -> None:
+    """Raise `MismatchError` if an unfinished run was trained, or evaluated, on other tokens than these."""
+    pairs = [("trained", before.data, data)]
+    if before.eval_data and evaluation:
+        pairs.append(("evaluated", before.eval_data, evaluation))
+    for what, was, now in pairs:
+        if was.fingerprint != now.fingerprint:
+            raise MismatchError(
+                f"{out}: was {what} on tokens {was.fingerprint[:12]}, the data are now "
+                f"{now.fingerprint[:12]}; {ANOTHER}"
+            )
+
+
 def _check_model(out: Path) -> None:
     others = (out / "model.safetensors").exists() or (out / "checkpoints").exists()
     if others and not is_there(out / "train.json"):
         raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`")
 
 
-def _check_saved(out: Path) -> None:
-    """Raise `ArgapError` if the model of a finished run is no longer there."""
+def _check_saved(out: Path, finished: TrainResult) -> None:
+    """Raise `ArgapError` if the model of a finished run is no longer there, or has other weights."""
+    again = "train it again with `overwrite`"
     for name in ("config.json", "model.safetensors"):
         if not is_there(out / name):
-            raise ArgapError(f"{out}: the run is finished, but {name} is not there; train it again with `overwrite`")
+            raise ArgapError(f"{out}: the run is finished, but {name} is not there; {again}")
+    if finished.weights not in (None, sha256_of(out / "model.safetensors")):
+        raise ArgapError(f"{out}: the run is finished, but model.safetensors is not what it saved; {again}")
 
 
 def _discard(out: Path) -> None:
@@ -246,4 +261,5 @@ def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -
         tokens_per_s=statistics.median(line.tokens_per_s for line in steps),
         wall_time_s=end.seconds,
         peak_memory_bytes=torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
+        weights=sha256_of(out / "model.safetensors"),
     )

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,15 +17,15 @@ import numpy as np
 from argap.corpus import Corpus, megatron, open_corpus, say_remarks
 from argap.corpus.shards import smallest_dtype
 from argap.corpus.tokenize import token_documents
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import replacing
-from argap.files.checksums import sha256_of
+from argap.files.checksums import Version, sha256_of, version_of
 from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.records import read_record, write_record
 from argap.text.tokenizer import Tokenizer
 from argap.train.config import DataSource
-from argap.train.records import CorpusRecord, TokensRecord
+from argap.train.records import CorpusRecord, TokensRecord, TrainRecord
 
 COPY = 16 * 2**20  # bytes per read when a repeated source is copied
 READING = 2
@@ -122,7 +122,22 @@ def _write_source(
             file.write(data)
     say_remarks([corpus])
     documents = corpus.tally.documents * source.repeat
-    return CorpusRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents)
+    return CorpusRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents, corpus.size)
+
+
+def check_text(record: TrainRecord, where: object, remedy: str) -> None:
+    """Raise `MismatchError` if a local text of a run has another size than when it was packed; one that is gone passes.
+
+    ``where``: what was trained on it. ``remedy``: what to do about it. Raises as `open_corpus` for a text that cannot
+    be read any more.
+    """
+    for source in (*record.data.sources, *(record.eval_data.sources if record.eval_data else ())):
+        found = tuple((file, version_of(file)) for file in _local_files(source.path))
+        now = _size(source.path, source.text_column, found) if found else None
+        if source.bytes is not None and now not in (None, source.bytes):
+            raise MismatchError(
+                f"{where}: was trained on {source.bytes:,} bytes of {source.path}, which has {now:,} now; {remedy}"
+            )
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
@@ -138,7 +153,18 @@ def _contents(spec: str) -> list[Any]:
 
         files = stdlib.modules(spec.removeprefix("stdlib:"))
     else:
-        root = Path(spec)
-        of_file = [root, *([root.with_suffix(".idx")] if megatron.is_pair(root) else [])]
-        files = of_file if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+        files = _local_files(spec)
     return [spec, [[path.as_posix(), path.stat().st_size] for path in files]]
+
+
+def _local_files(path: str) -> list[Path]:
+    """Return the files of a source and others beside them in its folder; none if it is not local, or gone."""
+    root = Path(path)
+    of_file = [root, *([root.with_suffix(".idx")] if megatron.is_pair(root) else [])]
+    return of_file if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+
+
+@lru_cache
+def _size(path: str, text_column: str, files: tuple[tuple[Path, Version | None], ...]) -> int | None:
+    """Return the bytes of the files that are read of a source; ``files``: each in its folder, with its version."""
+    return open_corpus(path, text_column=text_column).size

@@ -148,9 +148,9 @@ def _endpoint(
                     return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
                 finally:
                     group.cancel_scope.cancel()
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class():  # the server stops, and takes what is raised for a failure
             interrupt.set()
-            raise
+            return JSONResponse({"error": "argap view was stopped"}, 503)
         return made
 
     return endpoint

@@ -392,6 +392,28 @@ def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
         assert manifest.read_bytes() == before
 
 
+def test_a_training_text_that_changed_under_its_name_is_refused(place, tmp_path):
+    """Once the models of the old text are removed, the index of it is built again, too."""
+    shutil.copytree(place / "train", tmp_path / "train")
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    del values["mqar"]
+    values["train"] |= {"data": [str(tmp_path / "train")], "keep_checkpoints": 1}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
+    assert command(tmp_path, "run").exit_code == 0
+    before = (tmp_path / "out" / "tiny" / "gap.json").read_bytes()
+    (tmp_path / "train" / "notes" / "9.txt").write_text(text(9))
+    message = r"tiny/{}: was trained on [\d,]+ bytes of .*train, which has [\d,]+ now; choose another `work`, or"
+    for member in ("attention", "base_conv"):
+        assert re.search(message.format(member), str(command(tmp_path, "run", "--member", member).exception))
+    assert (tmp_path / "out" / "tiny" / "gap.json").read_bytes() == before
+    for name in ("attention", "base_conv", "attention-seed1", "base_conv-seed1", "runs"):
+        shutil.rmtree(tmp_path / "work" / "tiny" / name)
+    shutil.rmtree(tmp_path / "out")
+    result = command(tmp_path, "run")
+    assert result.exit_code == 0
+    assert re.search(r"tokens with EOS, training reads [\d,]+ in a pass; built again", result.output)
+
+
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
     """The same text under two tokenizers: windows and index belong to one size."""
     words = ["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))]

@@ -279,6 +279,39 @@ def test_an_answer_that_takes_too_long_is_ended(token_result, monkeypatch):
     assert ended.wait(10)
 
 
+def test_an_answer_is_given_when_the_server_stops(token_result, monkeypatch):
+    """The second Ctrl-C cancels what is being computed."""
+    begun, ended, sent = threading.Event(), threading.Event(), []
+
+    def search(ask: Asked, stop: Interrupt) -> None:
+        begun.set()
+        while not stop.asked:
+            time.sleep(0.01)
+        ended.set()
+
+    async def never() -> dict:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def stopped(app, scope) -> None:
+        task = asyncio.ensure_future(app(scope, never, send))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        await task
+
+    monkeypatch.setitem(COMPUTED, "search", search)
+    client = client_of(token_result)
+    request = client.build_request("GET", "/api/search?text=a")
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    scope = {"type": "http", "method": "GET", "path": "/api/search", "query_string": b"text=a", "headers": headers}
+    asyncio.run(stopped(client.app, scope))
+    assert (sent[0]["status"], json.loads(sent[1]["body"])) == (503, {"error": "argap view was stopped"})
+    assert ended.wait(10)
+
+
 def test_few_answers_are_computed_at_once_and_all_are_given(token_result, monkeypatch):
     running, most = [], []
 

@@ -403,7 +403,7 @@ def test_a_saved_data_set_is_read_without_its_caches(tmp_path: Path) -> None:
     (tmp_path / "set" / "train" / "cache-0123.arrow").write_bytes(READ["data-00000-of-00001.arrow"])
     corpus = open_corpus(tmp_path / "set" / "train")
     assert texts(corpus) == TEXTS
-    assert corpus.tally.remarks() == ["1 files were left out: cache-0123.arrow (a cache of `datasets`)"]
+    assert corpus.tally.remarks() == ["1 file was left out: cache-0123.arrow (a cache of `datasets`)"]
     (tmp_path / "set" / "train" / "state.json").unlink()  # as in the folder where `load_dataset` caches
     assert open_corpus(tmp_path / "set" / "train").tally.left_out == corpus.tally.left_out
 
@@ -413,7 +413,7 @@ def test_the_sign_for_invalid_bytes_is_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"\xfd\xfc\xfb\xf9")
     corpus = open_corpus(tmp_path)
     assert texts(corpus) == ["\ufffd\ufffd"]
-    assert corpus.tally.remarks()[0].startswith("1 files were left out: b.txt (no text in UTF-8")
+    assert corpus.tally.remarks()[0].startswith("1 file was left out: b.txt (no text in UTF-8")
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64])

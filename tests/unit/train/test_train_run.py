@@ -26,6 +26,7 @@ from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer, Windows
 from argap.train.records import StepLine
 from tests.builders.processes import begin
+from tests.conftest import flip_bit
 
 
 def toy(values: dict, **changes) -> TrainConfig:
@@ -121,6 +122,9 @@ def test_a_finished_run_is_not_repeated(toy_values: dict, tmp_path: Path) -> Non
     before = (tmp_path / "model.safetensors").stat().st_mtime_ns
     assert train(toy(toy_values), tmp_path, device="cpu") == record
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+    flip_bit(tmp_path / "model.safetensors", 3000)
+    with pytest.raises(ArgapError, match=r"the run is finished, but model\.safetensors is not what it saved; train it"):
+        train(toy(toy_values), tmp_path, device="cpu")
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ArgapError, match=r"the run is finished, but model\.safetensors is not there; train it again"):
         train(toy(toy_values), tmp_path, device="cpu")
@@ -166,6 +170,7 @@ import signal
 from argap.cli import main
 from argap.train.loop import Trainer
 from tests.builders.processes import begin
+from tests.conftest import flip_bit
 step = Trainer.step
 Trainer.step = lambda self, windows, number: signal.pause() if number == 44 else step(self, windows, number)
 main()
@@ -314,16 +319,23 @@ def test_a_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) ->
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_changed_data_are_refused(toy_values: dict, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("w1 w2 w3 " * 100)
-    values = toy_values | {"data": [str(corpus)], "steps": 5}
-    train(toy(values), tmp_path / "out", device="cpu")
+@pytest.mark.parametrize(("changed", "what"), [("data", "trained"), ("eval_data", "evaluated")])
+def test_changed_data_are_refused(changed: str, what: str, toy_values: dict, tmp_path: Path) -> None:
+    texts = {key: tmp_path / f"{key}.txt" for key in ("data", "eval_data")}
+    for text in texts.values():
+        text.write_text("w1 w2 w3 " * 100)
+    values = toy_values | {"steps": 5, "eval_every": 5} | {key: [str(text)] for key, text in texts.items()}
+    record = train(toy(values), tmp_path / "out", device="cpu")
+    texts[changed].rename(tmp_path / "elsewhere")  # a finished run does not need it
+    assert train(toy(values), tmp_path / "out", device="cpu") == record
+    texts[changed].write_text("w1 w2 w4 w5" * 100)
+    with pytest.raises(
+        MismatchError, match=rf"was trained on 900 bytes of .*{changed}\.txt, which has 1,100 now; choose"
+    ):
+        train(toy(values), tmp_path / "out", device="cpu")
     path = tmp_path / "out" / "train.json"
-    record = read_json(path)
-    path.write_text(json.dumps(record | {"finished": None}))  # as a killed run leaves it
-    corpus.write_text("w1 w2 w4 w5" * 100)
-    with pytest.raises(MismatchError, match="the data are now"):
+    path.write_text(json.dumps(read_json(path) | {"finished": None}))  # as a killed run leaves it
+    with pytest.raises(MismatchError, match=f"was {what} on tokens .* the data are now"):
         train(toy(values), tmp_path / "out", device="cpu")
 
 
