@@ -62,8 +62,9 @@ def probe(
     command to resume it.
     """
     from argap.errors import ArgapError
+    from argap.files.configs import parse_numbers
     from argap.probe.layers import PERIOD, probe_layers
-    from argap.probe.records import ProbeSpec, parse_loads, parse_numbers
+    from argap.probe.records import ProbeSpec, parse_loads
     from argap.probe.run import probe as run
     from argap.records import as_json
     from argap.reports.figures.probe import write_layers, write_probe

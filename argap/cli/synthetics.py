@@ -288,17 +288,14 @@ def score(
     Examples are random KV pairs separated by a fill token or text (appendix G of the paper). Models with the same
     tokenizer get the same examples.
     """
-    from argap.errors import ArgapError
+    from argap.files.configs import parse_numbers
     from argap.reports.figures.pretrained import write_pretrained
     from argap.runtime.device import DTYPES, resolve_dtype, use_device
     from argap.scoring.config import ScoreConfig
     from argap.synthetics.pretrained.records import PretrainedTest
     from argap.synthetics.pretrained.scores import score_pretrained
 
-    numbers = pairs.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
-        raise ArgapError(f"--pairs {pairs}: expected comma-separated whole numbers, such as 16,32,64")
-    test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
+    test = PretrainedTest(parse_numbers("pairs", pairs), examples, length, fill, data, seed=seed)
     where = use_device(device)
     how = {
         "dtype": DTYPES[resolve_dtype(dtype, str(where))],

@@ -35,6 +35,8 @@ class Corpus:
         self.tally = Tally()
         self.size = size
         """Size of its files in bytes, if known."""
+        self.files: tuple[Path, ...] = ()
+        """The files of a folder or file of this machine, in the order in which they are read."""
         self._open_items = open_items
 
     def __iter__(self) -> Iterator[TextDocument | TokenShard]:
@@ -80,6 +82,7 @@ def open_corpus(
 
     corpus = Corpus(name, read, sum(file.path.stat().st_size for file in files))
     corpus.tally.left_out = left_out
+    corpus.files = () if is_remote(name) else tuple(file.path for file in files)
     return corpus
 
 

@@ -75,6 +75,20 @@ def check_field(kind: type[Any], name: str, value: Any, option: str) -> None:
     _convert(option, value, hint)
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that decimal digits spell; None for other text, and for digits of more than a 64-bit number."""
+    return int(text) if text.isdecimal() and len(text) < 19 else None
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Parse whole numbers with commas between them. Raises `ArgapError` for anything else."""
+    numbers = [whole_number(each.strip()) for each in text.split(",")]
+    found = tuple(number for number in numbers if number is not None and number < 10**9)
+    if len(found) < len(numbers):
+        raise ArgapError(f"`{option}` {text}: expected whole numbers with commas, such as 4,16,64")
+    return found
+
+
 def check_value(name: str, value: Any, hint: Any) -> None:
     """Raise `ArgapError`, one line, for a value that is not of type ``hint`` or outside its range."""
     if expected := unmet(value, hint):

@@ -30,18 +30,19 @@ Returned = TypeVar("Returned")
 
 
 @contextmanager
-def alone_in(folder: Path, *, main: bool = True) -> Iterator[None]:
+def alone_in(folder: Path, *, main: bool = True, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock of ``folder`` in the ``with`` block, after removing leftovers of killed processes.
 
-    ``main`` False does nothing: under ``torchrun``, the main process holds the lock for all. A folder that the block
-    leaves empty is removed. Raises `ArgapError` that names the process holding the lock.
+    ``main`` False does nothing: under ``torchrun``, the main process holds the lock for all. ``wait``: seconds for
+    another holder to end. A folder that the block leaves empty is removed. Raises `ArgapError` that names the process
+    holding the lock.
     """
     if not main:
         yield
         return
     folder = Path(folder)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = _acquire(folder)
+    lock = _acquire(folder, wait)
     try:
         if lock is not None:
             remove_leftovers(folder)
@@ -77,12 +78,12 @@ def one_writer(parameter: str) -> Callable[[Callable[Parameters, Returned]], Cal
     return decorate
 
 
-def _acquire(folder: Path) -> "FileLock | None":
+def _acquire(folder: Path, wait: float) -> "FileLock | None":
     """Return the held lock; None if the folder has no locks or is not writable, which its writer will report."""
     from filelock import FileLock, Timeout  # imported late: 40 ms
 
     path = folder / LOCK
-    lock = FileLock(path, timeout=0, thread_local=False, on_acquired=_sign)
+    lock = FileLock(path, timeout=wait, thread_local=False, on_acquired=_sign)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import asdict
 
 from argap.errors import ArgapError
+from argap.files.configs import whole_number
 from argap.models.block import compile_layers
 from argap.models.fla.operators import choose_backend, use_fla
 from argap.models.modeling import ArgapForCausalLM
@@ -123,9 +124,10 @@ def speed_cases(
 
 def _shape(text: str) -> tuple[int, int]:
     length, times, batch = text.lower().partition("x")
-    if not (times and length.isdecimal() and batch.isdecimal() and int(length) and int(batch)):
+    numbers = whole_number(length), whole_number(batch)
+    if not (times and numbers[0] and numbers[1]):
         raise ArgapError(f"{text}: expected LENGTHxBATCH, two positive integers, such as 1024x4")
-    return int(length), int(batch)
+    return numbers[0], numbers[1]
 
 
 def measure_all(

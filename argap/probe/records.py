@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from argap.errors import ArgapError
-from argap.files.configs import Seed, check_ranges
+from argap.files.configs import Seed, check_ranges, parse_numbers
 from argap.probe.kits import FORMS, Form
 from argap.probe.tasks import TASKS, check_load
 from argap.records import Count, Interval, Record, RunIdentity, read_record
@@ -210,11 +210,3 @@ def parse_loads(entries: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise ArgapError(f"`load` {entry}: expected TASK=N,... with a task of {', '.join(TASKS)}")
         loads[name] = parse_numbers("load", numbers)
     return loads
-
-
-def parse_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Parse whole numbers with commas between them. Raises `ArgapError` for anything else."""
-    numbers = [number.strip() for number in text.split(",")]
-    if not all(number.isdecimal() and len(number) < 10 for number in numbers):
-        raise ArgapError(f"`{option}` {text}: expected whole numbers with commas, such as 4,16,64")
-    return tuple(map(int, numbers))

@@ -9,6 +9,7 @@ from typing import Any
 
 from argap.corpus import jsonl
 from argap.errors import ArgapError, extra, first_line
+from argap.files.configs import whole_number
 from argap.files.regular import is_there
 from argap.recall.fixture import LENGTHS, LONGEST, SHORTEST, fixture_rows, needle_rows
 from argap.records import Record
@@ -167,10 +168,11 @@ def whole_word(text: str, gold: str) -> bool:
 
 def _lengths(source: str) -> tuple[int, ...]:
     """Parse the lengths of a source of needles."""
-    numbers = source.removeprefix(NEEDLES).split(",")
-    if not all(number.isdecimal() and SHORTEST <= int(number) <= LONGEST for number in numbers):
+    numbers = [whole_number(text) for text in source.removeprefix(NEEDLES).split(",")]
+    found = tuple(number for number in numbers if number is not None and SHORTEST <= number <= LONGEST)
+    if len(found) < len(numbers):
         raise ArgapError(f"`data` {source}: expected lengths of {SHORTEST} to {LONGEST:,} words, as in needles:128,512")
-    return tuple(map(int, numbers))
+    return found
 
 
 def _read_lines(path: Path) -> Rows:

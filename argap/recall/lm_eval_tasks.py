@@ -7,6 +7,7 @@ lm-eval's own index of all tasks, which takes 25 s.
 
 import contextlib
 import difflib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch.utils import collect_env
 
 from argap.errors import ArgapError, extra, first_line
 from argap.recall.examples import TASKS, Examples
@@ -219,10 +221,24 @@ def _evaluate(
 
 @cache
 def _machine() -> Results:
-    """Return lm-eval's description of the machine; it starts several programs, so it runs once per process."""
+    """Return lm-eval's description of the machine; it starts several programs, so it runs once per process.
+
+    One of them would be ``pip list``, which takes a second or two, and goes on if argap is killed meanwhile.
+    """
     described: Results = {}
-    add_env_info(described)
+    listed, collect_env.get_pip_packages = collect_env.get_pip_packages, _packages
+    try:
+        add_env_info(described)
+    finally:
+        collect_env.get_pip_packages = listed
     return described
+
+
+def _packages(run: object, patterns: Sequence[str] | None = None) -> tuple[str, str]:
+    """Return what torch's function of this name does, the lines of ``pip list``, but read by this process."""
+    wanted = patterns or ("torch", "numpy", "triton", "optree", "nvidia", "onnx", "mypy")
+    found = {f"{each.name}=={each.version}" for each in importlib.metadata.distributions()}
+    return "pip3", "\n".join(line for line in sorted(found, key=str.lower) if any(name in line for name in wanted))
 
 
 def task_folders(names: Sequence[str], own: Path | None = None) -> list[Path]:

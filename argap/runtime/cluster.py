@@ -57,7 +57,7 @@ def _listens(address: str) -> bool:
         return True
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError:
+    except (OSError, OverflowError, ValueError):  # no port has that number
         return False
     return True
 

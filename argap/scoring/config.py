@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from argap.errors import ArgapError
+from argap.files.configs import whole_number
 from argap.files.record import Record
 from argap.metric.threshold import PAPER_THRESHOLD, Threshold, parse_threshold
 from argap.records import EvaluationSpec
@@ -173,9 +174,10 @@ def parse_batch_size(text: str) -> int | Literal["auto"]:
     """Parse a batch size. Raises `ArgapError` for anything but a positive number or auto."""
     if text == "auto":
         return "auto"
-    if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
+    size = whole_number(text)
+    if size is None or not 0 < size <= LARGEST_BATCH:
         raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
-    return int(text)
+    return size
 
 
 def _lengths(name: str, value: Any) -> PerModel:
@@ -183,8 +185,8 @@ def _lengths(name: str, value: Any) -> PerModel:
     if isinstance(value, Mapping):
         value = {model: str(length) for model, length in value.items()}
     found = per_model(name, str(value) if isinstance(value, int) else value)
-    for text in filter(None, (found.default, *found.named.values())):
-        if not (text.isdecimal() and 0 < int(text) <= LARGEST_LENGTH):
+    for text in (found.default, *found.named.values()):
+        if text is not None and not 0 < (whole_number(text) or 0) <= LARGEST_LENGTH:
             raise ArgapError(f"`{name}` {text}: expected a positive whole number up to {LARGEST_LENGTH:,}")
     return found
 

@@ -37,6 +37,8 @@ from argap.tokens.labels import label_portions, write_labels
 from argap.tokens.runs import Run, begin_run, finish_run, is_logprob, new_record, write_shards
 
 BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
+LABELLING = 60.0
+"""Seconds to wait for another import that writes the labels of the same result."""
 
 
 class Imported(NamedTuple):
@@ -92,7 +94,7 @@ def import_run(
         logprob = np.where(data.position > 0, rows.logprob, np.nan)
         write_shards(run.folder, data, logprob.astype(np.float32), unknown)
         if opened is not None:
-            with alone_in(out / "labels"):  # beside the run, shared by several imports
+            with alone_in(out / "labels", wait=LABELLING):  # beside the run, shared by several imports
                 write_labels(label_portions(data, opened), chosen, out / "labels")
         return finish_run(run, _result(time.monotonic() - started))
 

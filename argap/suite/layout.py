@@ -97,7 +97,7 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     evaluation set with this ``fingerprint``.
     """
     folder = layout.checkpoint(entry)
-    remedy = f"choose another `work`, or remove {folder} and {layout.run(entry)}"
+    remedy = f"choose another `work`, or remove {folder}, {layout.run(entry)} and {layout.index(entry.size)}"
     check_trained(entry, read_train(folder), str(folder), remedy)
     runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):

@@ -9,6 +9,14 @@ FORMAT = 1
 """The format of ``train.json``."""
 
 
+class TextRecord(Record, frozen=True):
+    """The files of a corpus, so that a change of them is noticed."""
+
+    bytes: int
+    contents: str
+    """SHA-256 of the SHA-256 of each, in hexadecimal digits."""
+
+
 class CorpusRecord(Record, frozen=True):
     """One corpus of a token file."""
 
@@ -18,8 +26,8 @@ class CorpusRecord(Record, frozen=True):
     tokens: int
     """Over all repeats, including one EOS per document."""
     documents: int
-    bytes: int | None = None
-    """Size of its local files when they were read; None for others, and from before it was recorded."""
+    text: TextRecord | None = None
+    """Its local files when they were read; None for others, and from before they were recorded."""
 
 
 class TokensRecord(Record, frozen=True):

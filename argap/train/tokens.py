@@ -23,9 +23,10 @@ from argap.files.checksums import Version, sha256_of, version_of
 from argap.files.regular import is_there
 from argap.files.remedies import remedy_for
 from argap.records import read_record, write_record
+from argap.runtime.progress import say
 from argap.text.tokenizer import Tokenizer
 from argap.train.config import DataSource
-from argap.train.records import CorpusRecord, TokensRecord, TrainRecord
+from argap.train.records import CorpusRecord, TextRecord, TokensRecord, TrainRecord
 
 COPY = 16 * 2**20  # bytes per read when a repeated source is copied
 READING = 2
@@ -62,7 +63,11 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
         )
     folder = cache / _key(sources, tokenizer)
     if is_there(folder / "tokens.json"):
-        return open_tokens(folder)
+        packed = open_tokens(folder)
+        changes = (f"{source.path} {change}" for source in packed.about.sources if (change := _change(source)))
+        if (changed := next(changes, None)) is None:
+            return packed
+        say(f"{folder}: {changed}; packed again")
     dtype = smallest_dtype(tokenizer.vocab_size)
     # All are opened before the first is read, so that a wrong path wastes no tokenization.
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in sources]
@@ -73,6 +78,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
             for source, corpus in zip(sources, corpora, strict=True)
         ]
         file.flush()
+        (folder / "tokens.json").unlink(missing_ok=True)  # a kill must not leave it beside other tokens
     about = TokensRecord(
         tokens=sum(part.tokens for part in parts),
         documents=sum(part.documents for part in parts),
@@ -122,26 +128,54 @@ def _write_source(
             file.write(data)
     say_remarks([corpus])
     documents = corpus.tally.documents * source.repeat
-    return CorpusRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents, corpus.size)
+    counts = tokens * source.repeat, documents
+    return CorpusRecord(source.path, source.repeat, source.text_column, *counts, _text_of(corpus.files))
 
 
 def check_text(record: TrainRecord, where: object, remedy: str) -> None:
-    """Raise `MismatchError` if a local text of a run has another size than when it was packed; one that is gone passes.
+    """Raise `MismatchError` if a local text of a run has changed since it was packed; one that is gone passes.
 
     ``where``: what was trained on it. ``remedy``: what to do about it. Raises as `open_corpus` for a text that cannot
     be read any more.
     """
     for source in (*record.data.sources, *(record.eval_data.sources if record.eval_data else ())):
-        found = tuple((file, version_of(file)) for file in _local_files(source.path))
-        now = _size(source.path, source.text_column, found) if found else None
-        if source.bytes is not None and now not in (None, source.bytes):
-            raise MismatchError(
-                f"{where}: was trained on {source.bytes:,} bytes of {source.path}, which has {now:,} now; {remedy}"
-            )
+        if (change := _change(source)) is not None:
+            raise MismatchError(f"{where}: was trained on {source.path}, which {change}; {remedy}")
+
+
+def _change(source: CorpusRecord) -> str | None:
+    """Return how a local text has changed since it was packed, in words; None if it has not, or is gone."""
+    found = tuple((file, version_of(file)) for file in _local_files(source.path))
+    if (was := source.text) is None or not found:
+        return None
+    now = _text_of(_files_read(source.path, source.text_column, found))
+    if now is None or now == was:
+        return None
+    return f"had {was.bytes:,} bytes and has {now.bytes:,} now" if now.bytes != was.bytes else "has other contents now"
+
+
+@lru_cache
+def _files_read(path: str, text_column: str, found: tuple[tuple[Path, Version | None], ...]) -> tuple[Path, ...]:
+    """Return the files of a source that are read; ``found``: all files in its folder, with their versions."""
+    return open_corpus(path, text_column=text_column).files
+
+
+def _text_of(files: Sequence[Path]) -> TextRecord | None:
+    """Return the record of local files, which are read; None for none."""
+    if not files:
+        return None
+    contents = hashlib.sha256("".join(_sha256(file, version_of(file)) for file in files).encode()).hexdigest()
+    return TextRecord(sum(file.stat().st_size for file in files), contents)
+
+
+@lru_cache(maxsize=10_000)
+def _sha256(file: Path, version: Version | None) -> str:
+    """Return `sha256_of` a file, which is read once per ``version``."""
+    return sha256_of(file)
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
-    """Hash data and tokenizer; covers names and sizes of local files, so most edits change it."""
+    """Hash data and tokenizer; covers names and sizes of local files, so most edits change it (`_change` sees all)."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
     text = json.dumps([READING, identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -162,9 +196,3 @@ def _local_files(path: str) -> list[Path]:
     root = Path(path)
     of_file = [root, *([root.with_suffix(".idx")] if megatron.is_pair(root) else [])]
     return of_file if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
-
-
-@lru_cache
-def _size(path: str, text_column: str, files: tuple[tuple[Path, Version | None], ...]) -> int | None:
-    """Return the bytes of the files that are read of a source; ``files``: each in its folder, with its version."""
-    return open_corpus(path, text_column=text_column).size

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.files import atomic
+from argap.files.lock import alone_in
 from argap.records import EvaluationSpec, read_gap
 from argap.results.compare import compare_runs, label_result
 from argap.scoring.importing import import_run
@@ -248,6 +250,25 @@ def test_log_probs_given_a_bos_are_not_kept_at_the_first_position(data, text, fo
     spec = EvaluationSpec(data=(str(text),), seq_len=32)
     logprob, _ = read_logprobs(import_run(file, tmp_path / "out", tokenizer=folder, spec=spec))
     np.testing.assert_array_equal(np.isnan(logprob), data.position == 0)
+
+
+def test_an_import_waits_for_the_labels_of_another(data, text, folder, tmp_path) -> None:
+    file, held, free = written(tmp_path / "server.jsonl", rows_of(data)), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with alone_in(tmp_path / "out" / "labels"):
+            held.set()
+            free.wait(10)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(10)
+    threading.Timer(0.5, free.set).start()
+    spec = EvaluationSpec(data=(str(text),), seq_len=32)
+    run = import_run(file, tmp_path / "out", tokenizer=folder, spec=spec, index=str(DEMO / "index"))
+    other.join()
+    assert run.finished is not None
+    assert (tmp_path / "out" / "labels" / "labels.json").is_file()
 
 
 def test_what_a_killed_import_left_of_the_labels_is_removed(data, text, folder, tmp_path) -> None:

@@ -402,7 +402,7 @@ def test_a_training_text_that_changed_under_its_name_is_refused(place, tmp_path)
     assert command(tmp_path, "run").exit_code == 0
     before = (tmp_path / "out" / "tiny" / "gap.json").read_bytes()
     (tmp_path / "train" / "notes" / "9.txt").write_text(text(9))
-    message = r"tiny/{}: was trained on [\d,]+ bytes of .*train, which has [\d,]+ now; choose another `work`, or"
+    message = r"tiny/{}: was trained on .*train, which had [\d,]+ bytes and has [\d,]+ now; choose another `work`"
     for member in ("attention", "base_conv"):
         assert re.search(message.format(member), str(command(tmp_path, "run", "--member", member).exception))
     assert (tmp_path / "out" / "tiny" / "gap.json").read_bytes() == before

@@ -76,8 +76,9 @@ def test_max_length_is_taken_at_its_word(place, tmp_path) -> None:
         score(place, tmp_path, "rotary", seq_len=100, max_length={"rotary": 64}, overwrite=True)
     with pytest.raises(ArgapError, match="no model other; expected rotary"):
         score(place, tmp_path, "rotary", max_length={"other": 64})
-    with pytest.raises(ArgapError, match="`max_length` 0: expected a positive whole number"):
-        score(place, tmp_path, "rotary", max_length=0)
+    for wrong in (0, "", "9" * 5000):
+        with pytest.raises(ArgapError, match=f"`max_length` {wrong}: expected a positive whole number"):
+            score(place, tmp_path, "rotary", max_length=wrong)
 
 
 def test_learned_positions_end_where_they_end(place, tmp_path) -> None:

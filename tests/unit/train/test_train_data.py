@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,22 @@ def test_the_cache_is_reused_until_the_data_change(
     Path(two[1].path).write_text("w4 w5 w6")
     assert pack_tokens(two, tokenizer, tmp_path / "cache").about.tokens == 14
     assert pack_tokens(two[::-1], tokenizer, tmp_path / "cache").ids[0] == 4
+
+
+def test_another_text_of_the_same_size_and_time_is_packed_again(
+    two: list[DataSource], toy_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    tokenizer, path = load_tokenizer(toy_tokenizer), Path(two[1].path)
+    first = pack_tokens(two, tokenizer, tmp_path / "cache")
+    before = path.stat()
+    (new := tmp_path / "new.txt").write_text("w5 w4")
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new.replace(path)
+    other = pack_tokens(two, tokenizer, tmp_path / "cache")
+    assert f"{first.folder}: {path} has other contents now; packed again\n" in capsys.readouterr().err
+    assert (other.folder, other.about.tokens) == (first.folder, first.about.tokens)
+    assert other.fingerprint != first.fingerprint
+    assert pack_tokens(two, tokenizer, tmp_path / "cache").fingerprint == other.fingerprint
 
 
 def test_the_sequences_of_a_megatron_pair_are_documents(toy_tokenizer: Path, tmp_path: Path) -> None:

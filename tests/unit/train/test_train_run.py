@@ -328,11 +328,10 @@ def test_changed_data_are_refused(changed: str, what: str, toy_values: dict, tmp
     record = train(toy(values), tmp_path / "out", device="cpu")
     texts[changed].rename(tmp_path / "elsewhere")  # a finished run does not need it
     assert train(toy(values), tmp_path / "out", device="cpu") == record
-    texts[changed].write_text("w1 w2 w4 w5" * 100)
-    with pytest.raises(
-        MismatchError, match=rf"was trained on 900 bytes of .*{changed}\.txt, which has 1,100 now; choose"
-    ):
-        train(toy(values), tmp_path / "out", device="cpu")
+    for words, change in (("w1 w2 w4 w5", "had 900 bytes and has 1,100 now"), ("w1 w3 w2 ", "has other contents now")):
+        texts[changed].write_text(words * 100)
+        with pytest.raises(MismatchError, match=rf"was trained on .*{changed}\.txt, which {change}; choose another"):
+            train(toy(values), tmp_path / "out", device="cpu")
     path = tmp_path / "out" / "train.json"
     path.write_text(json.dumps(read_json(path) | {"finished": None}))  # as a killed run leaves it
     with pytest.raises(MismatchError, match=f"was {what} on tokens .* the data are now"):
