@@ -18,14 +18,18 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation.documents import TOKEN_SPANS, TOKENS
 from argap.evaluation.documents import read_documents as read_kept
 from argap.files.checksums import write_checksums
+from argap.files.configs import parse_numbers
 from argap.files.parquet import check_columns, check_whole, count_rows, read_frame, read_parquet, write_parquet
+from argap.models.speed import _shape
 from argap.recall import samples
+from argap.recall.examples import NEEDLES, _lengths
 from argap.recall.link import read_ar_nlls
 from argap.recall.samples import SCHEMA
 from argap.records import read_gap
 from argap.records.gap import save_gap
 from argap.result import open_result
 from argap.results.by_source import read_by_source
+from argap.scoring.config import parse_batch_size
 from argap.slices.cells import CellFile, keys_of, read_cells, sum_cells
 from argap.suite.config import load_suite
 from argap.suite.gap import build_curve, read_sums, recompute
@@ -390,3 +394,16 @@ def test_a_part_has_all_columns_of_a_run(tmp_path: Path) -> None:
     pq.write_table(pa.table({"window": [0]}), tmp_path / "x.parquet")
     with pytest.raises(FormatError, match="no column top1; expected window, top1"):
         count_rows(tmp_path / "x.parquet", ["window", "top1"])
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "9" * 5000])
+def test_numbers_that_are_none_are_refused_by_name(text: str) -> None:
+    """Python itself refuses to read more than 4,300 digits."""
+    for read in (
+        parse_batch_size,
+        _shape,
+        lambda text: parse_numbers("pairs", text),
+        lambda text: _lengths(NEEDLES + text),
+    ):
+        with pytest.raises(ArgapError, match=rf"{text}(`|:).*expected"):
+            read(text)

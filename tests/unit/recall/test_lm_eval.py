@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from argap.cli import main
 from argap.errors import ArgapError
 from argap.recall.decoding import Decoder
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import StockOptions, stock_tasks, task_folders
+from argap.recall.lm_eval_tasks import StockOptions, _machine, stock_tasks, task_folders
 from argap.recall.run import run_upstream
 from argap.reports.pages.recall import golds_table
 from argap.runtime.trust import trusting
@@ -250,3 +251,19 @@ def test_generation_takes_a_tasks_options_and_refuses_sampling(decoder: Decoder)
     assert answers[1] == decoder.generate(prompts[1:], until=[], new_tokens=3)[0].text
     with pytest.raises(ArgapError, match="decodes greedily only"):
         lm.generate_until([request("generate_until", "The", {"do_sample": True})])
+
+
+def test_the_machine_is_described_without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on if argap were killed meanwhile."""
+    started: list[str] = []
+    begin = subprocess.Popen.__init__
+
+    def noted(self: Any, command: Any, *args: Any, **options: Any) -> None:
+        started.append(str(command))
+        begin(self, command, *args, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", noted)
+    described = _machine.__wrapped__()
+    assert started
+    assert not any("pip" in command for command in started)
+    assert f"torch=={torch.__version__}" in described["pretty_env_info"]
