@@ -110,7 +110,7 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
 
 
 def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:
-    """Raise `MismatchError` if a model was not trained as the suite says, or its text has another size since.
+    """Raise `MismatchError` if a model was not trained as the suite says, or its text has changed since.
 
     ``found``: where its record is.
     """

@@ -148,9 +148,9 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
     read = config.total_steps * config.batch_size * config.seq_len
     repeated = [source for source in config.data for _ in range(source.repeat)]
     found = open_index(folder) if is_there(folder / "index.json") else None
-    trained = layout.checkpoint(entries[suite.reference]) / "train.json"
-    a_pass = read_train(trained.parent).data.tokens if is_there(trained) else None
     if found is not None:
+        trained = layout.checkpoint(entries[suite.reference])
+        a_pass = read_train(trained).data.tokens if is_there(trained / "train.json") else None
         if (difference := _difference(found, repeated, read, a_pass)) is None:
             return found
         say(f"{folder}: {difference}; built again")

@@ -64,10 +64,10 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     folder = cache / _key(sources, tokenizer)
     if is_there(folder / "tokens.json"):
         packed = open_tokens(folder)
-        changes = (f"{source.path} {change}" for source in packed.about.sources if (change := _change(source)))
-        if (changed := next(changes, None)) is None:
+        changes = [f"{source.path} {change}" for source in packed.about.sources if (change := _change(source))]
+        if not changes:
             return packed
-        say(f"{folder}: {changed}; packed again")
+        say(f"{folder}: {'; '.join(changes)}; packed again")
     dtype = smallest_dtype(tokenizer.vocab_size)
     # All are opened before the first is read, so that a wrong path wastes no tokenization.
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in sources]
@@ -145,8 +145,10 @@ def check_text(record: TrainRecord, where: object, remedy: str) -> None:
 
 def _change(source: CorpusRecord) -> str | None:
     """Return how a local text has changed since it was packed, in words; None if it has not, or is gone."""
+    if (was := source.text) is None:
+        return None
     found = tuple((file, version_of(file)) for file in _local_files(source.path))
-    if (was := source.text) is None or not found:
+    if not found:
         return None
     now = _text_of(_files_read(source.path, source.text_column, found))
     if now is None or now == was:
