@@ -165,7 +165,7 @@ ROWS = (
             "argap/text/backend.py::load_backend",
             "argap/text/backend.py::copy_backend",
             "argap/text/trial.py::main",
-            "argap/text/tokenizer.py::auto_tokenizer",
+            "argap/text/tokenizer.py::_by_transformers",
             "argap/text/tokenizer.py::_is_offline",
         ),
     ),

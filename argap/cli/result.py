@@ -69,7 +69,7 @@ def slice_(
 ) -> None:
     """Show what slices of the tokens contribute to the gap, with intervals; by default the bundled slices (--list)."""
     if list_library:
-        _print_library()
+        _show_library(output, alone=not any([where, name, slices, by, threshold, fidelity, record]))
         return
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
@@ -125,10 +125,15 @@ def _show_fidelity(opened: "Result", wanted: "Sequence[Slice]", by: str | None, 
     output.show(value, lambda: [slices_fidelity_table(found, opened.reference)])
 
 
-def _print_library() -> None:
+def _show_library(output: Output, *, alone: bool) -> None:
     from argap.records.columns import COLUMNS
     from argap.slices.library import library
 
+    if not alone:
+        raise ArgapError("--list shows the bundled slices alone; give it without the options of other slices")
+    if output.as_json:
+        output.show({"slices": library(), "columns": COLUMNS}, list)
+        return
     typer.echo("ar_hits\n    repeated AND train_count <= THRESHOLD\n    In every result.")
     for each in library():
         typer.echo("\n    ".join([each.name, each.where, ". ".join(filter(None, [each.title, each.note]))]))

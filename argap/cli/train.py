@@ -1,6 +1,5 @@
 """``argap train``: train a checkpoint configured by a YAML file, flags, or both."""
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -71,10 +70,11 @@ def train(
         if config is None:
             raise ArgapError("without a configuration file, name the folder with --out DIR")
         out = Path("runs") / config.stem
+    from argap.runtime.torchrun import is_first
     from argap.train.run import train  # torch, once the configuration is read
 
     record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite, log_to=log_to or ())
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first():
         return
     if as_json:
         print_json(record)

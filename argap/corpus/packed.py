@@ -6,7 +6,6 @@ a byte-order mark is removed, and UTF-16 and UTF-32 are recoded.
 
 import bz2
 import codecs
-import gzip
 import io
 import lzma
 import re
@@ -40,6 +39,10 @@ MARKS = {
 HEAD = 4096
 """First bytes that tell what a file is."""
 CHUNK = 2**20
+STORED = 2**16
+"""Packed bytes read at once; of many short streams, what is left of them is copied for each."""
+PADDING = 2**20
+"""Zeros that may be behind the end of a packed file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +156,25 @@ def _unpacked(stored: io.BufferedReader, packed: str, path: Path, raw: Any) -> I
         ) from error
 
 
-def _gzip(stored: BinaryIO) -> Iterator[bytes]:
-    return _chunks(gzip.GzipFile(fileobj=stored))
+class _Gzip:
+    """A gzip stream with the interface of `bz2.BZ2Decompressor`. Python's own file skips padding byte by byte."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        made = self._stream.decompress(self._stream.unconsumed_tail + data, size)
+        self.needs_input = len(made) < size and not self.eof
+        return made
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
 
 
 def _arrow(codec: str) -> Callable[[BinaryIO], Iterator[bytes]]:
@@ -171,26 +191,29 @@ def _streams(new: Callable[[], Any]) -> Callable[[BinaryIO], Iterator[bytes]]:
 
     def unpack(stored: BinaryIO) -> Iterator[bytes]:
         stream = new()
-        data = stored.read(CHUNK)
+        data = stored.read(STORED)
         while data or not stream.needs_input:
             yield stream.decompress(data, CHUNK)
             data = b""
             if stream.eof:
-                data = stream.unused_data.lstrip(b"\0")  # xz pads with zeros
-                while not data and (more := stored.read(CHUNK)):
+                padding = len(stream.unused_data)
+                data = stream.unused_data.lstrip(b"\0")  # xz pads with zeros, and tapes pad gzip
+                while not data and (more := stored.read(STORED)):
+                    if (padding := padding + len(more)) > PADDING:
+                        raise EOFError(f"over {PADDING:,} zeros behind the end of the stream")
                     data = more.lstrip(b"\0")
                 if not data:
                     return
                 stream = new()
             elif stream.needs_input:
-                data = stored.read(CHUNK)
+                data = stored.read(STORED)
         raise EOFError("the end of the stream is missing")
 
     return unpack
 
 
 UNPACK: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
-    "gzip": _gzip,
+    "gzip": _streams(_Gzip),
     "bzip2": _streams(bz2.BZ2Decompressor),
     "xz": _streams(lzma.LZMADecompressor),
     "zstd": _arrow("zstd"),

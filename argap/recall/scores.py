@@ -164,7 +164,7 @@ def interval(values: np.ndarray, documents: Sequence[str], weights: np.ndarray |
 
     ``weights``: one per value; None: 1 each, which makes it the mean.
     """
-    _, member = np.unique(np.array(documents, dtype=object).astype(str), return_inverse=True)
+    _, member = np.unique(np.array(documents, dtype=object), return_inverse=True)
     sums, sizes = np.bincount(member, weights=values), np.bincount(member, weights=weights)
     if len(sums) < 2:
         return None

@@ -124,7 +124,7 @@ def group(gap: Gap, sums: pd.DataFrame, source_of: Mapping[int, str] | None = No
     sums = sum_by(
         sums.loc[:, ["document", "hit", *columns]].assign(name=_names(sums, source_of)), ["name", "document", "hit"]
     )
-    names, code = np.unique(sums["name"].to_numpy(str), return_inverse=True)
+    names, code = np.unique(sums["name"].to_numpy(object), return_inverse=True)
     hit, values = sums["hit"].to_numpy(bool), sums[columns].to_numpy(np.float64).T
     total = np.stack(
         [[np.bincount(code[rows], column[rows], len(names)) for column in values] for rows in (hit | True, hit)]
@@ -149,7 +149,7 @@ def _telling(source_of: Mapping[int, str] | None) -> Mapping[int, str] | None:
 
 def _names(cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> np.ndarray:
     names = cells["domain"] if source_of is None else cells["document"].map(source_of.get)
-    return names.to_numpy(str)
+    return names.to_numpy(object)
 
 
 def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> BySource:

@@ -58,6 +58,25 @@ def listening() -> Iterator[StopRequest]:
 
 
 @contextmanager
+def ending_as_interrupted() -> Iterator[None]:
+    """Answer SIGTERM, and the SIGHUP of a closed terminal, as Ctrl-C; one that is ignored, as under nohup, stays so.
+
+    Python allows signal handlers in the main thread only; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """Let processes started inside the block ignore Ctrl-C, which a terminal sends to all: this process stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

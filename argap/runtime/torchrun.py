@@ -45,6 +45,11 @@ class Parallel:
         return values
 
 
+def is_first() -> bool:
+    """Return whether this process is the only one, or the first of those that ``torchrun`` started; after `join`."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ["RANK"]) == 0
+
+
 @contextmanager
 def join_torchrun(device: str) -> Iterator[Parallel | None]:
     """Call `join` if ``torchrun`` started this process; otherwise yield None without looking for a device."""

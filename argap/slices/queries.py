@@ -94,9 +94,13 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
 
 
 def as_text(column: str, table: TokenTable) -> str:
-    """Return SQL for a column's value as text; labels are joined by " + "."""
-    of_labels = pa.types.is_list(table.schema().field(column).type)
-    return f"array_to_string({quoted(column)}, ' + ')" if of_labels else f"{quoted(column)}::VARCHAR"
+    """Return SQL for a column's value as text; labels are joined by " + ", and -0.0 is 0.0, which it equals."""
+    of_type, name = table.schema().field(column).type, quoted(column)
+    if pa.types.is_list(of_type):
+        return f"array_to_string({name}, ' + ')"
+    if pa.types.is_floating(of_type):
+        return f"(CASE WHEN {name} = 0 THEN abs({name}) ELSE {name} END)::VARCHAR"
+    return f"{name}::VARCHAR"
 
 
 class Word(NamedTuple):

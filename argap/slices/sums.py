@@ -101,10 +101,12 @@ def sums(
         made.whole.add(groups, np.ones(len(groups.n), dtype=bool))
         for k, each in enumerate(made.slices):
             each.add(groups, groups.member(k))
-        for value in dict.fromkeys(groups.value.tolist()) if by else ():
+        number: dict[str | None, int] = {}
+        code = np.array([number.setdefault(value, len(number)) for value in groups.value] if by else [], dtype=np.int64)
+        for value, k in number.items():  # a NumPy array compared with a text takes no account of NULs at its end
             if value not in made.values and len(made.values) == MOST_BINS:
                 raise ArgapError(f"`by` {by}: more than {MOST_BINS} values; slice by conditions")
-            made.values.setdefault(value, Sums(units, models)).add(groups, groups.value == value)
+            made.values.setdefault(value, Sums(units, models)).add(groups, code == k)
     return made
 
 

@@ -298,8 +298,7 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
     if path.exists():
         copy_tokenizer(path, folder)
         return
-    with within(source):
-        auto_tokenizer(str(source)).save_pretrained(folder)
+    _by_transformers(str(source), str(source)).save_pretrained(folder)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
@@ -380,32 +379,30 @@ def _download(name: str, *, offline: bool) -> Path:
 
 def _converted(source: str, name: str, *, offline: bool) -> Tokenizer:
     """Load a tokenizer that transformers reads or converts from an older format."""
-    try:
-        with within(name):
-            tokenizer = auto_tokenizer(source, offline=offline)
-    except (ArgapError, MemoryError):
-        raise
-    except Exception as error:  # transformers raises any type for values of another type
-        raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
+    tokenizer = _by_transformers(source, name, offline=offline)
     if tokenizer.is_fast:
         check_backend(tokenizer.backend_tokenizer, name)
     return tokenizer_in_memory(tokenizer, name)
 
 
-def auto_tokenizer(source: str, *, offline: bool = False) -> Any:
-    """Load the tokenizer through transformers; bundled code runs only if the caller trusts the source.
+def _by_transformers(source: str, name: str, *, offline: bool = False) -> Any:
+    """Load a tokenizer through transformers; bundled code runs only if the caller trusts the source.
 
-    Raises `ArgapError` for a tokenizer that names code without trust, and transformers' own errors.
+    Raises `ArgapError`, naming the source ``name``, if there is none, or one that names code without trust.
     """
     from transformers import AutoTokenizer
 
     try:
-        with panics("not a readable tokenizer"):
+        with within(name), panics("not a readable tokenizer"):
             return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted(), local_files_only=offline)
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
+    except (ArgapError, MemoryError):
+        raise
+    except Exception as error:  # transformers raises any type for values of another type
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            found = "the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`"
+        else:
+            found = f"no tokenizer there, as a folder or on the hub ({first_line(error)})"
+        raise ArgapError(f"{name}: {found}") from None
 
 
 def _setting(file: Path, key: str) -> Any:

@@ -12,6 +12,7 @@ from argap.errors import ArgapError
 from argap.files.regular import is_there
 from argap.result import open_result
 from argap.runtime.interrupt import Interrupt
+from argap.runtime.signals import ending_as_interrupted
 
 HOST = "127.0.0.1"
 PORT = 8717
@@ -20,7 +21,7 @@ NEEDED = ("starlette", "uvicorn")
 
 
 def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
-    """Serve the result in ``folder``, or the list of the results below it, until interrupted.
+    """Serve the result in ``folder``, or the list of the results below it, until Ctrl-C, SIGTERM or SIGHUP.
 
     ``port``: 0 for any free port; None for `PORT`, or any free port if that is taken. ``browser``: open the page.
     ``ready``: called with the address. Raises `ArgapError` if there is no result, ``port`` is taken or a package is
@@ -67,13 +68,14 @@ def serve(folder: Path, *, port: int | None = None, browser: bool, ready: Callab
     if browser:
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     serving = uvicorn.Server(config).serve(sockets=[listening])
-    try:
-        asyncio.run(serving)
-    finally:
-        serving.close()  # Ctrl-C may come before it has begun, and Python would warn
-        listening.close()
-        interrupt.set()
-        warming.join()
+    with ending_as_interrupted():
+        try:
+            asyncio.run(serving)
+        finally:
+            serving.close()  # Ctrl-C may come before it has begun, and Python would warn
+            listening.close()
+            interrupt.set()
+            warming.join()
 
 
 def listen(port: int | None) -> socket.socket:

@@ -236,11 +236,13 @@ from argap.view import app
 signals.GRACE = 0.2
 app.COMPUTED["search"] = lambda ask, stop: time.sleep(600)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 main()
 """
 
 
-def test_the_viewer_ends_in_the_middle_of_an_answer(token_result):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_viewer_ends_in_the_middle_of_an_answer(token_result, sent):
     command = [sys.executable, "-c", STUCK_VIEW, "view", str(token_result), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -250,7 +252,7 @@ def test_the_viewer_ends_in_the_middle_of_an_answer(token_result):
             head = f"Host: 127.0.0.1:{port}\r\nCookie: argap-{port}={token}\r\n"
             client.sendall(f"GET /api/search?text=a HTTP/1.1\r\n{head}\r\n".encode())
             time.sleep(1)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
             _, said = process.communicate(timeout=90)
     assert process.returncode == 130
     assert said == "Ctrl-C ends it.\n"

@@ -215,6 +215,8 @@ def test_without_a_table_groups_are_domains_of_tokens():
     grouped = group(gap, sum_hits(FOREIGN, gap.threshold, gap.bins))
     assert (grouped.by, grouped.names, grouped.documents.tolist()) == ("domain", ["web", "wiki"], [4, 2])
     assert grouped.n.tolist() == [[160, 80], [40, 20]]
+    named = FOREIGN.assign(domain=FOREIGN["domain"].replace({"web": "a\0", "wiki": "a"}))
+    assert group(gap, sum_hits(named, gap.threshold, gap.bins)).names == ["a", "a\0"]
 
 
 def test_a_level_model_has_no_warnings():

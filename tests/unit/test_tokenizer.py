@@ -83,6 +83,12 @@ def test_a_name_that_no_hub_takes_is_refused_in_one_line(name, monkeypatch):
         load_tokenizer(name)
 
 
+def test_a_tokenizer_that_has_gone_is_not_saved_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ArgapError, match=r"gone: no tokenizer there, as a folder or on the hub \("):
+        save_tokenizer(tmp_path / "gone", tmp_path)
+
+
 def test_without_a_network_only_the_cache_is_asked_and_nothing_waits(tmp_path, monkeypatch, tokenizer):
     def closed(*_, **__):
         raise OSError("the network is closed")

@@ -54,6 +54,16 @@ def test_flags_suffice_without_a_file(toy_values: dict, tmp_path: Path, on_cpu: 
     assert f"{tmp_path / 'out'}: loss " in printed
 
 
+@pytest.mark.parametrize("left", [{"RANK": "3"}, {"RANK": ""}, {"RANK": "1", "WORLD_SIZE": "1"}])
+def test_a_rank_that_another_launcher_left_does_not_silence_a_single_process(
+    file: Path, tmp_path: Path, on_cpu: Run, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
+) -> None:
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = on_cpu(str(file), "--out", str(tmp_path / "out"))
+    assert (code, "loss" in out) == (0, True)
+
+
 def test_an_interrupted_run_exits_with_130_and_resumes(
     file: Path, monkeypatch: pytest.MonkeyPatch, on_cpu: Run
 ) -> None:

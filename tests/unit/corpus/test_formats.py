@@ -96,6 +96,8 @@ READ = {
     "rows.jsonl.lz4": lz4(LINES),
     "unpacked-by-a-browser.jsonl.gz": LINES,
     "packed-under-another-name.jsonl": gzip.compress(LINES),
+    "padded.json.gz": gzip.compress(LINES) + bytes(10_240),
+    "one-member-each.json.gz": b"".join(gzip.compress(line) for line in LINES.splitlines(keepends=True)),
     "rows-without-suffix": LINES,
     "rows.txt": LINES,
     "mark.jsonl": b"\xef\xbb\xbf" + LINES,
@@ -238,6 +240,8 @@ UNREAD = {
 """Name, bytes and what is said of them; alone they are refused, in a folder left out."""
 BROKEN = {
     "half.jsonl.gz": (gzip.compress(LINES)[:-20], "truncated or damaged gzip"),
+    "hole.jsonl.gz": (gzip.compress(LINES) + bytes(2**22), "over 1,048,576 zeros behind the end of the stream"),
+    "hole.txt.xz": (lzma.compress(LINES) + bytes(2**22), "over 1,048,576 zeros behind the end of the stream"),
     "half.txt.xz": (lzma.compress(LINES)[:-20], "truncated or damaged xz"),
     "garbage.jsonl.xz": (lzma.compress(LINES) + b"garbage", "truncated or damaged xz"),
     "half.jsonl.bz2": (bz2.compress(LINES)[:-20], "truncated or damaged bzip2"),
@@ -311,7 +315,7 @@ def test_a_folder_leaves_out_no_broken_text(tmp_path: Path, name: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(LINES)
     (tmp_path / name).write_bytes(BROKEN[name][0])
     with pytest.raises(FormatError, match=name):
-        open_corpus(tmp_path)
+        texts(open_corpus(tmp_path))
 
 
 def test_a_folder_leaves_out_nothing_that_is_no_file(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_a_truncated_archive_is_named(tmp_path, suffix):
     lines = "".join(json.dumps({"text": str(np.random.default_rng(i).bytes(64))}) + "\n" for i in range(500))
     write(path, lines)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(FormatError, match=rf"rows\.jsonl\{suffix}: truncated or damaged (gzip|zstd) after 0 bytes"):
+    with pytest.raises(FormatError, match=rf"rows\.jsonl\{suffix}: truncated or damaged \w+ after [\d,]+ bytes"):
         texts(open_corpus(path))
 
 

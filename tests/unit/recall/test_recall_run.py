@@ -275,6 +275,7 @@ def test_the_interval_resamples_documents() -> None:
     assert interval(hits, ["a", "a", "a", "a"]) is None
     assert interval(hits, ["a", "a", "b", "b"]) == (0.0, 1.0)  # a resample may hold a or b alone
     assert interval(hits, ["a", "b", "a", "b"]) == (0.5, 0.5)  # every document has one of two
+    assert interval(hits, ["a", "a", "a\0", "a\0"]) == (0.0, 1.0)
 
 
 def test_the_gap_on_the_golds_is_per_token_and_paired_by_document() -> None:

@@ -418,6 +418,30 @@ def test_types_of_parquet(tmp_path, tokenizer):
         assert {each.about.where: each.n for each in again} == {each.about.where: each.n for each in parts}
 
 
+@pytest.mark.parametrize(
+    ("values", "bins"),
+    [
+        (["a", "a\0", "", "\0", "\0\0"], ["a", "a\0", "''", "\0", "\0\0"]),
+        ([0.0, -0.0, 1.5, -0.0, None], ["0.0", "1.5", "none"]),
+    ],
+)
+def test_a_bin_has_the_tokens_of_its_condition_for_values_that_look_alike(tmp_path, tokenizer, values, bins):
+    """NumPy's strings end at a NUL; -0.0 equals 0.0."""
+    texts = [f"{TEXTS[k % 3] * (k + 1)}" for k in range(len(values))]
+    rows = [json.dumps({"text": text, "v": value}) for text, value in zip(texts, values, strict=True)]
+    (tmp_path / "text.jsonl").write_text("\n".join(rows))
+    spec = EvaluationSpec(data=(str(tmp_path / "text.jsonl"),), seq_len=16, packing="document", keep=("v",))
+    out = write_drawn_result(
+        tmp_path / "out", open_evaluation_set(spec, tokenizer), tokenizer, source=tmp_path / "text.jsonl"
+    )
+    result = argap.open_result(out)
+    whole, _, *parts = score_by(result.token_table, "v", threshold=2)
+    assert sorted(each.bin for each in parts) == sorted(bins)
+    assert sum(each.n for each in parts) == whole.n
+    again = result.slices({f"bin {k}": each.about.where or "" for k, each in enumerate(parts)})[2:]
+    assert {each.about.where: each.n for each in again} == {each.about.where: each.n for each in parts}
+
+
 def test_a_limit_of_each_document(tmp_path, tokenizer):
     texts = [f"def name{k}(a): return a\n" * (41 if k == 0 else 1) for k in range(6)]
     lines = [{"text": t, "s": [{"start": 0, "end": 900 if t is texts[0] else 3, "label": "x"}]} for t in texts]
