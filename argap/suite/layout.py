@@ -90,17 +90,27 @@ def finished_runs(suite: Suite, size: str, layout: Layout) -> dict[str, Run]:
     return {name: run for name, run in runs.items() if run is not None}
 
 
+def scored_as(entry: Entry, layout: Layout, run: Path) -> str:
+    """Return the name of the model of which ``run`` has the scores: a member, or one of its checkpoints."""
+    return entry.name if run == layout.run(entry) else f"{entry.name} {run.name}"
+
+
 def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     """Raise `MismatchError` if a finished member does not match the suite.
 
-    Its training configuration must equal the suite's, and it and its checkpoints must have been scored on the
-    evaluation set with this ``fingerprint``.
+    Its training configuration must equal the suite's, and its runs must be of it and its checkpoints, on the evaluation
+    set with this ``fingerprint``.
     """
     folder = layout.checkpoint(entry)
     remedy = f"choose another `work`, or remove {folder}, {layout.run(entry)} and {layout.index(entry.size)}"
     check_trained(entry, read_train(folder), str(folder), remedy)
     runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
+        if run.record.model != (name := scored_as(entry, layout, run.folder)):
+            raise MismatchError(
+                f"{run.folder}: scores of {run.record.model}, expected those of {name}; choose another `work`, or "
+                f"remove {run.folder}"
+            )
         scored = run.record.evaluation.fingerprint
         if scored != fingerprint:
             raise MismatchError(

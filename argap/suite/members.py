@@ -24,7 +24,7 @@ from argap.runtime.progress import say
 from argap.runtime.torchrun import Parallel, join
 from argap.scoring.local import CheckpointSource
 from argap.suite.config import Entry, Suite
-from argap.suite.layout import Layout, check_finished, open_finished
+from argap.suite.layout import Layout, check_finished, open_finished, scored_as
 from argap.synthetics.pretrained.scores import score_pretrained
 from argap.text.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
@@ -131,7 +131,7 @@ def run_member(
 def _score(
     suite: Suite, entry: Entry, layout: Layout, data: EvaluationSet, checkpoint: Path, run: Path, parallel: Parallel
 ) -> None:
-    name = entry.name if run == layout.run(entry) else f"{entry.name} {checkpoint.name}"
+    name = scored_as(entry, layout, run)
     text = SourceRecord(**msgspec.structs.asdict(suite.windows), index=str(layout.index(entry.size)))
     CheckpointSource(name, find_checkpoint(checkpoint)).score(data, run, text, parallel)
 

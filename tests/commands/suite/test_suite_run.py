@@ -191,6 +191,28 @@ def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
 
 
 @pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        (("runs/attention", "runs/base_conv"), r"runs/attention: scores of base_conv, expected those of attention; "),
+        (
+            ("trajectories/attention/step-2", "trajectories/attention/step-4"),
+            r"step-2: scores of attention step-4, expected those of attention step-2; ",
+        ),
+    ],
+)
+def test_scores_of_another_member_are_refused(place, tmp_path, runs, message):
+    shutil.copytree(place / "work", tmp_path / "work")
+    shutil.copy(place / "suite.yaml", tmp_path)
+    one, other = (tmp_path / "work" / "tiny" / run for run in runs)
+    one.rename(tmp_path / "aside")
+    other.rename(one)
+    (tmp_path / "aside").rename(other)
+    result = command(tmp_path, "run")
+    assert message in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("mixers", "message"),
     [
         (["attention", {"name": "gla", "haeds": 2}], "late at tiny: mixer 'gla': unknown option haeds"),
