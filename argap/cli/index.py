@@ -59,7 +59,7 @@ def build(
     check_engine(
         engine,
         local={"--device": device != "cpu", "--shard": shard != "0/1", "--keep-tokens": keep_tokens},
-        ray={"--address": address, "--work": work},
+        ray={"--address": address, "--work": work, "--shards": shards != 16},
     )
     if engine == "ray":
         from argap.bigram_index.ray_tasks import Job, build_on_ray

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from msgspec import Meta
 from msgspec.structs import fields as fields_of
+from typer.core import TyperOption
 
 from argap.cli.help import PanelHelp
 from argap.errors import ArgapError
@@ -22,6 +23,9 @@ from argap.records import EvaluationSpec, Record
 from argap.runtime.trust import trusting
 from argap.scoring.config import ScoreConfig
 from argap.scoring.per_model import PerModel
+
+GIVEN = "COMMANDLINE"
+"""Where the value of an option is from, if it was given."""
 
 
 class Commands(typer.Typer):
@@ -137,6 +141,17 @@ class Windows(Reading):
 
 Engine = Annotated[Literal["local", "ray"], typer.Option(help="This machine, or tasks of a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")]
+
+
+def only(context: typer.Context, mode: str, *used: str) -> None:
+    """Raise `ArgapError` for an option that was given and has no effect with ``mode``.
+
+    ``used``: the names of the parameters that have one.
+    """
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        if isinstance(each, TyperOption) and each.name not in used and source is not None and source.name == GIVEN:
+            raise ArgapError(f"{each.opts[0]}: has no effect with {mode}; leave it out")
 
 
 def check_engine(engine: str, *, local: Mapping[str, object], ray: Mapping[str, object]) -> None:

@@ -5,11 +5,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.options import Bos, Device, MaxLength, Overwrite, TrustRemoteCode
+from argap.cli.options import Bos, Device, MaxLength, Overwrite, TrustRemoteCode, only
 from argap.cli.output import Output
+
+OF_LM_EVAL = ("tasks", "reference", "protocol", "fewshot", "task_path", "metadata", "limit", "dtype", "device")
+OF_LM_EVAL += ("batch_size", "backend", "bos", "max_length", "trust_remote_code", "out", "paper")
+OF_LM_EVAL += ("as_json", "latex", "markdown")
+"""Options that lm-eval's own tasks heed."""
 
 
 def recall(
+    call: typer.Context,
     checkpoints: Annotated[
         list[str],
         typer.Argument(
@@ -112,6 +118,7 @@ def recall(
     from argap.scoring.config import ScoreConfig
 
     if gap and reference is None and len(checkpoints) == 1 and (Path(checkpoints[0]) / "recall.json").is_file():
+        only(call, "a result of `argap recall`", "gap", "as_json", "latex", "markdown")
         linked = relink(Path(checkpoints[0]), gap)
         draw_link(Path(checkpoints[0]), linked)
         output.show(to_json(linked), lambda: [recall_table(linked)])
@@ -143,8 +150,7 @@ def recall(
         return
     stock = StockOptions(limit, fewshot, task_path, _mapping(metadata))
     stock_tasks(names, stock)
-    if data or fixture or context or twice:
-        raise ArgapError("lm-eval's own tasks run unchanged: leave out `data`, `fixture`, `context` and `twice`")
+    only(call, "lm-eval's own tasks", *OF_LM_EVAL)
     if protocol == "pinned" and (own := set(names) & set(TASKS)):
         raise ArgapError(
             f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from argap.cli.complete import models_of_result, results
-from argap.cli.options import Index, parse_tokens
+from argap.cli.options import Index, only, parse_tokens
 from argap.cli.output import Output
 from argap.errors import ArgapError
 
@@ -42,6 +42,7 @@ def label(
 
 
 def slice_(
+    context: typer.Context,
     result: Annotated[Path | None, RESULT] = None,
     where: Annotated[
         list[str] | None, typer.Option(metavar="SQL", help="Condition on a token, as DuckDB SQL. Repeatable.")
@@ -69,7 +70,8 @@ def slice_(
 ) -> None:
     """Show what slices of the tokens contribute to the gap, with intervals; by default the bundled slices (--list)."""
     if list_library:
-        _show_library(output, alone=not any([where, name, slices, by, threshold, fidelity, record]))
+        only(context, "--list", "list_library", "as_json")
+        _show_library(output)
         return
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
@@ -99,8 +101,7 @@ def slice_(
     if record and tau != opened.record.threshold:
         raise ArgapError("--record keeps slices beside the result's AR hits; give it without --threshold")
     if fidelity:
-        if record or threshold:
-            raise ArgapError("--fidelity: has no effect with --record and --threshold; leave them out")
+        only(context, "--fidelity", "fidelity", "where", "name", "slices", "by", "as_json", "latex", "markdown")
         _show_fidelity(opened, wanted, by, output)
         return
     if by is not None:
@@ -125,12 +126,10 @@ def _show_fidelity(opened: "Result", wanted: "Sequence[Slice]", by: str | None, 
     output.show(value, lambda: [slices_fidelity_table(found, opened.reference)])
 
 
-def _show_library(output: Output, *, alone: bool) -> None:
+def _show_library(output: Output) -> None:
     from argap.records.columns import COLUMNS
     from argap.slices.library import library
 
-    if not alone:
-        raise ArgapError("--list shows the bundled slices alone; give it without the options of other slices")
     if output.as_json:
         output.show({"slices": library(), "columns": COLUMNS}, list)
         return
@@ -198,6 +197,7 @@ def _share(text: str) -> float:
 
 
 def report(
+    context: typer.Context,
     result: Annotated[Path, RESULT],
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of the result's own.")] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write each figure as PNG (200 dpi).")] = False,
@@ -209,8 +209,7 @@ def report(
         from argap.records import read_gap
         from argap.reports.pages.write import card as section
 
-        if out is not None or png or pdf:
-            raise ArgapError("--card prints to the terminal; give it without --out, --png and --pdf")
+        only(context, "--card", "card")
         typer.echo(section(read_gap(result)), nl=False)
         return
     from argap.reports.pages.write import write_report
@@ -220,6 +219,7 @@ def report(
 
 
 def view(
+    context: typer.Context,
     result: Annotated[
         Path,
         typer.Argument(
@@ -246,8 +246,7 @@ def view(
     if bundle is not None:
         from argap.view.bundle import WINDOWS, write_bundle
 
-        if port is not None or no_browser:
-            raise ArgapError("--bundle serves nothing; give it without --port and --no-browser")
+        only(context, "--bundle", "bundle", "windows")
         typer.echo(write_bundle(open_result(result), bundle, windows=WINDOWS if windows is None else windows))
         return
     if windows is not None:

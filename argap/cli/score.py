@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.complete import references
-from argap.cli.options import LimitTokens, LogTo, Overwrite, SliceFile, Threshold, TrustRemoteCode, Windows
+from argap.cli.options import LimitTokens, LogTo, Overwrite, SliceFile, Threshold, TrustRemoteCode, Windows, only
 from argap.cli.output import Output, print_json
 from argap.errors import ArgapError
 from argap.scoring.config import ScoreConfig
@@ -109,6 +109,7 @@ def diff(
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     limit_tokens: LimitTokens = None,
     copy: Annotated[
@@ -121,6 +122,7 @@ def demo(
     from argap.demo import copy_checkpoints, run_demo
 
     if copy is not None:
+        only(context, "--copy", "copy", "as_json")
         folders = copy_checkpoints(copy)
         if output.as_json:
             print_json([str(folder) for folder in folders])

@@ -119,6 +119,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--engine ray --shard 1/2": "--shard: has no effect with --engine ray; leave it out",
         "--engine ray --keep-tokens": "--keep-tokens: has no effect with --engine ray; leave it out",
         "--engine local --work x": "--work: has no effect with --engine local; leave it out",
+        "--shards 4": "--shards: has no effect with --engine local; leave it out",
     },
     "synthetics": {
         "generate --out mine": "mine.npz: already exists; choose another --out, or use --overwrite",
@@ -141,12 +142,20 @@ REFUSALS: dict[str, dict[str, str]] = {
         "--gap nowhere": "--gap nowhere: the recall gap needs a reference; name it with --ref",
         "--fewshot 2": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
         "--metadata {": "--fewshot, --task-path and --metadata are for lm-eval's own tasks: leave them out",
-        "--protocol upstream": "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context and --twice",
+        "--protocol upstream": "--fixture: has no effect with lm-eval's own tasks; leave it out",
         "--ref copy --gap nowhere": "nowhere: no gap.json there; expected a folder that `argap score` or `argap …",
         "--paper nowhere.csv": "--paper nowhere.csv: no such file; expected a CSV of published figures with a header",
     },
     "recall m": {
+        "--tasks mmlu --index idx --out out": "--index: has no effect with lm-eval's own tasks; leave it out",
         "--tasks fda,mmlu --out out": "--tasks fda: run by argap's own protocol, the others by lm-eval; run them …",
+    },
+    "": {
+        "slice --list --where repeated": "--where: has no effect with --list; leave it out",
+        "slice result --fidelity --threshold 2": "--threshold: has no effect with --fidelity; leave it out",
+        "report result --card --png": "--png: has no effect with --card; leave it out",
+        "view result --bundle page --port 0": "--port: has no effect with --bundle; leave it out",
+        "demo --copy copies --out mine": "--out: has no effect with --copy; leave it out",
     },
 }  # fmt: skip
 """Commands, the flags that they refuse, and the line that says why; … stands for any text."""

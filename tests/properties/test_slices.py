@@ -318,7 +318,7 @@ def test_the_command_lists_the_library(run_command):
     code, out, _ = run_command("slice", "--list", "--json")
     assert [each["where"] for each in json.loads(out)["slices"]] == [each.where for each in library()]
     code, _, error = run_command("slice", "--list", "--where", "repeated")
-    assert (code, "--list shows the bundled slices alone" in error) == (1, True)
+    assert (code, "--where: has no effect with --list; leave it out" in error) == (1, True)
 
 
 def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
