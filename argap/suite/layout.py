@@ -21,7 +21,7 @@ from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, read_run
 from argap.train.log import read_log
-from argap.train.records import TrainRecord, read_train
+from argap.train.records import StepLine, TrainRecord, read_train
 from argap.train.tokens import check_text
 
 MAY_DIFFER = ("micro_batch_size",)
@@ -103,7 +103,9 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     """
     folder = layout.checkpoint(entry)
     remedy = f"choose another `work`, or remove {folder}, {layout.run(entry)} and {layout.index(entry.size)}"
-    check_trained(entry, read_train(folder), str(folder), remedy)
+    record = read_train(folder)
+    check_trained(entry, record, str(folder), remedy)
+    _check_log(folder / "log.jsonl", record, remedy)
     runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
         if run.record.model != (name := scored_as(entry, layout, run.folder)):
@@ -117,6 +119,14 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
                 f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; "
                 f"choose another `work`, or remove {run.folder}"
             )
+
+
+def _check_log(path: Path, record: TrainRecord, remedy: str) -> None:
+    """Raise `MismatchError` if a log does not end as the training of ``record`` did."""
+    steps = [line for line in read_log(path) if isinstance(line, StepLine)] if is_there(path) else []
+    if steps and record.finished and repr(steps[-1].loss) != repr(record.finished.loss):  # NaN equals nothing
+        found = f"ends with a loss of {steps[-1].loss}, the training with {record.finished.loss}"
+        raise MismatchError(f"{path}: {found}; {remedy}")
 
 
 def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:

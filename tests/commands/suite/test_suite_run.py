@@ -198,6 +198,7 @@ def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
             ("trajectories/attention/step-2", "trajectories/attention/step-4"),
             r"step-2: scores of attention step-4, expected those of attention step-2; ",
         ),
+        (("attention/log.jsonl", "base_conv/log.jsonl"), "attention/log.jsonl: ends with a loss of "),
     ],
 )
 def test_scores_of_another_member_are_refused(place, tmp_path, runs, message):
