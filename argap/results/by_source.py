@@ -173,10 +173,10 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
     if reason is None:
         most = np.abs(part[[grouped.models.index(model) for model in judged]]).max(axis=0)
         listed = np.argsort(-np.maximum(tokens, most), kind="stable")[:MOST].tolist()
-    names = _names(cells, _telling(source_of))
+    distinct, code = np.unique(_names(cells, _telling(source_of)), return_inverse=True)
 
     def without(g: int) -> tuple[ModelWithout, ...]:
-        others = cells.loc[names != grouped.names[g]]
+        others = cells.loc[code != distinct.tolist().index(grouped.names[g])]
         masks = hits_and_others(others, gap.threshold, gap.bins)
         hits = slices_of_cells(others, masks, gap.reference, seeds=gap.seeds)[HITS]
         return tuple(
@@ -202,16 +202,16 @@ def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None
         ),
         hits=tuple(whole),
         worth=worth,
-        over=() if few else tuple(_over_sources(gap, cells, names, chosen)),
+        over=() if few else tuple(_over_sources(gap, cells, code, chosen)),
         smaller=0 if reason else len(grouped.names) - len(listed),
         reason=reason,
     )
 
 
-def _over_sources(gap: Gap, cells: pd.DataFrame, names: np.ndarray, models: Sequence[str]) -> Iterator[OverSources]:
-    """Yield the intervals of ``models``; ``names``: the source of each of the cells."""
+def _over_sources(gap: Gap, cells: pd.DataFrame, source: np.ndarray, models: Sequence[str]) -> Iterator[OverSources]:
+    """Yield the intervals of ``models``; ``source``: the number of each cell's source."""
     masks = hits_and_others(cells, gap.threshold, gap.bins)
-    of_source = cells.assign(document=np.unique(names, return_inverse=True)[1])
+    of_source = cells.assign(document=source)
     parts = slices_of_cells(of_source, masks, gap.reference, seeds=gap.seeds)
     for model in models:
         share = None if (hits := parts[HITS][model]).reason else hits.share_ci95

@@ -321,11 +321,10 @@ def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tup
 
     Adds a flag per domain if there are several; leaves out features with nulls.
     """
-    domains = np.asarray(domain.astype(object))
-    names = sorted(set(domains.tolist()))
-    names = names if len(names) > 1 else []
+    distinct, code = np.unique(np.asarray(domain.astype(object)), return_inverse=True)
+    names = distinct.tolist() if len(distinct) > 1 else []
     flags = [Feature(f"domain = {text}", (), f"domain <> {text}") for text in map(literal, map(str, names))]
-    found = zip([*bins, *(domains == name for name in names)], [*features, *flags], strict=True)
+    found = zip([*bins, *(code == k for k in range(len(names)))], [*features, *flags], strict=True)
     known = [(np.asarray(each, dtype=np.int64), feature) for each, feature in found if not pd.isna(each).any()]
     return np.column_stack([each for each, _ in known]), [feature for _, feature in known]
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import argap
@@ -15,7 +16,7 @@ from argap.metric.condition_tree import Feature, Node, grow
 from argap.records import read_gap, save_gap
 from argap.records.columns import UNIT
 from argap.results.restated import restate
-from argap.slices.discover import DRAWN, HYPOTHESIS, _stability, discover, draw, halves
+from argap.slices.discover import DRAWN, HYPOTHESIS, _coded, _stability, discover, draw, halves
 from argap.slices.partitions import partition
 from argap.tokens.batches import TokenReader
 from argap.tokens.table import TokenTable
@@ -101,6 +102,12 @@ def test_a_leaf_is_as_stable_as_its_most_similar_leaves_by_hand():
     assert _stability(first, [same], data) == 1
     assert _stability(first, [same, other], data) == pytest.approx((1 + 6 / 10) / 2)
     assert _stability(first, [[], same], data) == 0.5  # a tree without leaves
+
+
+def test_domains_that_end_in_a_nul_are_told_apart():
+    codes, features = _coded([], [], pd.Series(["a", "a\0", "b", "a"], dtype="category"))
+    assert codes.T.tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
+    assert [each.column for each in features] == ["domain = 'a'", "domain = 'a\0'", "domain = 'b'"]
 
 
 def test_stretches_of_documents_are_drawn():
