@@ -149,7 +149,7 @@ def _telling(source_of: Mapping[int, str] | None) -> Mapping[int, str] | None:
 
 def _names(cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> np.ndarray:
     names = cells["domain"] if source_of is None else cells["document"].map(source_of.get)
-    return names.to_numpy(object)
+    return names.astype(object).fillna("").to_numpy()  # the table of documents may lack one, which is refused later
 
 
 def by_source(gap: Gap, cells: pd.DataFrame, source_of: Mapping[int, str] | None) -> BySource:

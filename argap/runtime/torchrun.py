@@ -1,11 +1,12 @@
 """Run as a single process, or as one of several under ``torchrun``, one per GPU."""
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argap.errors import ArgapError, first_line
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # Rank 0 tokenizes the corpus while the others wait at a barrier.
 BARRIER_TIMEOUT = timedelta(hours=4)
+MEETING_TIMEOUT = timedelta(minutes=3)
+"""Time in which all processes must have met; torchrun starts them together."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +87,51 @@ def join(device: str = "auto") -> Iterator[Parallel]:
         raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
     on_gpu = device == "cuda"
     own = use_device(f"cuda:{os.environ['LOCAL_RANK']}") if on_gpu else torch.device("cpu")
-    with _launched():
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", timeout=BARRIER_TIMEOUT, device_id=own if on_gpu else None
-        )
+    store, rank = _meet(world)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=store,
+        rank=rank,
+        world_size=world,
+        timeout=BARRIER_TIMEOUT,
+        device_id=own if on_gpu else None,
+    )
     yield Parallel(dist.get_rank(), world, own)
     # Not reached after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends them
     # once this one exits.
     dist.destroy_process_group()
 
 
+def _meet(world: int) -> tuple[Any, int]:
+    """Wait for the other processes; return the store that they share, and the rank of this one."""
+    import torch.distributed as dist
+
+    with _launched():
+        if not 0 <= (rank := int(os.environ["RANK"])) < world:
+            raise ValueError(f"RANK is {rank}, of {world} processes")
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if not 0 < port < 2**16:
+            raise ValueError(f"MASTER_PORT is {port}")
+        try:
+            socket.getaddrinfo(address, port)
+        except OSError as error:
+            raise ValueError(f"MASTER_ADDR is {address}: {error.strerror or first_line(error)}") from None
+        try:
+            store, rank, _ = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
+        except dist.DistError as error:
+            within = f"in {MEETING_TIMEOUT.seconds} s at {address}:{port}"
+            raise ArgapError(f"{world} processes did not meet {within} ({first_line(error)})") from None
+    store.set_timeout(BARRIER_TIMEOUT)
+    return store, rank
+
+
 @contextmanager
 def _launched() -> Iterator[None]:
     try:
         yield
+    except KeyError as error:
+        raise ArgapError(f"WORLD_SIZE is set without {error.args[0]}; unset it, or use torchrun") from None
     except ValueError as error:
         raise ArgapError(
-            f"WORLD_SIZE, RANK or MASTER_PORT is not from torchrun ({first_line(error)}); unset it, or use torchrun"
+            f"the variables of torchrun are not from it ({first_line(error)}); unset WORLD_SIZE, or use torchrun"
         ) from None

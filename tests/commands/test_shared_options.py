@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -92,11 +93,31 @@ def test_several_processes_use_one_gpu_each(monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
 
-@pytest.mark.parametrize("processes", ["0", "x", "2"])
-def test_variables_that_another_launcher_left_are_refused(processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", processes)
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ArgapError, match=r"^WORLD_SIZE, RANK or MASTER_PORT is not from torchrun"), join("cpu"):
+LEFT = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({"WORLD_SIZE": "x"}, "the variables of torchrun are not from it (invalid literal"),
+        (
+            {"WORLD_SIZE": "0"},
+            "the variables of torchrun are not from it (RANK is 1, of 0 processes); ",
+        ),
+        ({"RANK": "-1"}, "the variables of torchrun are not from it (RANK is -1, of 2 processes)"),
+        ({"RANK": None}, "WORLD_SIZE is set without RANK; unset it, or use torchrun"),
+        ({"MASTER_PORT": "99999"}, "the variables of torchrun are not from it (MASTER_PORT is 99999)"),
+        ({"MASTER_ADDR": "no.such.invalid"}, "the variables of torchrun are not from it (MASTER_ADDR is no.such.inv"),
+        ({}, "2 processes did not meet in 1 s at 127.0.0.1:1 ("),
+    ],
+)
+def test_variables_that_another_launcher_left_are_refused(
+    left: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("argap.runtime.torchrun.MEETING_TIMEOUT", timedelta(seconds=1))
+    for name, value in (LEFT | left).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(ArgapError, match=rf"^{re.escape(said)}"), join("cpu"):
         pass
 
 
