@@ -104,7 +104,8 @@ def join(device: str = "auto") -> Iterator[Parallel]:
 
 def _meet(world: int) -> tuple[Any, int]:
     """Wait for the other processes; return the store that they share, and the rank of this one."""
-    import torch.distributed as dist
+    from torch.distributed import DistError
+    from torch.distributed.rendezvous import rendezvous
 
     with _launched():
         if not 0 <= (rank := int(os.environ["RANK"])) < world:
@@ -117,8 +118,8 @@ def _meet(world: int) -> tuple[Any, int]:
         except OSError as error:
             raise ValueError(f"MASTER_ADDR is {address}: {error.strerror or first_line(error)}") from None
         try:
-            store, rank, _ = next(dist.rendezvous("env://", timeout=MEETING_TIMEOUT))
-        except dist.DistError as error:
+            store, rank, _ = next(rendezvous("env://", timeout=MEETING_TIMEOUT))
+        except DistError as error:
             within = f"in {MEETING_TIMEOUT.seconds} s at {address}:{port}"
             raise ArgapError(f"{world} processes did not meet {within} ({first_line(error)})") from None
     store.set_timeout(BARRIER_TIMEOUT)

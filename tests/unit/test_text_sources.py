@@ -76,7 +76,7 @@ def left_out(frame: pd.DataFrame, sources: dict[int, str] | None = SOURCES) -> t
 def test_sources_that_end_in_a_nul_are_told_apart():
     named = {"news": "a", "mail": "a\0"}
     found, _ = left_out(FOREIGN)
-    again, _ = left_out(FOREIGN, {number: named.get(name, name) for number, name in SOURCES.items()})
+    again, _ = left_out(FOREIGN, {number: named.get(str(name), str(name)) for number, name in SOURCES.items()})
     expected = {named.get(row.name, row.name): row.models for row in found.sources}
     assert {row.name: row.models for row in again.sources} == expected
 
