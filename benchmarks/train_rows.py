@@ -15,8 +15,7 @@ from measured import DEMO, seconds_since_start
 from safetensors.torch import load_file
 
 from argap.files.atomic import read_json, write_json
-from argap.train.log import read_log
-from argap.train.records import StepLine
+from argap.train.log import read_steps
 
 SCRIPT = Path(__file__).with_name("train.py")
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
@@ -164,7 +163,7 @@ def seeds(architectures: list[str], device: str, folder: Path, check: bool) -> I
 def distance(one: Path, other: Path) -> dict[str, Any]:
     """Return how far apart two trained models are; losses in nats."""
     ours, theirs = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
-    lines = [[line for line in read_log(run / "log.jsonl") if isinstance(line, StepLine)] for run in (one, other)]
+    lines = [read_steps(run / "log.jsonl") for run in (one, other)]
     apart = [abs(a.loss - b.loss) for a, b in zip(*lines, strict=True)]
     ends = [read_json(run / "train.json")["finished"] for run in (one, other)]
     return {

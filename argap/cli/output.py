@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,6 +48,10 @@ class Output:
         from argap.results.printed import result_json
 
         self.show(result_json(gap) if self.as_json else None, lambda: tables_of(gap))
+
+
+FORMATS = tuple(each.name for each in fields(Output))
+"""The names of the options in `Output`."""
 
 
 def print_json(value: Any) -> None:

@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from argap.cli.options import Bos, Device, MaxLength, Overwrite, TrustRemoteCode, only
-from argap.cli.output import Output
+from argap.cli.output import FORMATS, Output
 
-OF_LM_EVAL = ("tasks", "reference", "protocol", "fewshot", "task_path", "metadata", "limit", "dtype", "device")
-OF_LM_EVAL += ("batch_size", "backend", "bos", "max_length", "trust_remote_code", "out", "paper")
-OF_LM_EVAL += ("as_json", "latex", "markdown")
+OF_LM_EVAL = (
+    *("tasks", "reference", "protocol", "fewshot", "task_path", "metadata", "limit", "dtype", "device", "batch_size"),
+    *("backend", "bos", "max_length", "trust_remote_code", "out", "paper", *FORMATS),
+)
 """Options that lm-eval's own tasks heed."""
 
 
@@ -118,7 +119,7 @@ def recall(
     from argap.scoring.config import ScoreConfig
 
     if gap and reference is None and len(checkpoints) == 1 and (Path(checkpoints[0]) / "recall.json").is_file():
-        only(call, "a result of `argap recall`", "gap", "as_json", "latex", "markdown")
+        only(call, "a result of `argap recall`", "gap", *FORMATS)
         linked = relink(Path(checkpoints[0]), gap)
         draw_link(Path(checkpoints[0]), linked)
         output.show(to_json(linked), lambda: [recall_table(linked)])

@@ -8,7 +8,7 @@ import typer
 
 from argap.cli.complete import models_of_result, results
 from argap.cli.options import Index, only, parse_tokens
-from argap.cli.output import Output
+from argap.cli.output import FORMATS, Output, print_json
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def slice_(
     if record and tau != opened.record.threshold:
         raise ArgapError("--record keeps slices beside the result's AR hits; give it without --threshold")
     if fidelity:
-        only(context, "--fidelity", "fidelity", "where", "name", "slices", "by", "as_json", "latex", "markdown")
+        only(context, "--fidelity", "fidelity", "where", "name", "slices", "by", *FORMATS)
         _show_fidelity(opened, wanted, by, output)
         return
     if by is not None:
@@ -131,7 +131,7 @@ def _show_library(output: Output) -> None:
     from argap.slices.library import library
 
     if output.as_json:
-        output.show({"slices": library(), "columns": COLUMNS}, list)
+        print_json({"slices": library(), "columns": COLUMNS})
         return
     typer.echo("ar_hits\n    repeated AND train_count <= THRESHOLD\n    In every result.")
     for each in library():

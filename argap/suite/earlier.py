@@ -115,7 +115,7 @@ def open_earlier(
     if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
         raise MismatchError(f"{folder}: its bins are those of another argap; {REMEDY}")
     for name, member in taken.items():
-        check_trained(entries[name], member.train, f"{folder / 'members.json'}: {name}", DROP)
+        check_trained(entries[name].config, member.train, f"{folder / 'members.json'}: {name}", DROP)
     if is_there(path := folder / "mqar.json"):
         read_recall(suite, path)
     changes = (

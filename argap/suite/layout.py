@@ -20,8 +20,9 @@ from argap.results import in_place
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained.records import PretrainedScores, read_scores
 from argap.tokens.runs import Run, read_run
-from argap.train.log import read_log
-from argap.train.records import StepLine, TrainRecord, read_train
+from argap.train.config import TrainConfig
+from argap.train.log import read_log, read_steps
+from argap.train.records import TrainRecord, read_train
 from argap.train.tokens import check_text
 
 MAY_DIFFER = ("micro_batch_size",)
@@ -104,40 +105,38 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     folder = layout.checkpoint(entry)
     remedy = f"choose another `work`, or remove {folder}, {layout.run(entry)} and {layout.index(entry.size)}"
     record = read_train(folder)
-    check_trained(entry, record, str(folder), remedy)
+    check_trained(entry.config, record, folder, remedy)
     _check_log(folder / "log.jsonl", record, remedy)
     runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
+        remedy = f"choose another `work`, or remove {run.folder}"
         if run.record.model != (name := scored_as(entry, layout, run.folder)):
-            raise MismatchError(
-                f"{run.folder}: scores of {run.record.model}, expected those of {name}; choose another `work`, or "
-                f"remove {run.folder}"
-            )
+            raise MismatchError(f"{run.folder}: scores of {run.record.model}, expected those of {name}; {remedy}")
         scored = run.record.evaluation.fingerprint
         if scored != fingerprint:
-            raise MismatchError(
-                f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; "
-                f"choose another `work`, or remove {run.folder}"
-            )
+            found = f"scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}"
+            raise MismatchError(f"{run.folder}: {found}; {remedy}")
 
 
 def _check_log(path: Path, record: TrainRecord, remedy: str) -> None:
     """Raise `MismatchError` if a log does not end as the training of ``record`` did."""
-    steps = [line for line in read_log(path) if isinstance(line, StepLine)] if is_there(path) else []
+    steps = read_steps(path)
     if steps and record.finished and repr(steps[-1].loss) != repr(record.finished.loss):  # NaN equals nothing
         found = f"ends with a loss of {steps[-1].loss}, the training with {record.finished.loss}"
         raise MismatchError(f"{path}: {found}; {remedy}")
 
 
-def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:
-    """Raise `MismatchError` if a model was not trained as the suite says, or its text has changed since.
+def check_trained(
+    config: TrainConfig, record: TrainRecord, found: object, remedy: str, *, asks: str = "the suite has"
+) -> None:
+    """Raise `MismatchError` if a model was not trained as ``config`` says, or its text has changed since.
 
-    ``found``: where its record is.
+    ``found``: where its record is. ``asks``: who wants ``config``, for the message.
     """
-    trained, expected = record.config, entry.config.as_json()
+    trained, expected = record.config, config.as_json()
     for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
         if trained[key] != expected[key]:
-            raise MismatchError(f"{found}: trained with {key} {trained[key]}, the suite has {expected[key]}; {remedy}")
+            raise MismatchError(f"{found}: trained with {key} {trained[key]}, {asks} {expected[key]}; {remedy}")
     check_text(record, found, remedy)
 
 
@@ -152,9 +151,7 @@ def read_recall(suite: Suite, path: Path) -> PretrainedScores:
 
 def steps_done(entry: Entry, layout: Layout) -> int:
     """Return the optimizer steps finished, according to the member's log."""
-    log = layout.checkpoint(entry) / "log.jsonl"
-    lines = read_log(log) if is_there(log) else []
-    return max((line.step for line in lines), default=0)
+    return max((line.step for line in read_log(layout.checkpoint(entry) / "log.jsonl")), default=0)
 
 
 class Status(Record, frozen=True):

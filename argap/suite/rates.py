@@ -21,11 +21,10 @@ from argap.files.regular import found_in, is_there
 from argap.records import Record, read_record, write_record
 from argap.runtime.progress import say
 from argap.suite.config import Entry, Suite
-from argap.suite.layout import MAY_DIFFER, Layout
+from argap.suite.layout import Layout, check_trained
 from argap.train.config import TrainConfig
-from argap.train.log import read_log
-from argap.train.records import StepLine, TrainRecord, read_train
-from argap.train.tokens import check_text
+from argap.train.log import read_steps
+from argap.train.records import TrainRecord, read_train
 
 FORMAT = 2
 """1: without ``schedule``."""
@@ -180,11 +179,8 @@ def _train(config: TrainConfig, folder: Path, tokens: Path, device: str) -> None
 
 def _ended(folder: Path, config: TrainConfig) -> bool:
     """Return whether the training in ``folder`` has ended. Raises `MismatchError` if it is not that of ``config``."""
-    record, asked = read_train(folder), config.as_json()
-    for key in sorted(asked.keys() & record.config.keys() - set(MAY_DIFFER)):
-        if (found := record.config[key]) != asked[key]:
-            raise MismatchError(f"{folder}: trained with {key} {found}, asked for {asked[key]}; remove the folder")
-    check_text(record, folder, "remove the folder")
+    record = read_train(folder)
+    check_trained(config, record, folder, "remove the folder", asks="asked for")
     return record.finished is not None or is_there(folder / "diverged")
 
 
@@ -233,7 +229,7 @@ def _row(member: str, record: TrainRecord, folder: Path) -> RateRow:
     return RateRow(
         member=member,
         lr=config["lr"],
-        losses=tuple(round(line.loss, 6) for line in read_log(folder / "log.jsonl") if isinstance(line, StepLine)),
+        losses=tuple(round(line.loss, 6) for line in read_steps(folder / "log.jsonl")),
         steps=steps,
         tokens=steps * config["batch_size"] * config["seq_len"],
         diverged=record.finished is None,

@@ -11,7 +11,7 @@ from argap.records import as_json
 from argap.slices.tally import tally
 from argap.tokens.labels import Labels
 from argap.tokens.runs import Run, read_logprobs
-from argap.train.log import read_log
+from argap.train.log import read_steps
 from argap.train.records import StepLine
 
 COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nll_other")
@@ -43,7 +43,7 @@ def build_logs(logs: Mapping[str, Path]) -> pd.DataFrame:
 
     ``auxiliary_loss`` is NaN for a model without one. Raises `FormatError` for a log without a step, and as `read_log`.
     """
-    steps = {model: [line for line in read_log(path) if isinstance(line, StepLine)] for model, path in logs.items()}
+    steps = {model: read_steps(path) for model, path in logs.items()}
     if without := [path for model, path in logs.items() if not steps[model]]:
         raise FormatError(f"{without[0]}: no step of a finished training; remove its folder to train it again")
     rows = [{"model": model, **as_json(line)} for model, lines in steps.items() for line in lines]

@@ -94,3 +94,8 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
         kind = EvaluationLine if isinstance(line, dict) and "eval_loss" in line else StepLine
         lines.append(to_record(path, line, kind, part=f"line {number}"))
     return lines
+
+
+def read_steps(path: Path) -> list[StepLine]:
+    """Read the lines of a log without those of evaluations. Raises as `read_log`."""
+    return [line for line in read_log(path) if isinstance(line, StepLine)]

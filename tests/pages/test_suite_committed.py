@@ -43,7 +43,7 @@ def test_results_can_grow(suite, older):
         renamed = {name for name, member in members.items() if member.member == older}
         for name in renamed:
             with pytest.raises(MismatchError, match="architecture base_conv, the suite has base_conv_octaves"):
-                check_trained(entries[name], members[name].train, name, "")
+                check_trained(entries[name].config, members[name].train, name, "")
         assert gap.threshold is not None
         trained = dict.fromkeys(renamed | {"further"})
         grown = open_earlier(described, size, trained, gap.evaluation, gap.threshold, folder)
