@@ -102,7 +102,8 @@ def _holding(of: Grouped) -> Iterable[str]:
     """Yield a line for each source that holds more than `MOST_OF_GAP` of a gap."""
     if len(of.names) < 2:
         return
-    parts, gaps = of.left_out, behind(of.logprob, of.reference).sum(axis=-1)
+    parts = of.left_out
+    gaps = behind(of.logprob.sum(axis=-1, keepdims=True), of.reference)[..., 0]  # of sums: ∞ + −∞ is no sum
     judged = [m for m in range(len(of.models)) if m != of.reference and not of.level[m] and np.isfinite(gaps[0, m])]
     for g, name in enumerate(of.names):
         held = [m for m in judged if parts.part[m, g] > MOST_OF_GAP]

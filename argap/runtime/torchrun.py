@@ -72,7 +72,6 @@ def join(device: str = "auto") -> Iterator[Parallel]:
     Raises `ArgapError` for an unknown or missing device, for a numbered GPU with several processes, and for variables
     that torchrun would not have set so, as other launchers leave them behind.
     """
-    import torch
     import torch.distributed as dist
 
     from argap.runtime.device import resolve_device, use_device
@@ -86,7 +85,9 @@ def join(device: str = "auto") -> Iterator[Parallel]:
     if ":" in device:
         raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
     on_gpu = device == "cuda"
-    own = use_device(f"cuda:{os.environ['LOCAL_RANK']}") if on_gpu else torch.device("cpu")
+    with _launched():
+        name = f"cuda:{int(os.environ['LOCAL_RANK'])}" if on_gpu else "cpu"
+    own = use_device(name)
     store, rank = _meet(world)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",

@@ -121,6 +121,19 @@ def test_variables_that_another_launcher_left_are_refused(
         pass
 
 
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("local", "said"), [(None, "WORLD_SIZE is set without LOCAL_RANK"), ("x", "the variables of torchrun are not")]
+)
+def test_a_local_rank_that_another_launcher_left_is_refused(
+    local: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (LEFT | {"LOCAL_RANK": local}).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(ArgapError, match=rf"^{said}"), join("cuda"):
+        pass
+
+
 def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
     """The ``--device`` option of every command with one."""
     for name, each in getattr(command, "commands", {}).items():

@@ -74,7 +74,8 @@ def test_an_infinite_gap_has_no_share(hits: float, whole: float) -> None:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("infinite") / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": f"{k} {d}"}) + "\n" for k, d in enumerate(DOCUMENTS * 8)))
+    rows = [{"text": f"{k} {d}", "domain": "abc"[k % 3]} for k, d in enumerate(DOCUMENTS * 8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -133,6 +134,25 @@ def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) 
     write_report(result.folder)
     assert "∞" in (result.folder / "report.html").read_text()
     assert "∞" in (result.folder / "table.md").read_text()
+
+
+def test_models_that_rule_out_tokens_of_different_sources_give_no_warning(
+    data: EvaluationSet, tokenizer, index: BigramIndex, text: Path, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(1)
+    loss = [generator.gamma(2.0, 0.2, len(data.tokens)) + k for k in range(3)]
+    drawn = np.flatnonzero(data.position > 0)
+    for k, each in enumerate(loss):  # of domain a, b and c: the parts of a gap are ∞ and −∞
+        each[drawn[data.document[drawn] % 3 == k][2]] = np.inf
+    out = tmp_path / "out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_drawn_result(out, data, tokenizer, index, source=text, loss=loss, models=MODELS)
+        write_report(out)
+        result = open_result(out)
+        assert result.record.deltas == {}
+        assert np.isnan(np.asarray(result.breakdown("source")["contribution"])).any()
+        compare_pair(str(out / "ref"), str(out / "m"))
 
 
 def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> None:
