@@ -55,7 +55,8 @@ class Followed:
     def add(self, compared: Sequence[Compared]) -> None:
         """Add the models of a portion."""
         for k, each in enumerate(compared):
-            self._sums[k] += each.sums
+            with np.errstate(invalid="ignore"):  # ∞ − ∞
+                self._sums[k] += each.sums
             self._spread[k].add(each.absolute)
 
     def results(self) -> tuple[Fidelity, ...]:

@@ -35,12 +35,13 @@ class Sums:
         """Number of tokens (or bytes) that are AR hits."""
 
     def add(self, groups: "_Groups", member: np.ndarray) -> None:
-        """Add the groups selected by ``member`` (bool ``[G]``)."""
+        """Add the groups selected by ``member`` (bool ``[G]``); ∞ − ∞, of differences, is NaN."""
         rows = np.flatnonzero(member)
         unit = groups.unit[rows]
         self.n += np.bincount(unit, groups.n[rows], minlength=len(self.n))
-        for m, logprob in enumerate(groups.logprob):
-            self.logprob[:, m] += np.bincount(unit, logprob[rows], minlength=len(self.n))
+        with np.errstate(invalid="ignore"):
+            for m, logprob in enumerate(groups.logprob):
+                self.logprob[:, m] += np.bincount(unit, logprob[rows], minlength=len(self.n))
         self.ar_hits += int(groups.n[rows[groups.member(0)[rows]]].sum())
 
 

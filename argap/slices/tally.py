@@ -32,7 +32,7 @@ def tally(keys: Sequence[np.ndarray], columns: Sequence[np.ndarray], weight: np.
     """Return the sum of every column (each ``[N]``, added in float64) over the rows of each combination of ``keys``.
 
     ``keys``: one or more arrays ``[N]`` of integers or booleans. ``weight``: integers ``[N]`` to count instead of rows.
-    The sums of many combinations are added in the order of the rows.
+    The sums of many combinations are added in the order of the rows. ∞ − ∞ is NaN.
     """
     if weight is not None and (weight == 1).all():  # counting rows takes less
         weight = None
@@ -119,7 +119,8 @@ def _dense(
         code += np.tile(np.arange(lanes), -(-len(code) // lanes))[: len(code)]
 
     def added(column: np.ndarray | None) -> np.ndarray:
-        return np.bincount(code, column, count * lanes).reshape(count, lanes).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            return np.bincount(code, column, count * lanes).reshape(count, lanes).sum(axis=1)
 
     occurs = added(None)
     kept = np.flatnonzero(occurs)

@@ -93,6 +93,15 @@ def test_minus_infinity_stays_in_its_group():
     assert found.sums.tolist() == [[-1, -np.inf]]
 
 
+@pytest.mark.parametrize("keys", [1, 50, 2**17])  # with and without lanes, and by sorting
+def test_infinities_of_both_signs_are_nan_without_a_warning(keys: int):
+    column = np.ones(100)
+    column[[3, 4]] = np.inf, -np.inf
+    found = tally([np.where(np.arange(100) < 5, 0, keys - 1)], [column])
+    assert np.isnan(found.sums[0, 0])
+    assert found.sums[0, 1:].tolist() == [95] * (keys > 1)
+
+
 def test_text_and_categories_are_keys_of_frames():
     frame: Any = pd.DataFrame({"name": ["b", "a", "b"], "kind": pd.Categorical(["y", "x", "y"]), "n": [1, 2, 3]})
     found, expected = sum_by(frame, ["name", "kind"]), frame.groupby(["name", "kind"], observed=True).sum()

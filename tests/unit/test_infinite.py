@@ -28,6 +28,7 @@ from argap.result import Result, open_result
 from argap.results.difference import compare_pair
 from argap.scoring.importing import import_run
 from argap.slices.figures import Key, SliceScorer
+from argap.slices.sums import Sums, _Groups
 from argap.tokens.labels import label
 from argap.tokens.runs import read_logprobs
 from tests.conftest import estimates_in, index_of, write_drawn_result
@@ -153,6 +154,21 @@ def test_models_that_rule_out_tokens_of_different_sources_give_no_warning(
         assert result.record.deltas == {}
         assert np.isnan(np.asarray(result.breakdown("source")["contribution"])).any()
         compare_pair(str(out / "ref"), str(out / "m"))
+        result.fidelity()
+        result.fidelity(by="domain")
+        result.closely()
+        result.table()
+        result.gap({"again": "repeated"})
+        result.tokens("isinf(nll.m)")
+
+
+def test_differences_of_portions_add_up_without_a_warning() -> None:
+    made = Sums(1, 1)
+    for value in (np.inf, -np.inf):
+        one = np.array([[value]])
+        made.add(_Groups(np.array([0]), np.array([None]), np.array([[0]]), np.array([1]), one), np.array([True]))
+    assert made.n.tolist() == [2]
+    assert np.isnan(made.logprob[0, 0])
 
 
 def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> None:
