@@ -95,7 +95,7 @@ def fidelity(
         agreement_ci95=_ends(means["same"]),
         kl=_value(means.get("kl")),
         kl_ci95=_ends(means.get("kl")),
-        share_of_kl=None if kl is None or not of_all["kl"] > 0 else finite(kl.sum() / of_all["kl"]),
+        share_of_kl=None if kl is None or not 0 < of_all["kl"] < math.inf else finite(kl.sum() / of_all["kl"]),
         entropy=_value(means.get("entropy")),
         reference_entropy=_value(means.get("reference_entropy")),
     )

@@ -19,6 +19,7 @@ from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet, build_evaluation_set
 from argap.metric.documents import leave_one_source_out
+from argap.metric.fidelity import SUMMED, fidelity
 from argap.metric.share import gap_due_to_ar
 from argap.records import INFINITE, EvaluationSpec, read_gap
 from argap.reports.pages.write import write_report
@@ -169,6 +170,12 @@ def test_differences_of_portions_add_up_without_a_warning() -> None:
         made.add(_Groups(np.array([0]), np.array([None]), np.array([[0]]), np.array([1]), one), np.array([True]))
     assert made.n.tolist() == [2]
     assert np.isnan(made.logprob[0, 0])
+
+
+def test_an_infinite_kl_has_no_share_and_no_warning() -> None:
+    sums = dict.fromkeys((*SUMMED, "kl"), np.array([np.inf, 0.0]))
+    found = fidelity("m", "all", np.array([2.0, 1.0]), sums, of_all={"n": 3.0, "kl": np.inf})
+    assert (found.kl, found.share_of_kl) == (None, None)
 
 
 def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> None:
