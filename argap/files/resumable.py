@@ -40,6 +40,14 @@ def folder_name(name: str) -> str:
     return folder
 
 
+def case_aside(name: str, other: str) -> str:
+    """Return what a line on two models of one name adds if the names differ in case.
+
+    DuckDB, which reads conditions and sums cells, and some file systems ignore it, so it tells no models apart.
+    """
+    return "" if name == other else f" (case aside: {other})"
+
+
 PLAIN = re.compile(r"[^\W_][^/\\\x00-\x1f\x7f]*")
 LONGEST_NAME = 200
 """Bytes of a name that becomes a folder; file systems allow 255, including the temporary suffix."""

@@ -4,6 +4,7 @@ Tables, frames and figures filter that list by partition with `Gap.parts`.
 """
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -239,6 +240,9 @@ class Gap(Record, frozen=True, dict=True):
     def __post_init__(self) -> None:
         if self.reference not in self.models:
             raise ValueError(f"the reference {self.reference!r} is not one of `models`")
+        columns = Counter(name.lower() for names in self.seeds.values() for name in names)
+        if twice := next((name for name, count in columns.items() if count > 1), None):
+            raise ValueError(f"models: two are called {twice}, case aside; DuckDB tells them not apart")
         for name, parts in self._partitions.items():
             for part in parts.values():
                 if part.estimates.keys() != set(self.models):

@@ -21,7 +21,7 @@ from argap.files.checksums import write_checksums
 from argap.files.hub import fetched, is_hub
 from argap.files.lock import one_writer
 from argap.files.regular import is_folder, is_there
-from argap.files.resumable import folder_name
+from argap.files.resumable import case_aside, folder_name
 from argap.metric.bins import bins_of
 from argap.metric.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.records import (
@@ -99,10 +99,10 @@ def compare_runs(
         opened += _open(base)
     by_name: dict[str, Run] = {}
     for run in opened:
-        if run.model in by_name:
-            both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
-            raise ArgapError(f"{both}; give one of them as NAME=RUN")
-        by_name[run.model] = run
+        other = by_name.setdefault(run.model.lower(), run)
+        if other is not run:
+            named = f"both named {run.model}{case_aside(run.model, other.model)}"
+            raise ArgapError(f"{run.folder} and {other.folder} are {named}; give one of them as NAME=RUN")
     if len({run.record.evaluation.unit for run in opened}) > 1:
         check_tokens(opened)
     base_name = None if base is None else next(run.model for run in opened if _is_in(run, base))

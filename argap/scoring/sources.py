@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from argap.errors import ArgapError
 from argap.evaluation.windows import EvaluationSet
-from argap.files.resumable import folder_name
+from argap.files.resumable import case_aside, folder_name
 from argap.records import Bos, RunIdentity, SourceRecord
 from argap.runtime.progress import say
 from argap.scoring.config import DEFAULT, ScoreConfig
@@ -137,7 +137,7 @@ def distinct(models: Sequence[AnyNamed], config: ScoreConfig = DEFAULT) -> list[
 
     A model repeats another if it has the same weights and options and no name of its own; one line says so. If a
     checkpoint's name is taken, its parent folder's is prepended: ``final``, ``b/final``. Raises `ArgapError` for models
-    that still share a name.
+    that still share a name, case aside (`argap.files.resumable.case_aside`).
     """
     found: list[AnyNamed] = []
     known: dict[tuple[str | None, ...], AnyNamed] = {}
@@ -148,10 +148,11 @@ def distinct(models: Sequence[AnyNamed], config: ScoreConfig = DEFAULT) -> list[
             twice = "listed twice" if first == model.name else f"the same model as {first}"
             say(f"{model.name}: {twice}, scored once; NAME=CKPT gives it a row of its own")
         else:
-            names = {each.name for each in known.values()}
-            own = model.qualified() if model.name in names else model
-            if own.name in names:
-                raise ArgapError(f"{own.name}: two models have this name; write NAME=CKPT for one")
+            names = {each.name.lower(): each.name for each in known.values()}
+            own = model.qualified() if model.name.lower() in names else model
+            if other := names.get(own.name.lower()):
+                aside = case_aside(own.name, other)
+                raise ArgapError(f"{own.name}: two models have this name{aside}; write NAME=CKPT for one")
             known[same] = own
         found.append(known[same])
     return found

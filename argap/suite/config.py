@@ -8,7 +8,7 @@ from typing import Any
 from argap.errors import ArgapError, within
 from argap.files.configs import build
 from argap.files.plain_yaml import read_yaml
-from argap.files.resumable import plain_name
+from argap.files.resumable import case_aside, plain_name
 from argap.records import EvaluationSpec
 from argap.synthetics.pretrained.records import PretrainedTest
 from argap.train.config import TrainConfig
@@ -129,9 +129,12 @@ class Suite:
                 with within(f"{member} at {size}"):
                     config = build(TrainConfig, fields)
                 entries.append(Entry(size, member, config.seed, config))
-        names = [entry.name for entry in entries]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ArgapError(f"members: two models are called {twice}; a further seed's name ends in -seedN")
+        named: dict[str, str] = {}
+        for entry in entries:
+            if other := named.get(entry.name.lower()):
+                twice = f"{entry.name}{case_aside(entry.name, other)}"
+                raise ArgapError(f"members: two models are called {twice}; a further seed's name ends in -seedN")
+            named[entry.name.lower()] = entry.name
         return sorted(entries, key=lambda entry: entry.seed)
 
 

@@ -403,6 +403,7 @@ GONE = object()
     [
         (("estimates", 0), GONE, "estimates: all all: expected the models ref, m-1, m2; run"),
         (("estimates",), [], "estimates: none of all"),
+        (("models", 2, "model"), "REF", "models: two are called ref, case aside; DuckDB tells them not apart"),
         (("models", 2, "model"), "m3", "estimates: all all: expected the models ref, m-1, m3"),
         (("index",), None, "`index` and `threshold`: expected both or neither"),
         (("threshold",), None, "`index` and `threshold`: expected both or neither"),

@@ -73,9 +73,11 @@ def test_a_suite_refuses_the_names_of_its_own_folders(tmp_path: Path, kind: str,
 
 
 def test_a_suite_refuses_two_models_of_one_name(tmp_path: Path) -> None:
-    both = {"a": {"architecture": "attention", "seeds": [0, 1]}, "a-seed1": {"architecture": "attention"}}
-    with pytest.raises(ArgapError, match="two models are called a-seed1"):
-        load_suite(saved(tmp_path / "suite.yaml", SUITE | {"reference": "a", "members": both}))
+    several = {"architecture": "attention", "seeds": [0, 1]}
+    for name, said in (("a-seed1", "a-seed1"), ("A-seed1", r"(a|A)-seed1 \(case aside: (a|A)-seed1\)")):
+        both = {"a": several, name: {"architecture": "attention"}}
+        with pytest.raises(ArgapError, match=f"two models are called {said};"):
+            load_suite(saved(tmp_path / "suite.yaml", SUITE | {"reference": "a", "members": both}))
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])

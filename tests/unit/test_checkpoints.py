@@ -402,6 +402,8 @@ def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> No
     score(place, tmp_path / "again", full)
     with pytest.raises(ArgapError, match=r"are both named full; give one of them as NAME=RUN"):
         argap.compare(tmp_path / "again" / "full", out / "full", out=tmp_path / "compared")
+    with pytest.raises(ArgapError, match=r"both named FULL \(case aside: full\); give one of them as NAME=RUN"):
+        argap.compare(f"FULL={tmp_path / 'again' / 'full'}", out / "full", out=tmp_path / "compared")
     with pytest.raises(ArgapError, match="two models have this name"):
         score(place, out, ["m=" + full, "m=" + str(place / "other")])
 

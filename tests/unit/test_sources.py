@@ -36,6 +36,13 @@ def test_names_still_equal_with_parents_are_refused():
         distinct([source("x/final"), source("a/b/final"), source("c/b/final")])
 
 
+def test_names_that_differ_in_case_alone_are_equal():
+    assert [one.name for one in distinct([source("a/final"), source("b/Final")])] == ["final", "b/Final"]
+    two = [replace(source(f"{name}/final"), name=name, named=True) for name in ("m", "M")]
+    with pytest.raises(ArgapError, match=r"^M: two models have this name \(case aside: m\); write NAME=CKPT for one$"):
+        distinct(two)
+
+
 def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "lr=0.1").mkdir()
     monkeypatch.chdir(tmp_path)
