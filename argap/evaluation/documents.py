@@ -115,14 +115,16 @@ class Documents:
         first = np.clip(own + spans.field("first").to_numpy(), 0, count)
         end = np.clip(own + spans.field("end").to_numpy(), 0, count)
         coded = spans.field("label").dictionary_encode()
-        names = coded.dictionary.to_pylist()
-        rank = np.argsort(np.argsort(names)) if names else np.zeros(0, dtype=np.int64)
+        of_code = coded.dictionary.to_pylist()
+        names = sorted(of_code)
+        number = {label: k for k, label in enumerate(names)}  # NumPy would take no account of NULs at a label's end
+        rank = np.array([number[label] for label in of_code], dtype=np.int64)
         size = end - first
         row = np.repeat(first, size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
         pair = np.unique(row * len(names) + np.repeat(rank[coded.indices.to_numpy()], size))
         row, label = np.divmod(pair, max(len(names), 1))
         offsets = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
-        values = pa.array(sorted(names), pa.string()).take(pa.array(label))
+        values = pa.array(names, pa.string()).take(pa.array(label))
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 

@@ -18,6 +18,7 @@ from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
 from argap.errors import ArgapError
+from argap.evaluation.documents import TOKEN_SPANS, TOKENS, Documents
 from argap.evaluation.windows import build_evaluation_set, check_spec, open_evaluation_set
 from argap.metric.influence import effective_number
 from argap.records import EvaluationSpec, read_gap
@@ -289,6 +290,13 @@ def test_white_space_belongs_to_its_token_where_the_tokenizer_trims_offsets(tmp_
     spans = [{"start": 1, "end": 2, "label": "space"}]
     assert encode(trimming, "a  b", spans) == encode(tokenizer, "a  b", spans)
     assert any(labels for _, labels in encode(trimming, "a  b", spans))
+
+
+def test_labels_that_end_in_a_nul_are_told_apart():
+    spans = [{"first": k, "end": k + 1, "label": label} for k, label in enumerate(["a\0", "a", "b", "a\0b"])]
+    columns = {TOKENS: pa.array([4]), "s": pa.array([spans], TOKEN_SPANS)}
+    found = Documents(pa.table(columns)).column("s", 0, 4)
+    assert found.to_pylist() == [[each["label"]] for each in spans]
 
 
 def test_spans_against_a_loop():
