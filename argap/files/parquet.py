@@ -188,7 +188,7 @@ def check_frame(path: Path, table: pa.Table) -> None:
     check_types(path, pa.schema([each for each in table.schema if len(table) or not pa.types.is_null(each.type)]))
     for name, column in zip(table.column_names, table.columns, strict=True):
         wanted = _of_frame(name, table.column_names)
-        if wanted and column.null_count and not name.endswith("_high"):
+        if wanted and column.null_count and not (wanted == COUNTS and name.endswith("_high")):
             raise FormatError(f"{path}: {name} is null in {column.null_count} rows{remedy_for(path)}")
         if wanted == COUNTS and (least := column.drop_null().to_numpy().min(initial=0)) < LEAST.get(name, 0):
             raise FormatError(f"{path}: {name} is {least} in a row{remedy_for(path)}")
@@ -209,10 +209,10 @@ def check_rows(path: Path, table: pa.Table) -> None:
 def _of_frame(name: str, beside: Sequence[str]) -> str | None:
     """Return what a column of a data frame holds ``beside`` others, in words; None: anything."""
     counts = "content" in beside  # a table of how many tokens are repeated; others have whether those of a row are
+    if name in MEASURED or name.startswith(SUM):  # also of a model whose name ends as that of a bound
+        return "numbers"
     if name in COUNTED or name.endswith(("_low", "_high")) or (name == "repeated" and counts):
         return COUNTS
-    if name in MEASURED or name.startswith(SUM):
-        return "numbers"
     if name in BOOLEANS or name == "repeated":
         return "booleans"
     return TEXT if name in TEXTS else None

@@ -10,7 +10,7 @@ from argap.metric.documents import behind
 from argap.records import Gap, ids_of
 from argap.results.by_source import Grouped, group
 from argap.scoring.bos import text_of
-from argap.slices.tally import Groups, joined
+from argap.slices.tally import PENDING, Groups, joined
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.runs import Run
 
@@ -28,8 +28,6 @@ MOST_LINES = 5
 """Maximum number of lines about bigrams."""
 MOST_OF_HITS = 0.01
 """Maximum share of the hits with one bigram."""
-PENDING = 2**22
-"""Counts of portions that wait to be added up."""
 BIGRAM = "bigram "
 """Start of the lines about bigrams."""
 LEAST_HITS = 10_000

@@ -20,15 +20,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from argap.errors import FormatError, first_line
+from argap.errors import FormatError
 from argap.files.checksums import check_files
 from argap.files.parquet import (
     SUM,
     ParquetPortions,
     check_columns,
     check_frame,
-    check_rows,
-    check_types,
     read_frame,
     read_portions,
     read_schema,
@@ -36,8 +34,7 @@ from argap.files.parquet import (
 from argap.files.remedies import remedy_for
 from argap.metric.bins import recorded_bins
 from argap.records import COPIES, COPY, INDUCTION, NEW_KEY, Bins, Gap
-from argap.runtime.interrupt import raising_interrupts
-from argap.slices.tally import tally
+from argap.slices.tally import PENDING, tally
 from argap.tokens.labels import Labels
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position", COPY, INDUCTION]
@@ -96,10 +93,11 @@ def sum_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     coded = [_coded(cast(pd.Series, frame[name])) for name in by]
     groups = tally([code for code, _ in coded], [frame[name].to_numpy() for name in others])
     keys = [code if values is None else values.take(code) for code, (_, values) in zip(groups.keys, coded, strict=True)]
-    sums = {
-        name: each if frame[name].dtype.kind == "f" else each.astype(np.int64)
-        for name, each in zip(others, groups.sums, strict=True)
-    }
+    with np.errstate(invalid="ignore"):  # counts beyond an int64, which are not those of the result
+        sums = {
+            name: each if frame[name].dtype.kind == "f" else each.astype(np.int64)
+            for name, each in zip(others, groups.sums, strict=True)
+        }
     return pd.DataFrame(dict(zip(by, keys, strict=True)) | sums)
 
 
@@ -192,31 +190,17 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str], gap: Gap | N
     The cells are never all in memory: for 100 M tokens they take gigabytes. Raises `FormatError` for a missing or
     damaged file, as `read_frame` for those columns, and as `check_cells`.
     """
-    import duckdb
-
-    from argap.slices.conditions import quoted
-
     check_files(path.parent, [path])
-    types = {"n": "BIGINT"} | dict.fromkeys((PREFIX + model for model in models), "DOUBLE")
-    schema = read_schema(path)
-    check_columns(path, schema, [*by, *types])
-    check_types(path, pa.schema([schema.field(name) for name in (*by, *types)]))
-    keys = ", ".join(map(quoted, by))
-    sums = ", ".join(  # null if a row is null
-        f"CASE WHEN count({quoted(name)}) = count(*) THEN sum({quoted(name)})::{of_type} END AS {quoted(name)}"
-        for name, of_type in types.items()
-    )
-    query = f"SELECT {keys}, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
-    with raising_interrupts(), duckdb.connect(config={"threads": 1}) as connection:  # several would add in any order
-        try:
-            found = connection.sql(query, params=[str(path)]).to_arrow_table()
-        except duckdb.OutOfMemoryException:
-            raise
-        except duckdb.Error as error:
-            raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
-    check_frame(path, found)
-    check_rows(path, found)
-    cells = found.to_pandas()
+    sums: list[pd.DataFrame] = []
+    waiting = 0
+    for part in CellFile(path).parts([*by, "n", *(PREFIX + model for model in models)]):
+        sums.append(sum_by(part, by))
+        waiting += len(sums[-1])
+        if waiting > PENDING:
+            sums, waiting = [sum_by(pd.concat(sums, ignore_index=True), by)], 0
+    if not sums:
+        raise FormatError(f"{path}: no rows{remedy_for(path)}")
+    cells = sum_by(pd.concat(sums, ignore_index=True), by)
     if gap is not None:
         check_cells(path, cells, gap)
     return cells

@@ -12,6 +12,8 @@ import numpy as np
 
 DENSE = 2**16
 """Number of possible combinations up to which each gets a slot, whether or not it occurs."""
+PENDING = 2**22
+"""Number of groups of several portions from which they are merged."""
 LANES = 8
 BITS = 63
 """Bits of a code: combination and row number share an int64, so that one fast sort orders the rows."""

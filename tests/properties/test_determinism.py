@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index.build import build_from_source
@@ -16,7 +14,6 @@ from argap.corpus.tokenize import token_documents
 from argap.evaluation.windows import build_evaluation_set
 from argap.results.compare import compare_runs
 from argap.results.in_place import NEW
-from argap.slices.cells import sum_cells
 from argap.text.tokenizer import Tokenizer
 from argap.tokens.labels import label, label_portions, write_labels
 from tests.conftest import index_of
@@ -104,18 +101,6 @@ def test_labels_of_whole_documents_do_not_depend_on_their_order(token_result: Pa
         rows = np.column_stack([column for column in columns if column is not None])
         found.append([part.tolist() for part in np.split(rows, data.document_ends[:-1])])
     assert found[0] == found[1][::-1]
-
-
-def test_sums_of_cells_are_added_in_order(tmp_path: Path) -> None:
-    """In row groups so small that DuckDB would share them among its threads."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=10**5) * 10.0 ** rng.integers(-8, 8, 10**5)
-    table = pa.table(
-        {"document": np.zeros(len(values), np.int8), "n": np.ones(len(values), np.int64), "logprob/m": values}
-    )
-    pq.write_table(table, tmp_path / "cells.parquet", row_group_size=2048)
-    sums = sum_cells(tmp_path / "cells.parquet", ["document"], ["m"])
-    assert sums["logprob/m"].item() == np.cumsum(values)[-1]
 
 
 def _moved(content: bytes, name: str) -> bytes:

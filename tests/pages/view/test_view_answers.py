@@ -1,14 +1,18 @@
 """What the server answers, at any τ and against any reference, compared with the Python surface."""
 
 import io
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from argap.errors import ArgapError, FormatError
 from argap.files import checksums
+from argap.files.parquet import read_portions
 from argap.metric.bins import bins_of
 from argap.reports.tables.formats import markdown
 from argap.reports.tables.result import gap_table
@@ -383,3 +387,37 @@ def test_cells_summed_in_the_file_are_those_in_memory(token_result, result):
     assert keys_of(token_result / "cells.parquet") == tuple(KEYS)
     with pytest.raises(FormatError, match="no column colour; expected colour, n"):
         sum_cells(token_result / "cells.parquet", ["colour"], ["m2"], result.record)
+
+
+@pytest.mark.parametrize("name", ["document=7", "distance=3", "a[1]", "*", "~"])
+def test_a_folder_s_name_says_nothing_of_the_cells_in_it(name, token_result, result, tmp_path, monkeypatch):
+    """Databases read ``document=7`` in a path as a column, and take others for patterns."""
+    shutil.copytree(token_result, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    by, models = ["document", "distance"], ["m2", "ref"]
+    made = sum_cells(Path(name) / "cells.parquet", by, models, result.record)
+    pd.testing.assert_frame_equal(made, sum_cells(token_result / "cells.parquet", by, models, result.record))
+
+
+def test_cells_are_summed_over_portions(token_result, result, monkeypatch):
+    arguments = token_result / "cells.parquet", ["document", "domain"], ["m2"], result.record
+    whole = sum_cells(*arguments)
+    monkeypatch.setattr("argap.slices.cells.read_portions", partial(read_portions, rows=50))
+    monkeypatch.setattr("argap.slices.cells.PENDING", 10)
+    assert len(whole) > 10
+    pd.testing.assert_frame_equal(sum_cells(*arguments), whole)
+
+
+@pytest.mark.parametrize("name", ["m_low", "m_high"])
+def test_a_model_s_name_may_end_as_that_of_a_bound(name, token_result, tmp_path):
+    table = pq.read_table(token_result / "cells.parquet")
+    columns = {"logprob/m2": f"logprob/{name}"}
+    pq.write_table(
+        table.rename_columns([columns.get(each, each) for each in table.column_names]), tmp_path / "c.parquet"
+    )
+    assert sum_cells(tmp_path / "c.parquet", ["document"], [name])[f"logprob/{name}"].lt(0).all()
+    at = table.schema.get_field_index("logprob/m2")
+    null = pa.array([None, *table["logprob/m2"].to_pylist()[1:]])
+    pq.write_table(table.set_column(at, f"logprob/{name}", null), tmp_path / "c.parquet")
+    with pytest.raises(FormatError, match=f"logprob/{name} is null in 1 rows"):
+        sum_cells(tmp_path / "c.parquet", ["document"], [name])
