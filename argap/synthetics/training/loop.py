@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import torch
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 from argap.models.cost import cost
 from argap.records import Record, as_json
 from argap.runtime.progress import progress, say
@@ -278,7 +278,7 @@ class TrainerGroup:
             for trainer in self.trainers:
                 trainer.optimizer.zero_grad(set_to_none=True)
             torch.cuda.synchronize()
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             say(f"{self.trainers[0].config.name}: no CUDA graph of its step ({reason}); it runs kernel by kernel")
             return
         self.graph = graph
