@@ -198,11 +198,13 @@ class Result:
     def closely(self, slices: "Mapping[str, str | Mask] | None" = None, *, by: str | None = None) -> list[Fidelity]:
         """Return the rows of `fidelity` as records."""
         from argap.slices.fidelity import bin_slices, score_fidelity
+        from argap.slices.library import check_names
         from argap.slices.of_tokens import Slice, grouped
 
         bins = [] if by is None else bin_slices(self.record, by)
         if by is not None and not bins and by not in (known := grouped(self.token_table)):
             raise ArgapError(f"`by` {by}: expected {', '.join(dict.fromkeys((*get_args(By), *known)))}")
+        check_names(slices or {}, beside=(each.name for each in bins))
         chosen = [*(Slice(*each) for each in (slices or {}).items()), *bins]
         found = score_fidelity(self.token_table, chosen, threshold=self.threshold, by=None if bins else by)
         spread = {(each.model, each.name): each.quantiles for each in self.record.fidelity}

@@ -11,7 +11,7 @@ from argap.metric.fidelity import STORED, SUMMED, Spread, fidelity
 from argap.records import ALL, AR_HITS, OTHER, SLICE, Fidelity, Gap
 from argap.records.columns import FOLLOWED
 from argap.slices.conditions import COPIED_AS, hits_of
-from argap.slices.of_tokens import NONE, Slice, checked
+from argap.slices.of_tokens import Slice, bin_of, checked
 from argap.slices.sums import sums
 from argap.tokens.portions import Portion
 from argap.tokens.runs import Run
@@ -97,7 +97,7 @@ def score_fidelity(
     columns = [f"{FOLLOWED}{name} {m}" for m, names in enumerate(measures, 1) for name in names]
     made = sums(table, conditions, unit, units, by=by, values=columns)
     parts = [(ALL, made.whole), *zip(conditions, made.slices, strict=True)]
-    parts += [(NONE if value is None else value, each) for value, each in made.values.items()]
+    parts += [(bin_of(table, by, value).name, each) for value, each in made.values.items()] if by else []
     found, start = [], 0
     for run, names in zip(others, measures, strict=True):
         number = dict(zip(names, range(start, start + len(names)), strict=True))

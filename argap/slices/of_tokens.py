@@ -218,7 +218,7 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[P
     of_hits = {AR_HITS: checked(table, hits_of(threshold))}
     all_of = sums(table, of_hits, units.of_document, units.number, by=column)
     of_type = table.schema().field(column).type
-    bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
+    bins = [(bin_of(table, column, value), each) for value, each in all_of.values.items()]
     whole, hits, *scored = _score(table, all_of.whole, all_of.slices[0], bins, column)
 
     def order(each: Part) -> tuple[bool, float | str]:
@@ -230,11 +230,14 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[P
     return [whole, hits, *sorted(scored, key=order)]
 
 
-def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable) -> Slice:
-    """Return the slice of the tokens with a value; ``value``: its text, as from `argap.slices.queries.as_text`."""
+def bin_of(table: TokenTable, column: str, value: str | None) -> Slice:
+    """Return the slice of the tokens with a value; ``value``: its text, as from `argap.slices.queries.as_text`.
+
+    A value that is called as a built-in slice is named in quotes.
+    """
     if value is None:
         return Slice(NONE, f"{quoted(column)} IS NULL")
-    text = literal(value)
+    of_type, text = table.schema().field(column).type, literal(value)
     name = text if value in (NONE, *BUILT_IN) else value
     if pa.types.is_list(of_type):
         return Slice(name or NONE, f"{as_text(column, table)} = {text}")

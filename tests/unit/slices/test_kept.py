@@ -408,11 +408,10 @@ def test_types_of_parquet(tmp_path, tokenizer):
     assert {each.about.where: each.n for each in slices} == found
     read = read_labels(out / "labels").kept.table
     assert read.drop_columns("ratio").equals(data.kept.table.drop_columns("ratio"))  # NaN equals nothing
-    assert list(dict.fromkeys(result.breakdown("select")["bin"])) == [
-        "'overall'",
-        "'all'",
-    ]  # not the slices of those names
+    with pytest.raises(ArgapError, match="slice ar_hits: the name is built in"):
+        result.fidelity({"ar_hits": "good"})
     for by, bins in {
+        "select": {"'overall'": "\"select\" = 'overall'", "'all'": "\"select\" = 'all'"},
         "on": {"2020-01-02": "\"on\" = '2020-01-02'", "none": '"on" IS NULL'},
         "good": {"true": "good", "none": "good IS NULL"},
         "size": {"1": "size = 1", "2": "size = 2"},
@@ -422,6 +421,7 @@ def test_types_of_parquet(tmp_path, tokenizer):
     }.items():
         parts = score_by(result.token_table, by, threshold=2)[2:]
         assert [(each.bin, each.about.where) for each in parts] == [*bins.items()]
+        assert {each.name for each in result.closely(by=by) if each.model == "m2"} == {"all", "ar_hits", *bins}
         again = result.slices({f"bin {k}": where for k, where in enumerate(bins.values())})[2:]
         assert {each.about.where: each.n for each in again} == {each.about.where: each.n for each in parts}
 
