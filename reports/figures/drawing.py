@@ -369,11 +369,15 @@ def note(axes: Axes, text: str, at: Any, off: tuple[float, float], size: float =
 
 
 def plain(text: str, limit: int = MAX_NAME) -> str:
-    """Make a user's text safe as a label: one line of at most ``limit`` characters that the font has."""
+    """Make a user's text safe as a label: one line of at most ``limit`` characters that the font has.
+
+    A space is put before one that begins with ``_``, as Matplotlib leaves such a label out of legends.
+    """
     text = " ".join(text.split())
     if len(text) > limit:
         text = text[: limit - 1] + "…"
-    return "".join(char if char.isprintable() and ord(char) in _glyphs() else NO_GLYPH for char in text)
+    shown = "".join(char if char.isprintable() and ord(char) in _glyphs() else NO_GLYPH for char in text)
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 @cache

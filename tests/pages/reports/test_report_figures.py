@@ -156,6 +156,7 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path, make_gap: Maker) -> Non
 def test_labels_fit_on_a_line() -> None:
     assert plain("two\nlines  of") == "two lines of"
     assert plain("日\u202e\x00") == "□□□"
+    assert plain("__x") == " __x"  # in legends, which leave others out
     assert plain("x" * 50) == "x" * 35 + "…"
 
 
