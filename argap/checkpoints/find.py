@@ -4,8 +4,8 @@ Weights come from safetensors or GGUF only: a pickle can run code when it is ope
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
@@ -15,9 +15,9 @@ from argap.checkpoints.distributed import distributed_in
 from argap.checkpoints.gguf.header import check_gguf, is_gguf, read_header
 from argap.checkpoints.gguf.weights import gguf_config
 from argap.checkpoints.lengths import max_positions
-from argap.errors import ArgapError, FormatError, first_line
+from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.files.atomic import read_json
-from argap.files.checksums import sha256_of
+from argap.files.checksums import Version, sha256_of, version_of
 from argap.files.hub import listed, snapshot
 from argap.files.regular import is_local, is_there
 from argap.files.weight_files import INDEX, weight_files
@@ -52,6 +52,14 @@ class Checkpoint:
     """SHA-256 (hex) over ``config.json``, the weight files that are read and their index: names and contents."""
     gguf: Path | None = None
     """The GGUF file with configuration and weights, instead of a folder's."""
+    versions: Mapping[Path, Version | None] = field(default_factory=dict, compare=False)
+    """Those of the files of which `fingerprint` is."""
+
+    def check_unchanged(self) -> None:
+        """Raise `MismatchError` if the model may not be that of `fingerprint`; call it once the model is loaded."""
+        for path, version in self.versions.items():
+            if version_of(path) != version:
+                raise MismatchError(f"{path}: written again or removed while it was read; run the command again")
 
     @property
     def longest(self) -> int | None:
@@ -114,7 +122,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     for path in files:
         if path.suffix != ".json":
             check_whole(path)
-    return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *files]))
+    return _found(source, folder, [folder / "config.json", *files])
 
 
 def check_no_adapter(folder: Path, name: str) -> None:
@@ -147,7 +155,7 @@ def _find_gguf(source: str | Path) -> Checkpoint:
         if not path.is_file():
             raise ArgapError(f"{source}: the hub's {repository} has no {file}")
     check_gguf(path)
-    return Checkpoint(str(source), path.parent, _fingerprint([path]), path)
+    return _found(source, path.parent, [path], path)
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -207,8 +215,9 @@ def check_whole(path: Path) -> None:
         raise FormatError(f"{path}: not a whole safetensors file ({error}); fetch or save it again") from error
 
 
-def _fingerprint(files: list[Path]) -> str:
+def _found(source: str | Path, folder: Path, files: Sequence[Path], gguf: Path | None = None) -> Checkpoint:
+    versions = {path: version_of(path) for path in files}
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.name.encode() + b"\0" + bytes.fromhex(sha256_of(path)))
-    return digest.hexdigest()
+    return Checkpoint(str(source), folder, digest.hexdigest(), gguf, versions)

@@ -75,7 +75,8 @@ def load_model(
 
     Raises `ArgapError` for weights that are missing or of another shape, an option without a native form (see
     `argap.models.hub`), a model that is not causal, and untrusted code (`argap.runtime.trust`). The native form of a
-    hub family refuses leftover weights; transformers skips them, and one line says so.
+    hub family refuses leftover weights; transformers skips them, and one line says so. Raises `MismatchError` if the
+    files were written again since the checkpoint was found.
     """
     from argap.models import ArgapForCausalLM
     from argap.models.causality import check_causal
@@ -101,6 +102,7 @@ def load_model(
             check_causal(model)
     else:
         check_sees_no_future(checkpoint.name, model)
+    checkpoint.check_unchanged()
     return model
 
 

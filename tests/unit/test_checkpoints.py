@@ -18,7 +18,7 @@ from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import check_loadable, load_model, runs_native
 from argap.cli import main
 from argap.corpus import open_corpus
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation.windows import build_evaluation_set
 from argap.files.weight_files import INDEX, indexed_files
 from argap.models.describe import describe_checkpoint
@@ -464,6 +464,19 @@ def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, to
     own = Batches(small_llama(), data, "cpu", 2, "own").score(range(data.windows)).arrays()
     np.testing.assert_allclose(logprob, own[0], atol=1e-5)
     np.testing.assert_array_equal(top1, own[1])
+
+
+@pytest.mark.parametrize("name", ["full", "full/q8.gguf"])
+def test_a_model_that_is_exchanged_before_it_is_loaded_is_refused(place, tmp_path, name) -> None:
+    own, taken = tmp_path / "full", tmp_path / "taken"
+    shutil.copytree(place / "full", own)
+    shutil.copytree(place / "full", taken)
+    found = find_checkpoint(tmp_path / name)
+    load_model(found, dtype=torch.float32, device="cpu")
+    own.rename(tmp_path / "before")
+    taken.rename(own)
+    with pytest.raises(MismatchError, match=r"written again or removed while it was read; run the command again"):
+        load_model(found, dtype=torch.float32, device="cpu")
 
 
 def test_native_models_are_not_spread(tmp_path) -> None:
