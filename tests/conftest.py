@@ -273,6 +273,20 @@ def only(gap, *models: str):
     return replace(gap, rows=rows, estimates=tuple(each for each in gap.estimates if each.model in models))
 
 
+def exchanging(module: Any, name: str, path: Path, monkeypatch: Any) -> None:
+    """Exchange a file, for a copy of itself, right after a function of ``module`` is called."""
+    whole, called = path.read_bytes(), getattr(module, name)
+
+    def then_exchanged(*arguments: Any, **options: Any) -> Any:
+        found = called(*arguments, **options)
+        path.unlink()
+        path.with_name("other").write_bytes(whole)
+        path.with_name("other").rename(path)
+        return found
+
+    monkeypatch.setattr(module, name, then_exchanged)
+
+
 def write_drawn_result(
     out: Path,
     data,

@@ -25,7 +25,7 @@ from argap.checkpoints.find import (
 from argap.checkpoints.gguf.header import is_gguf
 from argap.errors import ArgapError
 from argap.files.atomic import read_json, replacing_folder, write_json
-from argap.files.checksums import sha256_of
+from argap.files.checksums import sha256_of, unchanged
 from argap.files.regular import is_local, is_there
 from argap.files.resumable import environment
 from argap.files.weight_files import indexed_files, weight_files
@@ -88,7 +88,7 @@ def convert(
     if is_there(generation := stored.folder / "generation_config.json"):
         read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
-    with replacing_folder(out) as temporary:
+    with replacing_folder(out) as temporary, unchanged([stored.config, *stored.files]):
         _write_model(source, stored, temporary, fixed_decay)
         if is_there(generation):
             shutil.copyfile(generation, temporary / generation.name)
@@ -124,9 +124,10 @@ def _convert_gguf(source: str, out: Path, tokenizer: str | None) -> ConversionRe
     path = checkpoint.gguf or Path(source)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
     versions = environment()["versions"]
-    record = ConversionRecord(source=source, files={path.name: sha256_of(path)}, native=False, versions=versions)
-    with replacing_folder(out) as temporary:
+    with replacing_folder(out) as temporary, unchanged([path]):
+        files = {path.name: sha256_of(path)}
         write_folder(checkpoint, temporary, chosen)
+        record = ConversionRecord(source=source, files=files, native=False, versions=versions)
         write_record(temporary / CONVERSION, record)
     return record
 

@@ -4,7 +4,7 @@ Weights come from safetensors or GGUF only: a pickle can run code when it is ope
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from math import prod
@@ -15,9 +15,9 @@ from argap.checkpoints.distributed import distributed_in
 from argap.checkpoints.gguf.header import check_gguf, is_gguf, read_header
 from argap.checkpoints.gguf.weights import gguf_config
 from argap.checkpoints.lengths import max_positions
-from argap.errors import ArgapError, FormatError, MismatchError, first_line
+from argap.errors import ArgapError, FormatError, first_line
 from argap.files.atomic import read_json
-from argap.files.checksums import Version, sha256_of, version_of
+from argap.files.checksums import Versions, sha256_of, versions_of
 from argap.files.hub import listed, snapshot
 from argap.files.regular import is_local, is_there
 from argap.files.weight_files import INDEX, weight_files
@@ -52,14 +52,8 @@ class Checkpoint:
     """SHA-256 (hex) over ``config.json``, the weight files that are read and their index: names and contents."""
     gguf: Path | None = None
     """The GGUF file with configuration and weights, instead of a folder's."""
-    versions: Mapping[Path, Version | None] = field(default_factory=dict, compare=False)
-    """Those of the files of which `fingerprint` is."""
-
-    def check_unchanged(self) -> None:
-        """Raise `MismatchError` if the model may not be that of `fingerprint`; call it once the model is loaded."""
-        for path, version in self.versions.items():
-            if version_of(path) != version:
-                raise MismatchError(f"{path}: written again or removed while it was read; run the command again")
+    versions: Versions = field(default_factory=dict, compare=False)
+    """Those of the files of which `fingerprint` is; to be checked once the model is loaded."""
 
     @property
     def longest(self) -> int | None:
@@ -216,7 +210,7 @@ def check_whole(path: Path) -> None:
 
 
 def _found(source: str | Path, folder: Path, files: Sequence[Path], gguf: Path | None = None) -> Checkpoint:
-    versions = {path: version_of(path) for path in files}
+    versions = versions_of(files)
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.name.encode() + b"\0" + bytes.fromhex(sha256_of(path)))

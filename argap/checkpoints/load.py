@@ -17,6 +17,7 @@ from argap.checkpoints.find import NATIVE, Checkpoint, read_config
 from argap.checkpoints.gguf.weights import reading
 from argap.checkpoints.rebinding import use_torch_on_cpu
 from argap.errors import ArgapError, extra, within
+from argap.files.checksums import check_unchanged
 from argap.runtime.progress import say
 from argap.runtime.trust import is_trusted
 
@@ -102,7 +103,7 @@ def load_model(
             check_causal(model)
     else:
         check_sees_no_future(checkpoint.name, model)
-    checkpoint.check_unchanged()
+    check_unchanged(checkpoint.versions)
     return model
 
 

@@ -7,12 +7,13 @@ against that and against truncation, not against a forger. An index keeps them w
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, Protocol
 
-from argap.errors import FormatError
+from argap.errors import FormatError, MismatchError
 from argap.files.record import Record, read_record, write_record
 from argap.files.regular import check_regular, is_there
 from argap.files.remedies import remedy_for
@@ -27,6 +28,7 @@ DIGITS = 8
 
 Version = tuple[int, int, int, int]
 """Of a file: device, inode, size, and modification time in ns."""
+Versions = Mapping[Path, Version | None]
 
 
 class FileChecksums(Record, frozen=True):
@@ -101,6 +103,26 @@ def version_of(path: Path) -> Version | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def unchanged(paths: Iterable[Path]) -> Iterator[None]:
+    """Raise `MismatchError` after the block if files that it reads, more than once, were exchanged meanwhile."""
+    versions = versions_of(paths)
+    yield
+    check_unchanged(versions)
+
+
+def versions_of(paths: Iterable[Path]) -> Versions:
+    """Return the version of each file; take it before the file is read."""
+    return {path: version_of(path) for path in paths}
+
+
+def check_unchanged(versions: Versions) -> None:
+    """Raise `MismatchError` for the first file that no longer has its version."""
+    for path, version in versions.items():
+        if version_of(path) != version:
+            raise MismatchError(f"{path}: written again or removed while it was read; run the command again")
 
 
 def check_file(path: Path, recorded: str | None) -> None:

@@ -26,7 +26,7 @@ from argap.checkpoints.references import source_of
 from argap.corpus import jsonl
 from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation.windows import EvaluationSet, check_spec, open_evaluation_set
-from argap.files.checksums import sha256_of
+from argap.files.checksums import sha256_of, unchanged
 from argap.files.lock import alone_in
 from argap.files.parquet import read_parquet
 from argap.files.regular import is_there
@@ -79,7 +79,9 @@ def import_run(
     if folder.name == "labels":
         raise ArgapError(f"`name` {name}: its run and the labels would share the folder labels; choose another")
     with alone_in(folder):
-        rows = read_logprob_file(path)
+        with unchanged([path]):
+            rows = read_logprob_file(path)
+            fingerprint = sha256_of(path)
         chosen = load_tokenizer(tokenizer)
         opened = open_index(index) if index else None
         if opened is not None:
@@ -88,7 +90,7 @@ def import_run(
         check_tokens(path, rows, data, chosen)
         check_logprobs(path, rows, data)
         check_windows(path, rows, data)
-        record = _record(path, name, data, spec, tokenizer, index)
+        record = _record(path, fingerprint, name, data, spec, tokenizer, index)
         run = begin_run(folder, record, overwrite=overwrite)
         unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
         logprob = np.where(data.position > 0, rows.logprob, np.nan)
@@ -100,11 +102,17 @@ def import_run(
 
 
 def _record(
-    path: Path, name: str, data: EvaluationSet, spec: EvaluationSpec, tokenizer: str, index: str | None
+    path: Path,
+    fingerprint: str,
+    name: str,
+    data: EvaluationSet,
+    spec: EvaluationSpec,
+    tokenizer: str,
+    index: str | None,
 ) -> RunRecord:
     """Return the contents of ``run.json``; two imports are the same run if file and evaluation set agree."""
     identity = RunIdentity(
-        checkpoint=sha256_of(path),
+        checkpoint=fingerprint,
         evaluation_set=data.fingerprint,
         dtype="unknown",
         device="elsewhere",

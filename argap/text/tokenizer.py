@@ -21,7 +21,7 @@ import numpy as np
 
 from argap.errors import ArgapError, FormatError, first_line, within
 from argap.files.atomic import read_json, write_json, write_text
-from argap.files.checksums import sha256_of
+from argap.files.checksums import check_unchanged, sha256_of, versions_of
 from argap.files.regular import check_regular, is_there
 from argap.runtime.trust import is_trusted
 from argap.text.backend import LARGEST, check_backend, copy_backend, load_backend, panics
@@ -319,6 +319,7 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     """Load a tokenizer, or take it from another folder with the same file: a command's models often share one."""
     file = folder / "tokenizer.json"
     check_regular(file, LARGEST)
+    versions = versions_of([file])
     digest = sha256_of(file)
     said, kept = _LOADED.get(digest, (None, None))
     backend = load_backend(file) if kept is None else kept._backend
@@ -341,6 +342,7 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):
         found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
         raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")
+    check_unchanged(versions)  # else that of another file would be kept under this digest
     _LOADED.pop(digest, None)
     while len(_LOADED) >= KEPT:
         _LOADED.pop(next(iter(_LOADED)), None)

@@ -14,13 +14,15 @@ from torch.distributed.checkpoint import state_dict_saver
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
+from argap.checkpoints import convert as convert_module
 from argap.checkpoints import find as checkpoint_module
 from argap.checkpoints.convert import convert
 from argap.checkpoints.distributed import read_distributed
 from argap.checkpoints.find import find_checkpoint
 from argap.checkpoints.load import load_model
 from argap.cli import app
-from argap.errors import ArgapError
+from argap.errors import ArgapError, MismatchError
+from tests.conftest import exchanging
 from tests.unit.models.hub.families import tiny
 
 SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
@@ -64,6 +66,14 @@ def test_a_model_of_transformers_keeps_its_configuration_and_logits(gpt2, tokeni
     assert written["source"] == str(source)
     assert len(written["files"]["pytorch_model.bin"]) == 64
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_a_pickle_that_is_exchanged_while_it_is_read_is_refused(gpt2, tmp_path, monkeypatch) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    exchanging(convert_module, "_write_model", source / "pytorch_model.bin", monkeypatch)
+    with pytest.raises(MismatchError, match=r"pytorch_model\.bin: written again or removed while it was read; run the"):
+        convert(str(source), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 @pytest.mark.usefixtures("pickles_read_here")

@@ -25,10 +25,12 @@ from argap.files import atomic
 from argap.files.lock import alone_in
 from argap.records import EvaluationSpec, read_gap
 from argap.results.compare import compare_runs, label_result
+from argap.scoring import importing
 from argap.scoring.importing import import_run
 from argap.text.tokenizer import load_tokenizer
 from argap.tokens.labels import label
 from argap.tokens.runs import open_run, read_logprobs
+from tests.conftest import exchanging
 
 DEMO = Path(__file__).parents[2] / "argap" / "demo"
 DOCUMENTS = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5, "the end of the mat"]
@@ -74,6 +76,16 @@ def by_document(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         document["tokens"].append(row["token"])
         document["logprobs"].append(row["logprob"])
     return list(documents.values())
+
+
+def test_a_file_that_is_exchanged_while_it_is_read_is_refused(data, text, folder, tmp_path, monkeypatch) -> None:
+    file = written(tmp_path / "server.jsonl", rows_of(data))
+    exchanging(importing, "read_logprob_file", file, monkeypatch)
+    spec = EvaluationSpec(data=(str(text),), seq_len=32)
+    with pytest.raises(
+        MismatchError, match=r"server\.jsonl: written again or removed while it was read; run the command"
+    ):
+        import_run(file, tmp_path / "out", tokenizer=folder, spec=spec)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.files.atomic import write_text
 from argap.text import tokenizer as module
 from argap.text.backend import load_backend
 from argap.text.tokenizer import Tokenizer, copy_tokenizer, load_tokenizer, save_tokenizer, tokenizer_in_memory
-from tests.conftest import word_tokenizer
+from tests.conftest import exchanging, word_tokenizer
 
 
 @pytest.fixture
@@ -38,6 +38,15 @@ def test_copying_a_shared_tokenizer_copies_its_files(checkpoint, tmp_path, token
     save_tokenizer(checkpoint, tmp_path / "copy")
     assert (tmp_path / "copy" / "tokenizer.json").is_file()
     assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+
+def test_a_file_that_is_exchanged_while_it_is_read_is_refused(tmp_path, tokenizer, monkeypatch):
+    tokenizer.save(tmp_path)
+    monkeypatch.setattr(module, "_LOADED", {})
+    exchanging(module, "load_backend", tmp_path / "tokenizer.json", monkeypatch)
+    with pytest.raises(MismatchError, match=r"tokenizer\.json: written again or removed while it was read; run the"):
+        load_tokenizer(tmp_path)
+    assert module._LOADED == {}
 
 
 def test_equal_files_are_loaded_once_and_named_apart(tmp_path, monkeypatch):
