@@ -173,7 +173,7 @@ def test_differences_of_portions_add_up_without_a_warning() -> None:
 
 
 def test_an_infinite_kl_has_no_share_and_no_warning() -> None:
-    sums = dict.fromkeys((*SUMMED, "kl"), np.array([np.inf, 0.0]))
+    sums: dict[str, np.ndarray] = dict.fromkeys([*SUMMED, "kl"], np.array([np.inf, 0.0]))
     found = fidelity("m", "all", np.array([2.0, 1.0]), sums, of_all={"n": 3.0, "kl": np.inf})
     assert (found.kl, found.share_of_kl) == (None, None)
 
