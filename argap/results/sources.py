@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from argap.errors import ArgapError, FormatError
 from argap.files.parquet import check_columns, read_frame, readable
@@ -44,17 +45,23 @@ def table_of_documents(labels: Labels, tokens: np.ndarray, eos: int | None) -> p
 
 
 def read_documents(path: Path) -> pd.DataFrame:
-    """Read a table of documents from CSV or Parquet. Raises `FormatError` for another file."""
+    """Read a table of documents from CSV or Parquet. Raises `FormatError` for another file.
+
+    Domains and sources are text also where they look like numbers, as ``007``.
+    """
     if path.suffix == ".csv":
         import pyarrow.csv as csv
 
+        text = csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS[1:], pa.string()))
         with readable(path):
-            table = csv.read_csv(path)
+            table = csv.read_csv(path, csv.ReadOptions(), csv.ParseOptions(newlines_in_values=True), text)
         check_columns(path, table.schema, COLUMNS)
         frame = table.to_pandas()
     else:
         frame = read_frame(path, needed=COLUMNS)
-    if not pd.api.types.is_integer_dtype(frame["document"]) or frame["document"].duplicated().any():
+    numbers = frame["document"]
+    whole = pd.api.types.is_integer_dtype(numbers) and numbers.max() < 2**31
+    if not whole or numbers.duplicated().any():
         raise FormatError(f"{path}: column document: expected a different whole number in each row")
     return frame.loc[:, list(COLUMNS)].astype({"document": "int32", "domain": str, "source": str})
 

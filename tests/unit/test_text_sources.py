@@ -379,12 +379,18 @@ def test_a_table_of_documents_is_read_from_csv(tmp_path):
     path = tmp_path / "documents.csv"
     TABLE.to_csv(path, index=False)
     pd.testing.assert_frame_equal(read_documents(path), TABLE.astype({"domain": str, "source": str}))
+    for domains, sources in ((["007", "010"], ["1e5", "NA"]), (["true", "TRUE"], ["a\nb", ""])):
+        rows = "".join(f'{k},{row[0]},"{row[1]}"\n' for k, row in enumerate(zip(domains, sources, strict=True)))
+        path.write_text(f"document,domain,source\n{rows}")
+        assert (read := read_documents(path))["domain"].tolist() == domains
+        assert read["source"].tolist() == sources
     path.write_text("document,domain\n0,web\n")
     with pytest.raises(FormatError, match=r"documents\.csv: no column source"):
         read_documents(path)
-    path.write_text("document,domain,source\n0,web,a\n0,web,b\n")
-    with pytest.raises(FormatError, match="expected a different whole number in each row"):
-        read_documents(path)
+    for rows in ("0,web,a\n0,web,b", "4294967296,web,a"):
+        path.write_text(f"document,domain,source\n{rows}\n")
+        with pytest.raises(FormatError, match="expected a different whole number in each row"):
+            read_documents(path)
     # A column of lists, which metadata calls one of texts.
     table = pa.Table.from_pandas(TABLE.astype({"domain": str, "source": str}))
     lists = table.set_column(1, "domain", pa.array([["a"]] * len(TABLE))).replace_schema_metadata(table.schema.metadata)
