@@ -40,15 +40,21 @@ NO_BOS = "none"
 
 
 def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) -> PerModel:
-    """Parse ``VALUE`` and ``NAME=VALUE``, or a mapping by name. Raises `ArgapError` if a name is given twice."""
+    """Parse ``VALUE`` and ``NAME=VALUE``, or a mapping by name. Raises `ArgapError` if a name is given twice.
+
+    Names and paths may have a ``=``, as ``lr=0.1``: the longest ending that is a path is the value, else what is behind
+    the last one.
+    """
     if isinstance(given, Mapping):
         return PerModel(None, dict(given))
     default, named = None, {}
     for text in [given] if isinstance(given, str) else given or ():
-        name, equals, value = text.rpartition("=")
-        if (name in named) if equals else default is not None:
+        starts = [0, *(found.end() for found in re.finditer("=", text))]
+        start = next((at for at in starts if Path(text[at:]).exists()), starts[-1])
+        name, value = text[: max(0, start - 1)], text[start:]
+        if (name in named) if start else default is not None:
             raise ArgapError(f"`{what}` {text}: given twice for {name or 'all models'}")
-        if equals:
+        if start:
             named[name] = value
         else:
             default = value

@@ -9,7 +9,7 @@ import pytest
 
 from argap.errors import ArgapError
 from argap.scoring.local import CheckpointSource
-from argap.scoring.per_model import split_name, with_name
+from argap.scoring.per_model import per_model, split_name, with_name
 from argap.scoring.sources import distinct
 
 
@@ -52,6 +52,15 @@ def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
         assert split_name(whole) == (None, whole)
     with pytest.raises(ArgapError, match="model name 'a/b': expected a plain name"):
         with_name("a/b", "org/model")
+
+
+def test_a_setting_s_path_and_name_may_have_an_equals_sign(tmp_path, monkeypatch):
+    (tmp_path / "lr=0.1" / "tok").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    found = per_model("tokenizer", ["lr=0.1/tok", "m=lr=0.1/tok", "lr=0.2=org/tok", "n=org/tok"])
+    assert found == ("lr=0.1/tok", {"m": "lr=0.1/tok", "lr=0.2": "org/tok", "n": "org/tok"})
+    with pytest.raises(ArgapError, match="`tokenizer` m=b: given twice for m"):
+        per_model("tokenizer", ["m=lr=0.1/tok", "m=b"])
 
 
 def test_the_name_given_is_not_changed():
