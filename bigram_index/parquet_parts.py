@@ -16,7 +16,7 @@ from argap.bigram_index.counting.sorted_runs import Rows
 from argap.bigram_index.manifest import REBUILD, Part
 from argap.errors import FormatError, is_short_of_threads
 from argap.files import checksums
-from argap.files.parquet import for_pyarrow
+from argap.files.regular import for_pyarrow
 from argap.runtime.threads import map_ahead
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from argap.corpus.document import NoText, Tally, TextDocument, domain_of, listed
 from argap.errors import FormatError, first_line
-from argap.files.regular import check_unpacked
+from argap.files.regular import check_unpacked, for_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ def read_arrow(path: Path, domain: str, text_column: str, tally: Tally, keep: Se
     with _complete(path, "Arrow"), path.open("rb") as raw:
         stream = raw.read(6) != b"ARROW1"
         raw.seek(0)
-        file = pa.memory_map(str(path)) if isinstance(path, Path) else pa.PythonFile(raw)
+        file = pa.memory_map(str(for_pyarrow(path))) if isinstance(path, Path) else pa.PythonFile(raw)
         reader = pa.ipc.open_stream(file) if stream else pa.ipc.open_file(file)
         columns = _columns(path, reader.schema, text_column, keep)
         batches = _stream(reader, file) if stream else _file(reader, path.stat().st_size)
@@ -127,8 +127,6 @@ def _complete(path: Path, what: str) -> Iterator[None]:
 
 def _open(path: Path) -> "pq.ParquetFile":
     import pyarrow.parquet as pq
-
-    from argap.files.parquet import for_pyarrow
 
     return pq.ParquetFile(for_pyarrow(path)) if isinstance(path, Path) else pq.ParquetFile(path.open("rb"))
 

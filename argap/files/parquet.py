@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from argap.errors import FormatError, first_line, is_short_of_threads
 from argap.files.atomic import replacing
-from argap.files.regular import check_regular
+from argap.files.regular import check_regular, for_pyarrow
 from argap.files.remedies import remedy_for
 
 if TYPE_CHECKING:
@@ -270,11 +270,6 @@ def count_rows(path: Path, needed: Sequence[str] = ()) -> int:
         check_columns(path, file.schema_arrow, needed)
         check_columns(path, file.schema_arrow, file.schema_arrow.names)
         return file.metadata.num_rows
-
-
-def for_pyarrow(path: Path) -> Path:
-    """Return a path as pyarrow takes it for one: absolute, as it reads one that begins with ``run:1`` as an address."""
-    return path.absolute()
 
 
 @contextmanager

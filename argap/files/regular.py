@@ -133,6 +133,14 @@ def is_there(path: Path) -> bool:
     return _status(path) is not None if isinstance(path, Path) else path.is_file()
 
 
+def for_pyarrow(path: Path) -> Path:
+    """Return a path as pyarrow takes it for that file: absolute.
+
+    It reads one that begins with ``run:1`` as an address, and one with ``~`` as below the user's home.
+    """
+    return path.absolute()
+
+
 def check_replaceable(paths: Iterable[Path]) -> None:
     """Raise `FormatError` unless each of ``paths`` is a file or absent, before the first of them is replaced."""
     for path in paths:

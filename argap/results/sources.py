@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError, FormatError
 from argap.files.parquet import check_columns, read_frame, readable
+from argap.files.regular import for_pyarrow
 from argap.tokens.labels import Labels
 
 DOCUMENTS = "documents.parquet"
@@ -54,7 +55,7 @@ def read_documents(path: Path) -> pd.DataFrame:
 
         text = csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS[1:], pa.string()))
         with readable(path):
-            table = csv.read_csv(path, csv.ReadOptions(), csv.ParseOptions(newlines_in_values=True), text)
+            table = csv.read_csv(for_pyarrow(path), csv.ReadOptions(), csv.ParseOptions(newlines_in_values=True), text)
         check_columns(path, table.schema, COLUMNS)
         frame = table.to_pandas()
     else:

@@ -22,8 +22,8 @@ from argap.bigram_index.manifest import refuse_existing
 from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.files.atomic import replacing_folder
-from argap.files.parquet import check_once, for_pyarrow
-from argap.files.regular import check_regular, lines_of
+from argap.files.parquet import check_once
+from argap.files.regular import check_regular, for_pyarrow, lines_of
 from argap.text.tokenizer import Tokenizer
 
 BATCH = 2**20  # bigrams of an ARPA file handled at a time
@@ -121,7 +121,7 @@ def _read_counts(path: Path) -> Iterator[Batch]:
             batches = pq.ParquetFile(for_pyarrow(path)).iter_batches(batch_size=2**22)
         else:
             reading = pyarrow.csv.ReadOptions(block_size=2**26)
-            batches = pyarrow.csv.open_csv(path, read_options=reading)
+            batches = pyarrow.csv.open_csv(for_pyarrow(path), read_options=reading)
         for batch in batches:
             if missing := [name for name in COLUMNS if name not in batch.schema.names]:
                 raise FormatError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(batch.schema.names)}")

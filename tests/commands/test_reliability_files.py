@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from argap.bigram_index.manifest import read_manifest
+from argap.bigram_index.sources.external_counts import index_from_counts
 from argap.checkpoints.find import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
@@ -30,6 +31,7 @@ from argap.results.compare import compare_runs, label_result, record_slices
 from argap.results.difference import compare_pair
 from argap.results.in_place import NEW
 from argap.results.pipeline import score_models
+from argap.results.sources import read_documents as read_table_of_documents
 from argap.runtime.interrupt import Interrupt
 from argap.scoring.config import ScoreConfig
 from argap.scoring.local import CheckpointSource
@@ -441,3 +443,22 @@ def test_counts_of_an_index_have_a_bound(tmp_path: Path) -> None:
     write_json(tmp_path / "index.json", read_json(DEMO / "index" / "index.json") | {"tokens": 10**30})
     with pytest.raises(FormatError, match=r"index\.json: Expected `int` <= 9007199254740992 - at `\$\.tokens`"):
         read_manifest(tmp_path)
+
+
+def test_a_relative_folder_called_tilde_is_no_home(tmp_path, monkeypatch, tokenizer):
+    """Arrow takes a text for a path below the user's home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    here = Path("~")
+    here.mkdir()
+    (here / "documents.csv").write_text("document,domain,source\n3,a,b\n")
+    (here / "counts.csv").write_text("first,second,count\n0,1,5\n")
+    table = pa.table({"text": ["a b", "c"]})
+    pq.write_table(table, tmp_path / "~" / "rows.parquet")
+    with pa.ipc.new_file(str(tmp_path / "~" / "rows.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert read_table_of_documents(here / "documents.csv")["document"].tolist() == [3]
+    assert index_from_counts(here / "counts.csv", here / "index", tokenizer).count([0], [1]).tolist() == [5]
+    for name in ("rows.parquet", "rows.arrow"):
+        assert [document.text for document in open_corpus(here / name)] == ["a b", "c"]
+    assert not (tmp_path / "home").exists()
