@@ -303,14 +303,18 @@ def read_document_of_window(folder: Path, record: LabelsRecord) -> np.ndarray:
     """Read the document of each window, int32 ``[W]``. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
     check_files(folder, [path])
-    table = read_parquet(path, ["document"])
+    table = read_parquet(path, ["window", "document"])
     check_rows(path, table)  # an evaluation set has windows
-    column = table["document"]
-    check_type(path, "document", column.type, "integers")
+    for name in table.column_names:
+        check_type(path, name, table[name].type, "integers")
     if len(table) != (count := record.evaluation.windows):
         raise FormatError(f"{path}: {len(table):,} windows, where labels.json records {count:,}{remedy_for(path)}")
-    documents = column.to_numpy()
+    documents = table["document"].to_numpy()
     check_documents(path, documents, record)
+    if not np.array_equal(table["window"].to_numpy(), np.arange(count)) or (documents[1:] < documents[:-1]).any():
+        raise FormatError(
+            f"{path}: its windows, or their documents, are not in the order of the text{remedy_for(path)}"
+        )
     return documents
 
 

@@ -298,9 +298,19 @@ def test_columns_kept_are_of_types_that_are_written(tmp_path: Path, value: Any) 
 
 
 def test_documents_of_windows_are_integers(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"document": pa.array([[0], [1]])}), tmp_path / "windows.parquet")
+    pq.write_table(pa.table({"window": [0, 1], "document": [[0], [1]]}), tmp_path / "windows.parquet")
     with pytest.raises(FormatError, match="document is list<"):
         read_document_of_window(tmp_path, SimpleNamespace(sources=("a", "b")))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("window", "document"), [([0, 1], [1, 0]), ([1, 0], [0, 1]), ([0, None], [0, 1])])
+def test_windows_are_in_the_order_of_the_text(tmp_path: Path, window: list, document: list) -> None:
+    pq.write_table(pa.table({"window": window, "document": document}), tmp_path / "windows.parquet")
+    record: Any = SimpleNamespace(sources=("a", "b"), evaluation=SimpleNamespace(windows=2))
+    with pytest.raises(
+        FormatError, match=r"windows\.parquet: its windows, or their documents, are not in the order of"
+    ):
+        read_document_of_window(tmp_path, record)
 
 
 def test_a_tokenizer_has_a_size(tmp_path: Path) -> None:
@@ -385,7 +395,8 @@ def test_cells_in_portions_are_of_their_types(tmp_path: Path) -> None:
 
 
 def test_windows_without_rows_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"document": pa.array([], pa.int32())}), tmp_path / "windows.parquet")
+    none = pa.array([], pa.int32())
+    pq.write_table(pa.table({"window": none, "document": none}), tmp_path / "windows.parquet")
     with pytest.raises(FormatError, match=r"windows\.parquet: no rows"):
         read_document_of_window(tmp_path, SimpleNamespace(sources=("a",)))  # pyright: ignore[reportArgumentType]
 
