@@ -415,7 +415,7 @@ def test_a_model_s_name_may_end_as_that_of_a_bound(name, token_result, tmp_path)
     pq.write_table(
         table.rename_columns([columns.get(each, each) for each in table.column_names]), tmp_path / "c.parquet"
     )
-    assert (sum_cells(tmp_path / "c.parquet", ["document"], [name])[f"logprob/{name}"].to_numpy() < 0).all()
+    assert max(sum_cells(tmp_path / "c.parquet", ["document"], [name])[f"logprob/{name}"].tolist()) < 0
     at = table.schema.get_field_index("logprob/m2")
     null = pa.array([None, *table["logprob/m2"].to_pylist()[1:]])
     pq.write_table(table.set_column(at, f"logprob/{name}", null), tmp_path / "c.parquet")
