@@ -61,7 +61,7 @@ def read_documents(path: Path) -> pd.DataFrame:
     else:
         frame = read_frame(path, needed=COLUMNS)
     numbers = frame["document"]
-    whole = pd.api.types.is_integer_dtype(numbers) and numbers.max() < 2**31
+    whole = pd.api.types.is_integer_dtype(numbers) and max(numbers.tolist(), default=0) < 2**31
     if not whole or numbers.duplicated().any():
         raise FormatError(f"{path}: column document: expected a different whole number in each row")
     return frame.loc[:, list(COLUMNS)].astype({"document": "int32", "domain": str, "source": str})
