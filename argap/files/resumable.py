@@ -43,7 +43,7 @@ def folder_name(name: str) -> str:
 def case_aside(name: str, other: str) -> str:
     """Return what a line on two models of one name adds if the names differ in case.
 
-    DuckDB, which reads conditions and sums cells, and some file systems ignore it, so it tells no models apart.
+    DuckDB, which reads conditions, and some file systems ignore it, so it tells no models apart.
     """
     return "" if name == other else f" (case aside: {other})"
 
