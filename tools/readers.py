@@ -68,7 +68,6 @@ ROWS = (
             "argap/files/parquet.py::opened",
             "argap/slices/cells.py::keys_of",
             "argap/slices/cells.py::CellFile.columns",
-            "argap/slices/cells.py::sum_cells",
             "bigram_index/parquet_parts.py::open_part",
             "argap/results/sources.py::read_documents",
         ),

@@ -50,7 +50,7 @@ def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) 
     default, named = None, {}
     for text in [given] if isinstance(given, str) else given or ():
         starts = [0, *(found.end() for found in re.finditer("=", text))]
-        start = next((at for at in starts if Path(text[at:]).exists()), starts[-1])
+        start = next((at for at in starts if _is_path(text[at:])), starts[-1])
         name, value = text[: max(0, start - 1)], text[start:]
         if (name in named) if start else default is not None:
             raise ArgapError(f"`{what}` {text}: given twice for {name or 'all models'}")
@@ -61,6 +61,13 @@ def per_model(what: str, given: str | Mapping[str, str] | Sequence[str] | None) 
     return PerModel(default, named)
 
 
+def _is_path(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except OSError:  # too long for a name
+        return False
+
+
 def split_name(source: str) -> tuple[str | None, str]:
     """Split ``NAME=CKPT`` or ``NAME=RUN``; the name is None where there is none. A path that exists may have a ``=``.
 
@@ -68,7 +75,7 @@ def split_name(source: str) -> tuple[str | None, str]:
     (('bf16', 'org/model'), (None, 'runs/lr=0.1/final'))
     """
     match = NAMED.fullmatch(source)
-    return (None, source) if match is None or Path(source).exists() else (match[1], match[2])
+    return (None, source) if match is None or _is_path(source) else (match[1], match[2])
 
 
 def with_name(name: str, source: object) -> str:

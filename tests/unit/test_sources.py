@@ -59,6 +59,9 @@ def test_a_setting_s_path_and_name_may_have_an_equals_sign(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     found = per_model("tokenizer", ["lr=0.1/tok", "m=lr=0.1/tok", "lr=0.2=org/tok", "n=org/tok"])
     assert found == ("lr=0.1/tok", {"m": "lr=0.1/tok", "lr=0.2": "org/tok", "n": "org/tok"})
+    long = "m=" + "x" * 300
+    assert per_model("tokenizer", [long]).named == {"m": "x" * 300}
+    assert split_name(long) == ("m", "x" * 300)
     with pytest.raises(ArgapError, match="`tokenizer` m=b: given twice for m"):
         per_model("tokenizer", ["m=lr=0.1/tok", "m=b"])
 
