@@ -208,7 +208,7 @@ class Result:
         chosen = [*(Slice(*each) for each in (slices or {}).items()), *bins]
         found = score_fidelity(self.token_table, chosen, threshold=self.threshold, by=None if bins else by)
         spread = {(each.model, each.name): each.quantiles for each in self.record.fidelity}
-        empty = {each.name for each in bins if each.name not in (slices or {})}
+        empty = {each.name for each in bins}
         shown = [each for each in found if each.n or each.name not in empty]
         return [replace(each, quantiles=spread.get((each.model, each.name))) for each in shown]
 
